@@ -1,0 +1,42 @@
+"""Every error that this package raises, in one tree.
+
+Messages name the thing, the value given, what was expected and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class WheelbeatError(Exception):
+    """Root of all errors of celery-wheelbeat."""
+
+
+class InvalidSchedule(WheelbeatError, ValueError):
+    """A schedule that cannot be run exactly as it is written."""
+
+
+class InvalidSetting(WheelbeatError, ValueError):
+    """A ``wheelbeat_*`` setting that is unknown or out of range."""
+
+
+class InvalidMonitor(WheelbeatError, ValueError):
+    """A monitor or entry that cannot be sent; ``field`` names the column, ``reason`` says why."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
+class SourceError(WheelbeatError):
+    """The database that holds the monitors did not answer, or answered what it must not."""
+
+
+class CursorLost(SourceError):
+    """The change log no longer covers our cursor: the whole table has to be read again.
+
+    ``reason`` is one of ``pruned failover replaced truncated manual``.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the change log cannot be continued from the stored cursor: {reason}")
+        self.reason = reason

@@ -1,0 +1,217 @@
+"""The shapes that the parts agree on: compiled definitions, changes, due batches.
+
+Values only. Whoever builds one of these gives it away: no array is written to after it has been handed over.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum, IntFlag
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Int64s = NDArray[np.int64]
+UInt32s = NDArray[np.uint32]
+
+ALWAYS_MS = -(2**62)
+"""``start_ms`` of a job without a start."""
+NEVER_MS = 2**62
+"""``end_ms`` of a job without an end; a fire time that will not come."""
+
+
+class Kind(IntEnum):
+    """What computes the fire times of a job."""
+
+    INTERVAL = 0
+    CRON = 1
+    ONCE = 2
+    POLLED = 3
+    """Asked in the poll lane: solar events, custom Celery schedules, ``nowfun``."""
+
+
+class Misfire(IntEnum):
+    """What happens to fire times that passed while nobody could send them (architecture: one rule)."""
+
+    AUTO = 0
+    SKIP = 1
+    LATEST = 2
+    ALL = 3
+
+
+class Overlap(IntEnum):
+    """Whether two runs of one job may execute at the same time; enforced by workers."""
+
+    ALLOW = 0
+    SKIP = 1
+    QUEUE_ONE = 2
+
+
+class Flag(IntFlag):
+    """Bits of ``DefinitionBatch.flags`` (uint16)."""
+
+    ENABLED = 1
+    ONE_OFF = 2
+    """Done after its first confirmed run."""
+    MISFIRE_LOW = 4
+    MISFIRE_HIGH = 8
+    OVERLAP_LOW = 16
+    OVERLAP_HIGH = 32
+
+
+MISFIRE_SHIFT = 2
+OVERLAP_SHIFT = 4
+
+
+def flags_of(*, enabled: bool, one_off: bool, misfire: Misfire, overlap: Overlap = Overlap.ALLOW) -> int:
+    """Pack the switches of one job into the ``flags`` column."""
+    return (
+        (Flag.ENABLED if enabled else 0)
+        | (Flag.ONE_OFF if one_off else 0)
+        | (misfire << MISFIRE_SHIFT)
+        | (overlap << OVERLAP_SHIFT)
+    )
+
+
+def misfire_of(flags: int) -> Misfire:
+    """Unpack the misfire policy from the ``flags`` column."""
+    return Misfire((flags >> MISFIRE_SHIFT) & 3)
+
+
+def overlap_of(flags: int) -> Overlap:
+    """Unpack the overlap policy from the ``flags`` column."""
+    return Overlap((flags >> OVERLAP_SHIFT) & 3)
+
+
+class Polled(Protocol):
+    """A schedule of the poll lane. It may be slow and it may raise; it is asked for one job at a time."""
+
+    def ask(self, now_ms: int) -> Asked:
+        """Say whether a run is due at ``now_ms`` and when to ask again."""
+
+
+class Asked(NamedTuple):
+    """The answer of a polled schedule."""
+
+    fire_ms: int | None
+    """The fire time that is due now, or None."""
+    ask_again_ms: int
+    """The next instant worth asking at; NEVER_MS ends the job."""
+
+
+class Route(NamedTuple):
+    """How the messages of a job are sent: interned, because few distinct ones exist."""
+
+    task: str
+    options: str = "{}"
+    """Options of ``apply_async`` as canonical JSON text (sorted keys)."""
+    expires_next: bool = False
+    """Each message expires at the job's following fire time."""
+    destination: str = "broker"
+
+
+class RouteTable:
+    """Interned routes. Append-only: an index, once given, means the same route for ever. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._routes: list[Route] = []
+        self._index: dict[Route, int] = {}
+        self._lock = threading.Lock()
+
+    def intern(self, route: Route) -> int:
+        """Return the index of ``route``, adding it on first sight."""
+        index = self._index.get(route)
+        if index is None:
+            with self._lock:
+                index = self._index.setdefault(route, len(self._routes))
+                if index == len(self._routes):
+                    self._routes.append(route)
+        return index
+
+    def __getitem__(self, index: int) -> Route:
+        return self._routes[index]
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionBatch:
+    """``n`` compiled definitions as columns of equal length."""
+
+    ids: Int64s
+    """Job ids, ascending, unique: monitors ≥ 0 (primary key), entries < 0."""
+    kind: NDArray[np.uint8]
+    interval_ms: Int64s
+    """Interval of INTERVAL jobs, else 0."""
+    anchor_ms: Int64s
+    """INTERVAL: phase anchor (0 = Unix epoch). ONCE: the instant itself. Else 0."""
+    offset_ms: Int64s
+    """Jitter already resolved, ≥ 0: added to every fire time of the base schedule."""
+    cron_index: NDArray[np.int32]
+    """Index into the ``CronTable`` of CRON jobs, else -1."""
+    flags: NDArray[np.uint16]
+    route_index: UInt32s
+    start_ms: Int64s
+    """First allowed fire time, inclusive; ALWAYS_MS = none."""
+    end_ms: Int64s
+    """End of the schedule, exclusive; NEVER_MS = none."""
+    incident_interval_ms: Int64s
+    """Interval that replaces the base schedule up to ``incident_until_ms``; 0 = no incident."""
+    incident_until_ms: Int64s
+    effective_from_ms: Int64s
+    """No fire time before this belongs to the definition: a gap never begins earlier."""
+    payload: bytes
+    """UTF-8 JSON texts ``[args, kwargs]``, one after the other; empty for entries."""
+    lengths: UInt32s
+    """Bytes of ``payload`` per job."""
+    names: bytes
+    """UTF-8 plain names, one after the other."""
+    name_lengths: NDArray[np.uint16]
+    polled: Mapping[int, Polled] = field(default_factory=dict)
+    """Schedules of the POLLED jobs by id."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """What changed, as the current state: last write per id wins, applying it twice changes nothing."""
+
+    upserts: DefinitionBatch
+    deleted_ids: Int64s
+    cursor: Any = None
+    """Opaque position in the change log after this batch; None for sources without one."""
+
+
+class Offer(Enum):
+    """Why a run is offered to the publisher."""
+
+    DUE = "due"
+    """Its slot was passed by the wheel."""
+    MISFIRE = "misfire"
+    """It was missed and its policy offers it; counted in *expected* like DUE."""
+    REOFFERED = "reoffered"
+    """It may have been sent before the restart; outside the accounting sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueBatch:
+    """Runs of one shard that are due, in order of fire time."""
+
+    shard: int
+    rows: UInt32s
+    """Rows in the shard's table; only valid until the next ``apply``."""
+    ids: Int64s
+    fire_ms: Int64s
+    route_index: UInt32s
+    offer: Offer = Offer.DUE
+
+    def __len__(self) -> int:
+        return len(self.ids)

@@ -1,0 +1,91 @@
+"""Where definitions come from: the database of monitors, and ``beat_schedule``.
+
+A source runs on the I/O thread. It never touches the engine: what it finds is compiled into a ``ChangeBatch`` and
+handed to the scheduling thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from celery_wheelbeat.monitors import MonitorRow
+
+
+class Poll(NamedTuple):
+    """What one look into the change log found."""
+
+    ids: Sequence[int]
+    """Monitors that changed since the cursor (inserted, updated or deleted), without repetition."""
+    cursor: Any
+    """Where the next poll starts. Opaque; equal to the given cursor where nothing happened."""
+    oldest_transaction_s: float = 0.0
+    """Age of the oldest open transaction that may still hold changes back."""
+
+
+class Snapshot(NamedTuple):
+    """The initial load: a cursor taken before the first row was read, then blocks of rows."""
+
+    cursor: Any
+    count_estimate: int
+    blocks: Iterator[Sequence[MonitorRow]]
+
+
+class MonitorSource(Protocol):
+    """The database of monitors. Every method raises ``SourceError`` where the database does not answer."""
+
+    def snapshot(self) -> Snapshot:
+        """Begin to read the whole table, ascending by id."""
+
+    def poll(self, cursor: Any) -> Poll:
+        """Look what changed since ``cursor``; raises ``CursorLost`` where the log cannot tell."""
+
+    def fetch(self, ids: Sequence[int]) -> Sequence[MonitorRow]:
+        """Read the current rows of ``ids``; a missing one was deleted."""
+
+    def close(self) -> None:
+        """Drop the connection; the next call opens a new one."""
+
+
+class BeatStore(Protocol):
+    """The few rows that a beat itself writes and reads: status and marks, quarantine, finished one-offs."""
+
+    def namespace(self) -> str | None:
+        """Return the installation's UUID, or None where the tables are missing."""
+
+    def marks(self, namespace: str) -> Mapping[str, Mapping[str, Any]]:
+        """Return per destination the latest stored mark document of any beat of ``namespace``."""
+
+    def report(self, beat_id: str, row: Mapping[str, Any]) -> None:
+        """Insert or replace this beat's status row (namespace, host, pid, version, marks, status …)."""
+
+    def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
+        """Record job keys with (definition hash, reason), and remove the lifted ones."""
+
+    def finish(self, finished: Mapping[int, int]) -> None:
+        """Set ``finished_at`` of one-off monitors: job id → instant in ms."""
+
+
+class MonitorDatabase(NamedTuple):
+    """What a registered factory returns: both halves of one database."""
+
+    vendor: str
+    source: MonitorSource
+    store: BeatStore
+
+
+
+_factory: Callable[[Any], MonitorDatabase | None] | None = None
+
+
+def register(factory: Callable[[Any], MonitorDatabase | None] | None) -> None:
+    """Let ``factory(app)`` say where the monitors are; the last registration counts, None takes it back."""
+    global _factory  # noqa: PLW0603 - one process has one database of monitors; Django registers it in ready()
+    _factory = factory
+
+
+def monitor_database(app: Any) -> MonitorDatabase | None:
+    """Ask the registered factory; None means ``beat_schedule`` only."""
+    return None if _factory is None else _factory(app)

@@ -1,0 +1,145 @@
+"""Tables of celery-wheelbeat. The beat reads monitors and the change log; it writes only beat, quarantine, finished_at."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+
+class Misfire(models.TextChoices):
+    """What happens to runs that were missed."""
+
+    AUTO = "auto", _("automatic")
+    SKIP = "skip", _("skip")
+    LATEST = "latest", _("the latest only")
+    ALL = "all", _("all")
+
+
+class Overlap(models.TextChoices):
+    """Whether a run may start while the one before still executes."""
+
+    ALLOW = "allow", _("allow")
+    SKIP = "skip", _("skip")
+    QUEUE_ONE = "queue_one", _("queue one")
+
+
+class DayRule(models.TextChoices):
+    """How two restricted day fields of a cron expression combine."""
+
+    AND = "and", _("both must match")
+    OR = "or", _("either may match")
+
+
+class Monitor(models.Model):
+    """A periodic task, edited in the admin."""
+
+    name = models.CharField(max_length=200, unique=True)
+    task = models.CharField(max_length=200)
+    args = models.TextField(default="[]", blank=True, db_default="[]")
+    kwargs = models.TextField(default="{}", blank=True, db_default="{}")
+
+    interval_ms = models.BigIntegerField(null=True, blank=True)
+    cron = models.CharField(max_length=255, default="", blank=True, db_default="")
+    timezone = models.CharField(max_length=64, default="UTC", db_default="UTC")
+    day_rule = models.CharField(max_length=3, choices=DayRule.choices, default=DayRule.AND, db_default=DayRule.AND)
+    once_at = models.DateTimeField(null=True, blank=True)
+    solar_event = models.CharField(max_length=24, default="", blank=True, db_default="")
+    solar_latitude = models.FloatField(null=True, blank=True)
+    solar_longitude = models.FloatField(null=True, blank=True)
+
+    jitter_s = models.IntegerField(null=True, blank=True)
+    start_at = models.DateTimeField(null=True, blank=True)
+    end_at = models.DateTimeField(null=True, blank=True)
+    one_off = models.BooleanField(default=False, db_default=False)
+    misfire = models.CharField(max_length=6, choices=Misfire.choices, default=Misfire.AUTO, db_default=Misfire.AUTO)
+    overlap = models.CharField(max_length=9, choices=Overlap.choices, default=Overlap.ALLOW, db_default=Overlap.ALLOW)
+
+    queue = models.CharField(max_length=200, default="", blank=True, db_default="")
+    exchange = models.CharField(max_length=200, default="", blank=True, db_default="")
+    routing_key = models.CharField(max_length=200, default="", blank=True, db_default="")
+    priority = models.SmallIntegerField(null=True, blank=True)
+    headers = models.TextField(default="{}", blank=True, db_default="{}")
+    expires_s = models.FloatField(null=True, blank=True)
+    expires_next = models.BooleanField(default=False, db_default=False)
+    options = models.TextField(default="{}", blank=True, db_default="{}")
+
+    enabled = models.BooleanField(default=True, db_default=True)
+    pause_reason = models.CharField(max_length=200, default="", blank=True, db_default="")
+    description = models.TextField(default="", blank=True, db_default="")
+    tags = models.CharField(max_length=255, default="", blank=True, db_default="")
+
+    incident_interval_ms = models.BigIntegerField(null=True, blank=True)
+    incident_until = models.DateTimeField(null=True, blank=True)
+
+    effective_from = models.DateTimeField(db_default=Now(), editable=False)
+    finished_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        db_table = "wheelbeat_monitor"
+        verbose_name = _("monitor")
+        verbose_name_plural = _("monitors")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Change(models.Model):
+    """One row of the change log. Written by database triggers only."""
+
+    monitor_id = models.BigIntegerField(null=True)
+    """NULL for an operation on the whole table (truncate)."""
+    operation = models.CharField(max_length=1)
+    """I, U, D or T."""
+    at = models.DateTimeField(db_default=Now())
+    actor = models.CharField(max_length=150, default="", db_default="")
+    reason = models.CharField(max_length=200, default="", db_default="")
+
+    class Meta:
+        db_table = "wheelbeat_changelog"
+        default_permissions = ("view",)
+
+
+class Beat(models.Model):
+    """The status row of one beat process: what admin, CLI and alarms read."""
+
+    beat_id = models.CharField(max_length=36, primary_key=True)
+    namespace = models.CharField(max_length=200)
+    host = models.CharField(max_length=200)
+    pid = models.IntegerField()
+    version = models.CharField(max_length=40)
+    started_at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+    marks = models.TextField(default="{}")
+    status = models.TextField(default="{}")
+
+    class Meta:
+        db_table = "wheelbeat_beat"
+        default_permissions = ("view",)
+        indexes = [models.Index(fields=["namespace", "seen_at"], name="wheelbeat_beat_seen")]
+
+
+class Quarantine(models.Model):
+    """A definition that cannot be sent, with its reason."""
+
+    job_key = models.CharField(max_length=250, primary_key=True)
+    definition_hash = models.CharField(max_length=64)
+    reason = models.TextField()
+    since = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "wheelbeat_quarantine"
+        default_permissions = ("view",)
+
+
+class Installation(models.Model):
+    """One row: the UUID that is the default namespace of run ids, and the floor of the pruned change log."""
+
+    uuid = models.CharField(max_length=36)
+    schema_version = models.IntegerField(default=1)
+    pruned_xid = models.BigIntegerField(default=0, db_default=0)
+    pruned_id = models.BigIntegerField(default=0, db_default=0)
+
+    class Meta:
+        db_table = "wheelbeat_installation"
+        default_permissions = ()
