@@ -1,4 +1,4 @@
-"""Tables of celery-wheelbeat. The beat reads monitors and the change log; it writes only beat, quarantine, finished_at."""
+"""Tables of celery-wheelbeat. The beat writes only status rows, quarantine and finished_at."""
 
 from __future__ import annotations
 
