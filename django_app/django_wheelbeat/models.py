@@ -6,6 +6,8 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from django_wheelbeat.zones import default_timezone
+
 
 class Misfire(models.TextChoices):
     """What happens to runs that were missed."""
@@ -41,7 +43,7 @@ class Monitor(models.Model):
 
     interval_ms = models.BigIntegerField(null=True, blank=True)
     cron = models.CharField(max_length=255, default="", blank=True, db_default="")
-    timezone = models.CharField(max_length=64, default="UTC", db_default="UTC")
+    timezone = models.CharField(max_length=64, default=default_timezone, db_default="UTC")
     day_rule = models.CharField(max_length=3, choices=DayRule.choices, default=DayRule.AND, db_default=DayRule.AND)
     once_at = models.DateTimeField(null=True, blank=True)
     solar_event = models.CharField(max_length=24, default="", blank=True, db_default="")

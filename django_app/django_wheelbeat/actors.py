@@ -1,0 +1,63 @@
+"""Who changes monitors, and why: told to the database, whose triggers write it into the change log.
+
+Invariant: the actor lasts until the end of the block and of its transaction, never longer, so that a pooled
+connection cannot carry it into the next request. This module must never write the change log itself.
+
+How each vendor is told: PostgreSQL ``set_config('wheelbeat.actor', …, true)`` and ``wheelbeat.reason``; MariaDB the
+session variables ``@wheelbeat_actor`` and ``@wheelbeat_reason``; SQLite the only row of table ``wheelbeat_actor``.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections, transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ACTOR_LENGTH = 150
+REASON_LENGTH = 200
+
+_TELL = {
+    "postgresql": "SELECT set_config('wheelbeat.actor', %s, true), set_config('wheelbeat.reason', %s, true)",
+    "mysql": "SET @wheelbeat_actor = %s, @wheelbeat_reason = %s",
+    "sqlite": "INSERT OR REPLACE INTO wheelbeat_actor (id, actor, reason) VALUES (1, %s, %s)",
+}
+_FORGET = {
+    "postgresql": "SELECT set_config('wheelbeat.actor', '', true), set_config('wheelbeat.reason', '', true)",
+    "mysql": "SET @wheelbeat_actor = NULL, @wheelbeat_reason = NULL",
+    "sqlite": "DELETE FROM wheelbeat_actor",
+}
+
+
+@contextmanager
+def acting(actor: str, reason: str = "", *, using: str = "default") -> Iterator[None]:
+    """Run the block in one transaction on database ``using`` and name ``actor`` and ``reason`` in its change rows.
+
+    Longer texts are cut to 150 and 200 characters. On another vendor the block runs without a named actor.
+    """
+    connection = connections[using]
+    tell, forget = _TELL.get(connection.vendor), _FORGET.get(connection.vendor)
+    with transaction.atomic(using=using):
+        _execute(connection, tell, actor[:ACTOR_LENGTH], reason[:REASON_LENGTH])
+        try:
+            yield
+        except BaseException:
+            _forget_after_failure(connection, forget)
+            raise
+        _execute(connection, forget)
+
+
+def _execute(connection: Any, statement: str | None, *parameters: str) -> None:
+    if statement is not None:
+        with connection.cursor() as cursor:
+            cursor.execute(statement, parameters or None)
+
+
+def _forget_after_failure(connection: Any, forget: str | None) -> None:
+    # The rollback takes back what PostgreSQL and SQLite were told; a MariaDB variable outlives it.
+    if connection.vendor == "mysql" and connection.connection is not None:
+        with connection.connection.cursor() as cursor:
+            cursor.execute(forget)
