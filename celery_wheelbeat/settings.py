@@ -1,0 +1,256 @@
+"""The settings of a beat: one frozen, typed table of every ``wheelbeat_*`` key, its bounds and its meaning.
+
+``Settings.from_conf`` reads it from ``app.conf`` once, at start; what it accepts is valid as a whole. It must never
+guess: a key that does not exist and a value out of bounds are errors that name the key, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import MISSING, dataclass, field, fields
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_wheelbeat.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+PREFIX = "wheelbeat_"
+
+
+class Setting(NamedTuple):
+    """What a value of one setting has to be. ``kind`` is ``float``, ``int``, ``bool`` or ``str``."""
+
+    kind: type
+    doc: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[object, ...] = ()
+
+    def expected(self) -> str:
+        """Say in words which values are valid."""
+        if self.choices:
+            return "one of " + ", ".join(repr(choice) for choice in self.choices)
+        if self.kind is bool:
+            return "True or False"
+        if self.kind is str:
+            return "text"
+        noun = "a whole number" if self.kind is int else "a number"
+        unit = f" of {self.unit}" if self.unit else ""
+        return f"{noun}{unit} from {self.low:,} to {self.high:,}"
+
+    def read(self, value: object) -> object:
+        """Return ``value`` in its type, or raise ``ValueError`` where it is not what is expected."""
+        if isinstance(value, timedelta) and self.unit == "seconds":
+            value = value.total_seconds()
+        if self.kind in (int, float):
+            value = self._number(value)
+        elif not isinstance(value, self.kind) or value == "":
+            raise ValueError
+        if self.choices and value not in self.choices:
+            raise ValueError
+        return value
+
+    def _number(self, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ValueError
+        if self.kind is int and value != int(value):
+            raise ValueError
+        if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
+            raise ValueError
+        return self.kind(value)  # type: ignore[no-any-return]  # int or float
+
+
+def _setting(default: object, kind: type, doc: str, **limits: Any) -> Any:
+    return field(default=default, metadata={"setting": Setting(kind, doc, **limits)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting under its key without ``wheelbeat_``; times in seconds unless a property says ``_ms``."""
+
+    tick: float = _setting(
+        1.0,
+        float,
+        "Resolution of the wheel. Fire times do not depend on it, only how late they are seen.",
+        unit="seconds",
+        choices=(0.1, 0.125, 0.2, 0.25, 0.5, 1.0),
+    )
+    shards: int = _setting(
+        256,
+        int,
+        "Parts of the wheel. Fewer save a little memory in tiny installations.",
+        choices=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+    )
+    namespace: str | None = _setting(
+        None, str, "Namespace of run ids; without it the installation's UUID, else the name of the app."
+    )
+    max_jobs: int = _setting(
+        50_000_000, int, "A beat refuses to load more jobs than this.", unit="jobs", low=1, high=1_000_000_000
+    )
+    max_payload_bytes: int = _setting(
+        262_144,
+        int,
+        "A monitor whose args and kwargs together are longer is refused.",
+        unit="bytes",
+        low=1_024,
+        high=134_217_728,
+    )
+    cron_jitter: int = _setting(
+        30,
+        int,
+        "Cron monitors without a jitter of their own are spread over this much of their minute; 0 = none.",
+        unit="seconds",
+        low=0,
+        high=60,
+    )
+    stall_limit: float = _setting(
+        300.0,
+        float,
+        "A running beat that was held up no longer than this replays every missed slot.",
+        unit="seconds",
+        low=1,
+        high=86_400,
+    )
+    misfire_gap: float = _setting(
+        900.0,
+        float,
+        "misfire=auto offers the newest missed run if the one after it is at least this far from it.",
+        unit="seconds",
+        low=0,
+        high=31_536_000,
+    )
+    restart_lookback: float = _setting(
+        5.0,
+        float,
+        "Runs of this long after the mark are offered again, with the same ids, after a restart.",
+        unit="seconds",
+        low=0,
+        high=300,
+    )
+    backlog_max: int = _setting(
+        1_000_000,
+        int,
+        "Runs that may wait for one destination; more are skipped and counted.",
+        unit="runs",
+        low=1_000,
+        high=100_000_000,
+    )
+    window: int = _setting(
+        4_000, int, "Runs that may be on their way to one destination, unconfirmed.", unit="runs", low=1, high=100_000
+    )
+    dispatch: str = _setting(
+        "auto",
+        str,
+        "Which lane messages take: as fast as their definition allows, or always Celery's own.",
+        choices=("auto", "fast", "celery"),
+    )
+    amqp_mandatory: bool = _setting(
+        True, bool, "RabbitMQ returns what it cannot route, instead of dropping it silently."
+    )
+    database_url: str | None = _setting(
+        None, str, "Database of the monitors for a beat without Django, as postgresql://, mysql:// or sqlite:// URL."
+    )
+    reconcile_period: float = _setting(
+        3_600.0,
+        float,
+        "The whole table of monitors is compared with the wheel once in this time.",
+        unit="seconds",
+        low=10,
+        high=604_800,
+    )
+    live_timeout: float = _setting(
+        30.0,
+        float,
+        "A thread that has not turned for this long makes the beat count as wedged.",
+        unit="seconds",
+        low=1,
+        high=3_600,
+    )
+    worker: bool = _setting(False, bool, "Workers of this app drop copies of a run that another worker has claimed.")
+    dedup_url: str | None = _setting(
+        None, str, "Store of the claims; without it the result backend's own store is used."
+    )
+    dedup_ttl: float = _setting(
+        86_400.0, float, "How long a claim is remembered.", unit="seconds", low=60, high=31_536_000
+    )
+    dedup_outage: str = _setting(
+        "open",
+        str,
+        "While the store of claims is down: open = run, closed = put back (acks_late tasks only).",
+        choices=("open", "closed"),
+    )
+
+    @property
+    def tick_ms(self) -> int:
+        """Length of a slot in ms."""
+        return round(self.tick * 1000)
+
+    @property
+    def stall_limit_ms(self) -> int:
+        """``stall_limit`` in ms."""
+        return round(self.stall_limit * 1000)
+
+    @property
+    def misfire_gap_ms(self) -> int:
+        """``misfire_gap`` in ms."""
+        return round(self.misfire_gap * 1000)
+
+    @property
+    def restart_lookback_ms(self) -> int:
+        """``restart_lookback`` in ms."""
+        return round(self.restart_lookback * 1000)
+
+    @classmethod
+    def from_conf(cls, conf: Mapping[str, Any]) -> Settings:
+        """Read the settings from Celery's ``app.conf``, or any mapping of ``wheelbeat_*`` keys.
+
+        None means the default. Raises ``InvalidSetting`` for an unknown key, for one written in a form that Celery
+        does not see (``WHEELBEAT_TICK`` beside a namespace), and for a value that is not what the table expects.
+        """
+        conf = getattr(conf, "data", conf)  # an app.conf that nobody has read yet does not know its keys
+        table = specifications()
+        _refuse_unknown(conf, table)
+        given = {}
+        for name, setting in table.items():
+            value = conf.get(PREFIX + name)
+            if value is None:
+                continue
+            try:
+                given[name] = setting.read(value)
+            except ValueError:
+                raise InvalidSetting(
+                    f"{PREFIX}{name} = {value!r} ({type(value).__name__}): expected {setting.expected()}"
+                ) from None
+        return cls(**given)  # type: ignore[arg-type]  # every value went through its Setting
+
+
+def specifications() -> dict[str, Setting]:
+    """Return the table: name without prefix → what its value has to be."""
+    return {item.name: item.metadata["setting"] for item in fields(Settings)}
+
+
+def defaults() -> dict[str, Any]:
+    """Return name without prefix → default."""
+    return {item.name: None if item.default is MISSING else item.default for item in fields(Settings)}
+
+
+def _refuse_unknown(conf: Mapping[str, Any], names: Collection[str]) -> None:
+    namespace: str = getattr(conf, "prefix", "") or ""
+    for key in conf:
+        if not isinstance(key, str) or PREFIX not in key.lower():
+            continue
+        seen = key.removeprefix(namespace).lower() if namespace and key.startswith(namespace) else key
+        if seen.startswith(PREFIX) and seen.removeprefix(PREFIX) not in names:
+            raise InvalidSetting(f"{key} is not a setting of celery-wheelbeat; {_nearest(seen, names)}")
+        if seen == key and key != key.lower() and key.lower().removeprefix(PREFIX) in names:
+            remedy = (namespace + key).upper() if namespace else key.lower()
+            raise InvalidSetting(f"{key} has no effect under this name: write {remedy}")
+
+
+def _nearest(key: str, names: Collection[str]) -> str:
+    near = get_close_matches(key.removeprefix(PREFIX), names, n=1)
+    return f"did you mean {PREFIX}{near[0]}?" if near else f"the settings are {', '.join(PREFIX + n for n in names)}"
