@@ -1,0 +1,27 @@
+"""Services of the tests: servers that were found, and private ones that may be stopped, killed, paused or filled."""
+
+from .found import OWN_NAME, amqp_vhost, mysql_database, postgres_database, redis_database, with_path
+from .mariadb_server import PrivateMariadb
+from .postgres_server import PrivatePostgres
+from .proxy import TcpProxy
+from .rabbit_server import PrivateRabbit
+from .redis_server import PrivateRedis
+from .server import PrivateServer, ServiceError, free_port, wait_until
+
+__all__ = [
+    "OWN_NAME",
+    "PrivateMariadb",
+    "PrivatePostgres",
+    "PrivateRabbit",
+    "PrivateRedis",
+    "PrivateServer",
+    "ServiceError",
+    "TcpProxy",
+    "amqp_vhost",
+    "free_port",
+    "mysql_database",
+    "postgres_database",
+    "redis_database",
+    "wait_until",
+    "with_path",
+]
