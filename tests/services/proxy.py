@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import selectors
 import socket
 import threading
-import time
 from enum import Enum
 from typing import TYPE_CHECKING, Self
+
+from .server import ServiceError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -29,6 +31,8 @@ class Mode(Enum):
     """The server gets everything; its answers are thrown away."""
     DRIP = "drip"
     """``drip_bytes`` per turn of 20 ms in each direction."""
+    REFUSE = "refuse"
+    """New connections are reset."""
 
 
 class TcpProxy:
@@ -39,8 +43,7 @@ class TcpProxy:
         self.drip_bytes = 1
         self.accepted = 0
         self._mode = Mode.PASS
-        self._refusing = False
-        self._cut_asked = threading.Event()
+        self._orders: queue.SimpleQueue[tuple[Mode, bool, threading.Event]] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._pairs: dict[socket.socket, tuple[socket.socket, bool]] = {}
         self._pending: dict[socket.socket, bytes] = {}
@@ -53,32 +56,35 @@ class TcpProxy:
 
     def pass_through(self) -> None:
         """Forward bytes and accept connections again."""
-        self._refusing = False
-        self._mode = Mode.PASS
+        self._switch(Mode.PASS)
 
     def stall(self) -> None:
         """Keep every connection open and move nothing."""
-        self._mode = Mode.STALL
+        self._switch(Mode.STALL)
 
     def black_hole(self) -> None:
         """Swallow what the client sends."""
-        self._mode = Mode.BLACK_HOLE
+        self._switch(Mode.BLACK_HOLE)
 
     def mute(self) -> None:
         """Deliver what the client sends and swallow every answer: outcomes become uncertain."""
-        self._mode = Mode.MUTE
+        self._switch(Mode.MUTE)
 
     def drip(self, bytes_per_turn: int = 1) -> None:
         """Move ``bytes_per_turn`` bytes each 20 ms."""
         self.drip_bytes = bytes_per_turn
-        self._mode = Mode.DRIP
+        self._switch(Mode.DRIP)
 
     def cut(self, *, refuse: bool = False) -> None:
         """Reset every connection now; with ``refuse`` also each new one until ``pass_through()``."""
-        self._refusing = refuse
-        self._cut_asked.set()
-        while self._cut_asked.is_set() and self._thread.is_alive():
-            time.sleep(TURN_S / 4)
+        self._switch(Mode.REFUSE if refuse else self._mode, cut=True)
+
+    def _switch(self, mode: Mode, *, cut: bool = False) -> None:
+        """Let the proxy's thread change its mode between two turns, and wait until it has."""
+        done = threading.Event()
+        self._orders.put((mode, cut, done))
+        if not done.wait(5):
+            raise ServiceError(f"the proxy on port {self.port} did not switch to {mode.value}: is it closed?")
 
     def close(self) -> None:
         """End the proxy and all its connections."""
@@ -96,12 +102,18 @@ class TcpProxy:
     def _serve(self) -> None:
         with selectors.DefaultSelector() as selector, self._listener:
             while not self._closing.is_set():
+                self._obey()
                 self._accept()
-                if self._cut_asked.is_set():
-                    self._reset_all()
-                    self._cut_asked.clear()
                 self._turn(selector)
             self._reset_all()
+
+    def _obey(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._mode, cut, done = self._orders.get_nowait()
+                if cut:
+                    self._reset_all()
+                done.set()
 
     def _accept(self) -> None:
         while True:
@@ -109,7 +121,7 @@ class TcpProxy:
                 client, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            if self._refusing:
+            if self._mode is Mode.REFUSE:
                 _reset(client)
                 continue
             try:
