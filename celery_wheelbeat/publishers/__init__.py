@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class Run(NamedTuple):
@@ -23,6 +24,8 @@ class Run(NamedTuple):
     """A private ``celery.beat.ScheduleEntry`` for this send."""
     token: int
     """Identity of this pending run in the backlog; comes back in the outcome."""
+    headers: Mapping[str, Any] = MappingProxyType({})
+    """Further message headers (``wheelbeat_*``) that the job's definition asks for."""
 
 
 class FailureKind(Enum):
@@ -35,7 +38,10 @@ class FailureKind(Enum):
     POISON = "poison"
     """This run can never be sent (arguments, size, unknown task): counted ``skipped(error)``, job quarantined."""
     UNROUTABLE = "unroutable"
-    """The broker returned it: counted ``skipped(unroutable)``."""
+    """The broker returned it, or has no place for it: counted ``skipped(unroutable)``."""
+    ERROR = "error"
+    """The user's code (a lazy argument, a router, the task's signature) refused this run: counted ``skipped(error)``;
+    the job goes on, as it does in Celery."""
 
 
 class Confirmed(NamedTuple):

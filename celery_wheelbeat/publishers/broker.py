@@ -1,0 +1,31 @@
+"""The broker connection of a lane: opened as the app would open it, but never waiting for ever.
+
+The user's ``broker_transport_options`` stand; what they leave open gets a bound, and AMQP gets publisher confirms,
+because nothing may count as sent for want of an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+REPLY_TIMEOUT_S = 10.0
+"""Longest wait for one reply of a broker; far below ``wheelbeat_live_timeout``."""
+
+_REDIS = {"socket_timeout": REPLY_TIMEOUT_S, "socket_connect_timeout": REPLY_TIMEOUT_S, "socket_keepalive": True}
+_AMQP = {"confirm_publish": True, "read_timeout": REPLY_TIMEOUT_S, "write_timeout": REPLY_TIMEOUT_S}
+_BOUNDS: dict[str, dict[str, Any]] = {"redis": _REDIS, "amqp": _AMQP}
+
+
+def open_connection(app: Any) -> Any:
+    """Return a kombu ``Connection`` for publishing; it is not connected yet."""
+    connection = app.connection_for_write()
+    bounds = _BOUNDS.get(connection.get_transport_cls().driver_type, {})
+    connection.transport_options = {**bounds, **(connection.transport_options or {})}
+    if is_amqp(connection):
+        connection.transport_options["confirm_publish"] = True
+    return connection
+
+
+def is_amqp(connection: Any) -> bool:
+    """Say whether confirms and returns exist on this connection."""
+    return bool(connection.get_transport_cls().driver_type == "amqp")

@@ -1,0 +1,84 @@
+"""What an exception of a publish says about the run: never sent, maybe sent, or never to be sent.
+
+The invariant: a failure is ``NOT_SENT`` only where the broker itself said no. Everything else that may have crossed
+the wire is ``UNCERTAIN``; the run is then sent again with the same id and a fresh nonce.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import amqp.exceptions
+import amqp.spec
+import celery.exceptions
+import kombu.exceptions
+
+from celery_wheelbeat.publishers import FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BatchFailed: type[Exception] = getattr(kombu.exceptions, "BatchPublishError", kombu.exceptions.OperationalError)
+"""A batch of which any part may have been stored (kombu ≥ 5.7)."""
+
+_KNOWN: tuple[tuple[Any, FailureKind], ...] = (
+    (BatchFailed, FailureKind.UNCERTAIN),
+    ((kombu.exceptions.EncodeError, amqp.exceptions.ContentTooLarge), FailureKind.POISON),
+    (amqp.exceptions.MessageNacked, FailureKind.NOT_SENT),
+    ((celery.exceptions.QueueNotFound, amqp.exceptions.ChannelError), FailureKind.UNROUTABLE),
+    (OSError, FailureKind.UNCERTAIN),
+)
+
+_DEPTH_MAX = 10
+"""Longest chain of causes that is looked through."""
+
+
+def kind_of(exc: BaseException, connection: Any) -> FailureKind:
+    """Classify ``exc``, raised while a message was published on ``connection`` (a kombu ``Connection``).
+
+    The first exception of its chain of causes that is known decides; an unknown one is the user's (``ERROR``).
+    """
+    for link in _chain(exc):
+        if type(link) is kombu.exceptions.OperationalError and link.__cause__ is not None:
+            continue  # kombu's wrapper; its cause knows more
+        kind = _kind_of_link(link, connection)
+        if kind is not None:
+            return kind
+    return FailureKind.ERROR
+
+
+def reason_of(exc: BaseException) -> str:
+    """Say in one line what went wrong: the innermost cause, with its type."""
+    *_, innermost = _chain(exc)
+    text = " ".join(str(innermost).split()) or "no message"
+    return f"{type(innermost).__name__}: {text}"[:500]
+
+
+def _chain(exc: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = exc
+    for _ in range(_DEPTH_MAX):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def _kind_of_link(exc: BaseException, connection: Any) -> FailureKind | None:
+    if isinstance(exc, amqp.exceptions.PreconditionFailed) and exc.method_sig == amqp.spec.Basic.Publish:
+        return FailureKind.POISON  # larger than the broker's max_message_size
+    for types, kind in _KNOWN:
+        if isinstance(exc, types):
+            return kind
+    if isinstance(exc, connection.channel_errors):
+        return _refused_by_redis(exc)
+    if isinstance(exc, connection.connection_errors) and not isinstance(exc, KeyError):
+        return FailureKind.UNCERTAIN  # kombu lists KeyError for Redis; here that is the user's code
+    return None
+
+
+def _refused_by_redis(exc: BaseException) -> FailureKind:
+    if type(exc).__name__ == "DataError":
+        return FailureKind.POISON
+    if str(exc).startswith("WRONGTYPE"):
+        return FailureKind.UNROUTABLE  # the queue's key holds something that is not a list
+    return FailureKind.NOT_SENT  # OOM, READONLY, NOAUTH …: nothing was stored
