@@ -1,0 +1,77 @@
+# celery-wheelbeat. `make help` lists the targets.
+SHELL := /bin/sh
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+VENV := .venv
+VENV55 := .venv-celery55
+BIN := $(VENV)/bin
+PIP := -m pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/pytest
+
+export PYTHONUNBUFFERED := 1
+export WHEELBEAT_CELERY55_PYTHON := $(CURDIR)/$(VENV55)/bin/python
+
+.PHONY: help demo test check lint unit soak services venv venv-celery55 clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
+		|| sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1: \2/p' $(MAKEFILE_LIST)
+
+demo: $(VENV)/demo.stamp ## run the example project: 200 monitors, admin, beat, worker; Ctrl-C ends it
+	@exec $(BIN)/python example_project/demo.py
+
+test: services venv venv-celery55 lint ## everything but the soak tests, against real services
+	$(PYTEST) tests
+
+check: venv lint unit ## linters, types, layers, unit and property tests
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+unit: venv
+	$(PYTEST) tests/unit tests/property
+
+soak: services venv ## the tests that need minutes of real time
+	$(PYTEST) -m soak --timeout 3600 tests
+
+services: ## install what the tests start (PostgreSQL, Redis, RabbitMQ, MariaDB, Chromium)
+	@PYTHON=$(PYTHON) tests/services/install
+
+venv: $(VENV)/test.stamp ## the virtual environment for development
+
+venv-celery55: $(VENV55)/test.stamp ## a second environment with the oldest supported Celery
+
+$(VENV)/bin/python $(VENV55)/bin/python:
+	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed; none was found on PATH (or set PYTHON=…)" >&2; exit 1; }
+	@$(PYTHON) -m venv $(@:/bin/python=) 2>/dev/null || { rm -rf $(@:/bin/python=); \
+		PYTHON=$(PYTHON) tests/services/install --venv && $(PYTHON) -m venv $(@:/bin/python=); }
+	@$@ $(PIP) --upgrade 'pip>=25.1'
+
+$(VENV)/demo.stamp: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing celery-wheelbeat and Django into $(VENV) …"
+	@$(BIN)/python $(PIP) --editable '.[django]'
+	@touch $@
+
+$(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
+	@PYTHON=$(PYTHON) tests/services/install --headers
+	@echo "Installing celery-wheelbeat, every extra and the test tools into $(VENV) …"
+	@$(BIN)/python $(PIP) --editable '.[all]' --group test --group lint || { \
+		echo "If mysqlclient failed to build: it needs a C compiler, pkg-config and the client library of MariaDB or" >&2; \
+		echo "MySQL with its headers (Debian: libmariadb-dev, Fedora: mariadb-connector-c-devel, macOS: mariadb-connector-c)." >&2; \
+		exit 1; }
+	@touch $@ $(VENV)/demo.stamp
+
+$(VENV55)/test.stamp: pyproject.toml | $(VENV55)/bin/python
+	@echo "Installing celery-wheelbeat with Celery 5.5 into $(VENV55) …"
+	@$(VENV55)/bin/python $(PIP) --editable '.[django,redis,postgres]' --group test 'celery==5.5.*' 'kombu==5.5.*'
+	@touch $@
+
+clean: ## remove environments and caches
+	rm -rf $(VENV) $(VENV55) .hypothesis .pytest_cache .mypy_cache .ruff_cache build dist
