@@ -1,0 +1,72 @@
+"""Fire times of any schedule: what follows from ``next_fire`` alone.
+
+A schedule is a pure function of an instant; everything here asks it and remembers nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from celery_wheelbeat.errors import InvalidSchedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MS = 253_402_300_799_999
+"""9999-12-31T23:59:59.999Z, the last instant that ``datetime`` can show."""
+
+
+class Schedule(Protocol):
+    """What computes fire times."""
+
+    def next_fire(self, after_ms: int) -> int | None:
+        """Return the first fire time strictly after ``after_ms``, or None if none comes. Monotone in ``after_ms``."""
+
+
+def fires(schedule: Schedule, after_ms: int) -> Iterator[int]:
+    """Yield the fire times strictly after ``after_ms``, ascending."""
+    fire_ms = schedule.next_fire(after_ms)
+    while fire_ms is not None:
+        yield fire_ms
+        fire_ms = schedule.next_fire(fire_ms)
+
+
+def last_fire(schedule: Schedule, after_ms: int, until_ms: int) -> int | None:
+    """Return the newest fire time in ``(after_ms, until_ms]``, or None; asks the schedule at most ~60 times.
+
+    Bisects on ``next_fire``, so a minutely schedule over a gap of a year costs no more than a daily one.
+    """
+    newest_ms = schedule.next_fire(after_ms)
+    if newest_ms is None or newest_ms > until_ms:
+        return None
+    low_ms, high_ms = newest_ms, until_ms
+    while low_ms < high_ms:
+        middle_ms = (low_ms + high_ms) // 2
+        fire_ms = schedule.next_fire(middle_ms)
+        if fire_ms is not None and fire_ms <= until_ms:
+            low_ms = newest_ms = fire_ms
+        else:
+            high_ms = middle_ms
+    return newest_ms
+
+
+def fires_after(schedule: Schedule, after: datetime, count: int) -> list[datetime]:
+    """Return up to ``count`` fire times strictly after ``after``, as aware datetimes in UTC.
+
+    ``after`` must be aware; its microseconds count. Fewer come back where the schedule or the calendar ends.
+    """
+    if after.tzinfo is None:
+        raise InvalidSchedule(f"{after.isoformat()} has no time zone: expected an aware datetime")
+    found: list[datetime] = []
+    for fire_ms in fires(schedule, ms_of(after)):
+        if len(found) >= count or fire_ms > _LAST_MS:
+            break
+        found.append(_EPOCH + timedelta(milliseconds=fire_ms))
+    return found
+
+
+def ms_of(instant: datetime) -> int:
+    """Return an aware datetime as whole milliseconds since the Unix epoch, rounded down."""
+    return (instant - _EPOCH) // timedelta(milliseconds=1)

@@ -1,0 +1,117 @@
+"""Time zones as runs of constant offset: what turns a wall time into an instant without asking twice.
+
+Invariant: the segments of a zone cover time without hole or overlap, in order. The zone database is the only thing
+read here, once per zone; nothing depends on the zone of this machine or on its clock.
+"""
+
+from __future__ import annotations
+
+import difflib
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import NamedTuple
+from zoneinfo import ZoneInfo, available_timezones
+
+from celery_wheelbeat.errors import InvalidSchedule
+
+EARLIEST_S = -62_135_424_000
+"""0001-01-03T00:00Z: local times of every zone exist from here on."""
+LATEST_S = 253_402_128_000
+"""9999-12-30T00:00Z: local times of every zone exist up to here."""
+
+_BLOCK_BITS = 25
+"""Segments are found for 2^25 s (388 days) at a time, when somebody asks for them."""
+_SAMPLE_S = 1 << 17
+"""36 h between samples. The closest two changes in the zone database are 95 h apart (Africa/Freetown, 1939)."""
+_BLOCKS_MAX = 2048
+"""Blocks kept per zone, about 1 MB; beyond it the zone starts afresh."""
+
+
+class Segment(NamedTuple):
+    """A stretch ``[start_s, end_s)`` of instants (seconds since the Unix epoch) with one offset from UTC."""
+
+    start_s: int
+    end_s: int
+    offset_s: int
+    shift_s: int
+    """How far the wall clock was moved at ``start_s``: > 0 skips local time, < 0 repeats it, 0 = no change."""
+
+
+class Zone:
+    """One zone of the IANA database. Segments are computed on demand and kept; safe to share between threads."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._rules = ZoneInfo(name)
+        self._blocks: dict[int, tuple[Segment, ...]] = {}
+
+    def segment(self, instant_s: int) -> Segment:
+        """Return the segment that holds ``instant_s``, which lies in ``[EARLIEST_S, LATEST_S)``.
+
+        A segment may also begin or end where nothing changes (``shift_s`` = 0).
+        """
+        block = instant_s >> _BLOCK_BITS
+        segments = self._blocks.get(block)
+        if segments is None:
+            if len(self._blocks) >= _BLOCKS_MAX:
+                self._blocks.clear()
+            segments = self._blocks[block] = self._read(block)
+        for segment in segments:
+            if instant_s < segment.end_s:
+                return segment
+        raise AssertionError(f"{self.name}: no segment at {instant_s}")  # the last one ends with its block
+
+    def _offset_s(self, instant_s: int) -> int:
+        offset = datetime.fromtimestamp(instant_s, UTC).astimezone(self._rules).utcoffset()
+        assert offset is not None  # noqa: S101 - ZoneInfo knows the offset of every aware time
+        return offset.days * 86_400 + offset.seconds
+
+    def _read(self, block: int) -> tuple[Segment, ...]:
+        """Sample the offsets of one block and bisect every change to the second."""
+        begin_s = max(block << _BLOCK_BITS, EARLIEST_S)
+        end_s = min((block + 1) << _BLOCK_BITS, LATEST_S)
+        offset_s = self._offset_s(begin_s)
+        segments = []
+        # A change at the very first second of the block is seen from the second before it.
+        shift_s = offset_s - self._offset_s(begin_s - 1) if begin_s > EARLIEST_S else 0
+        start_s = low_s = begin_s
+        while low_s < end_s - 1:
+            high_s = min(low_s + _SAMPLE_S, end_s - 1)
+            if self._offset_s(high_s) != offset_s:
+                change_s = self._first_other(low_s, high_s, offset_s)
+                segments.append(Segment(start_s, change_s, offset_s, shift_s))
+                new_s = self._offset_s(change_s)
+                start_s, shift_s, offset_s = change_s, new_s - offset_s, new_s
+                high_s = change_s
+            low_s = high_s
+        segments.append(Segment(start_s, end_s, offset_s, shift_s))
+        return tuple(segments)
+
+    def _first_other(self, low_s: int, high_s: int, offset_s: int) -> int:
+        """Bisect ``(low_s, high_s]`` for the first second whose offset is not ``offset_s``."""
+        while high_s - low_s > 1:
+            middle_s = (low_s + high_s) // 2
+            if self._offset_s(middle_s) == offset_s:
+                low_s = middle_s
+            else:
+                high_s = middle_s
+        return high_s
+
+
+@lru_cache(maxsize=1)
+def _names() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+@lru_cache(maxsize=1024)
+def zone(name: str) -> Zone:
+    """Return the zone of that IANA name; raises ``InvalidSchedule`` for a name that the zone database lacks.
+
+    Names outside the official list (``localtime``, ``right/…`` with its leap seconds) are refused: they mean another
+    thing on another machine.
+    """
+    if name not in _names():
+        close = difflib.get_close_matches(name, _names(), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "expected a name like 'UTC' or 'Europe/Berlin'"
+        raise InvalidSchedule(f"unknown time zone {name!r}: {hint}")
+    return Zone(name)
