@@ -1,0 +1,218 @@
+"""Checks of one monitor: every reason why a row cannot run exactly as it is written.
+
+The admin form, the API and the change-log tail ask the same function, so what a form accepts the engine can run.
+It must never raise, whatever the row holds: rows can be written behind every form's back.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+from zoneinfo import ZoneInfo
+
+from celery_wheelbeat import json_texts, send_options
+from celery_wheelbeat.cron import Cron
+from celery_wheelbeat.durations import format_duration
+from celery_wheelbeat.errors import InvalidMonitor, InvalidSchedule
+from celery_wheelbeat.jobs import Misfire, Overlap
+from celery_wheelbeat.rows import Limits
+from celery_wheelbeat.schedules import INTERVAL_MAX_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_wheelbeat.rows import MonitorRow
+    from celery_wheelbeat.send_options import SendOptions
+
+MAX_TEXT: Final = 200
+"""Characters of a name and of a task."""
+MAX_JITTER_S: Final = 86_400
+"""Widest spread of a cron or one-off monitor; that of an interval ends with the interval."""
+FIRST_MS: Final = -62_135_596_800_000
+LAST_MS: Final = 253_402_300_799_999
+"""The instants that Python's ``datetime`` knows: years 1 to 9999."""
+
+MISFIRES: Final = {"auto": Misfire.AUTO, "skip": Misfire.SKIP, "latest": Misfire.LATEST, "all": Misfire.ALL}
+OVERLAPS: Final = {"allow": Overlap.ALLOW, "skip": Overlap.SKIP, "queue_one": Overlap.QUEUE_ONE}
+DAY_RULES: Final = ("and", "or")
+SOLAR_EVENTS: Final = (
+    "dawn_astronomical", "dawn_nautical", "dawn_civil", "sunrise", "solar_noon", "sunset", "dusk_civil",
+    "dusk_nautical", "dusk_astronomical",
+)  # fmt: skip
+
+_NO_LIMITS: Final = Limits()
+
+
+def check(row: MonitorRow, *, limits: Limits = _NO_LIMITS) -> list[InvalidMonitor]:
+    """Return all problems of ``row``, each with the name of its column; empty for a row that can run."""
+    return [
+        *_name_problems(row),
+        *_schedule_problems(row),
+        *_bound_problems(row),
+        *_incident_problems(row),
+        *_payload_problems(row, limits),
+        *sending_of(row).problems,
+        *_policy_problems(row),
+    ]
+
+
+def kinds_of(row: MonitorRow) -> list[str]:
+    """Return the columns that name a schedule; a good row has exactly one."""
+    given = (
+        ("interval_ms", row.interval_ms is not None),
+        ("cron", bool(row.cron)),
+        ("once_at", row.once_at_ms is not None),
+        ("solar_event", bool(row.solar_event)),
+    )
+    return [column for column, is_given in given if is_given]
+
+
+def sending_of(row: MonitorRow) -> SendOptions:
+    """Merge the columns that say how messages are sent."""
+    return send_options.compose(
+        queue=row.queue,
+        exchange=row.exchange,
+        routing_key=row.routing_key,
+        priority=row.priority,
+        headers=row.headers,
+        expires_s=row.expires_s,
+        options=row.options,
+    )
+
+
+@lru_cache(maxsize=4_096)
+def cron_of(expression: str, timezone: str, day_rule: str) -> Cron | InvalidMonitor:
+    """Parse a cron schedule, or return what is wrong with it; cached, since few distinct ones exist."""
+    if day_rule not in DAY_RULES:
+        return InvalidMonitor("day_rule", f"{day_rule!r} is not one of {', '.join(DAY_RULES)}")
+    try:
+        ZoneInfo(timezone)
+    except (KeyError, OSError, ValueError):  # not found, a directory, a path that leaves the database
+        known = "a time zone of this system, like Europe/Berlin or UTC"
+        return InvalidMonitor("timezone", f"{timezone!r} is not {known}")
+    try:
+        return Cron(expression, timezone=timezone, day_rule=day_rule)
+    except InvalidSchedule as error:
+        return InvalidMonitor("cron", str(error))
+
+
+def _name_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
+    for field, text in (("name", row.name), ("task", row.task)):
+        if not text or not text.strip():
+            yield InvalidMonitor(field, "is empty")
+        elif len(text) > MAX_TEXT:
+            yield InvalidMonitor(field, f"has {len(text)} characters, at most {MAX_TEXT} are possible")
+        elif not text.isprintable() and ("\0" in text or not _encodes(text)):
+            yield InvalidMonitor(field, "contains a character that cannot be stored or sent (NUL or a lone surrogate)")
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _schedule_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
+    kinds = kinds_of(row)
+    if len(kinds) != 1:
+        given = " and ".join(kinds) or "none of them"
+        yield InvalidMonitor(
+            kinds[0] if kinds else "interval_ms", f"expected one of interval, cron, once and solar, got {given}"
+        )
+        return
+    widest_jitter_s = MAX_JITTER_S
+    if row.interval_ms is not None:
+        widest_jitter_s = row.interval_ms // 1000
+        if not 0 < row.interval_ms <= INTERVAL_MAX_MS:
+            yield InvalidMonitor("interval_ms", f"{row.interval_ms} ms is outside 1 ms…100 years")
+            return
+    elif row.cron:
+        cron = cron_of(row.cron, row.timezone, row.day_rule)
+        if isinstance(cron, InvalidMonitor):
+            yield cron
+    elif row.solar_event:
+        widest_jitter_s = 0
+        yield from _solar_problems(row)
+    if row.jitter_s is not None and not 0 <= row.jitter_s <= widest_jitter_s:
+        yield InvalidMonitor("jitter_s", f"{row.jitter_s} s is outside 0…{widest_jitter_s} s of this schedule")
+
+
+def _solar_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
+    if row.solar_event not in SOLAR_EVENTS:
+        yield InvalidMonitor("solar_event", f"{row.solar_event!r} is not one of {', '.join(SOLAR_EVENTS)}")
+    for field, degrees, widest in (
+        ("solar_latitude", row.solar_latitude, 90),
+        ("solar_longitude", row.solar_longitude, 180),
+    ):
+        if degrees is None or not math.isfinite(degrees) or abs(degrees) > widest:
+            yield InvalidMonitor(field, f"{degrees} is not a number of degrees from -{widest} to {widest}")
+
+
+def _bound_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
+    instants = (
+        ("start_at", row.start_at_ms),
+        ("end_at", row.end_at_ms),
+        ("once_at", row.once_at_ms),
+        ("incident_until", row.incident_until_ms),
+    )
+    for field, instant_ms in instants:
+        if instant_ms is not None and not FIRST_MS <= instant_ms <= LAST_MS:
+            yield InvalidMonitor(field, f"{instant_ms} ms is outside the years 1 to 9999")
+    start_ms, end_ms = row.start_at_ms, row.end_at_ms
+    if start_ms is not None and end_ms is not None and start_ms >= end_ms:
+        yield InvalidMonitor("end_at", "is not after start_at: no run lies between them")
+    elif row.once_at_ms is not None and (
+        (start_ms is not None and row.once_at_ms < start_ms) or (end_ms is not None and row.once_at_ms >= end_ms)
+    ):
+        yield InvalidMonitor("once_at", "lies outside start_at and end_at: it would never run")
+
+
+def _incident_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
+    every_ms = row.incident_interval_ms
+    if (every_ms is None) != (row.incident_until_ms is None):
+        yield InvalidMonitor("incident_until", "an incident needs both an interval and an end")
+    if every_ms is None:
+        return
+    if row.interval_ms is None and not row.cron:
+        yield InvalidMonitor("incident_interval_ms", "only interval and cron monitors can be sped up")
+    elif not 0 < every_ms <= INTERVAL_MAX_MS:
+        yield InvalidMonitor("incident_interval_ms", f"{every_ms} ms is outside 1 ms…100 years")
+    elif row.interval_ms is not None and 0 < row.interval_ms <= every_ms:
+        yield InvalidMonitor(
+            "incident_interval_ms",
+            f"{format_duration(every_ms)} is not shorter than the interval, {format_duration(row.interval_ms)}",
+        )
+
+
+def _payload_problems(row: MonitorRow, limits: Limits) -> Iterator[InvalidMonitor]:
+    size = len(row.args or "") + len(row.kwargs or "")
+    if size > limits.max_payload_bytes // 4:  # four bytes are the most that one character takes
+        size = len((row.args or "").encode(errors="replace")) + len((row.kwargs or "").encode(errors="replace"))
+    if size > limits.max_payload_bytes:
+        yield InvalidMonitor(
+            "kwargs" if len(row.kwargs or "") > len(row.args or "") else "args",
+            f"args and kwargs have {size:,} bytes, wheelbeat_max_payload_bytes allows {limits.max_payload_bytes:,}",
+        )
+        return
+    try:
+        json_texts.parse_list("args", row.args)
+    except InvalidMonitor as error:
+        yield error
+    try:
+        json_texts.parse_object("kwargs", row.kwargs)
+    except InvalidMonitor as error:
+        yield error
+
+
+def _policy_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
+    if row.misfire not in MISFIRES:
+        yield InvalidMonitor("misfire", f"{row.misfire!r} is not one of {', '.join(MISFIRES)}")
+    if row.overlap not in OVERLAPS:
+        yield InvalidMonitor("overlap", f"{row.overlap!r} is not one of {', '.join(OVERLAPS)}")
+    if row.expires_next and row.expires_s is not None:
+        yield InvalidMonitor("expires_next", "expires is either a number of seconds or next, not both")
+    if row.expires_next and row.once_at_ms is not None:
+        yield InvalidMonitor("expires_next", "a monitor that runs once has no next run to expire at")

@@ -1,0 +1,68 @@
+"""JSON texts of a monitor: args, kwargs, headers and options as people type them into a form.
+
+Reads what Celery's own serializer reads, including its ``__type__`` markers, and says line and column where it
+cannot. It must never let another exception out than ``InvalidMonitor``, whatever the text.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from kombu.utils import json as kombu_json
+
+from celery_wheelbeat.errors import InvalidMonitor
+
+_MARKER = '"__type__"'
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
+def parse_list(field: str, text: str | None) -> list[Any]:
+    """Return the list in ``text``; NULL, empty and blank are ``[]``. Raises ``InvalidMonitor`` for ``field``."""
+    value = _parse(field, text, "[]")
+    if not isinstance(value, list):
+        raise InvalidMonitor(field, f'expected a JSON list like [1, "two"], got {_kind(value)}')
+    return value
+
+
+def parse_object(field: str, text: str | None) -> dict[str, Any]:
+    """Return the object in ``text``; NULL, empty and blank are ``{}``. Raises ``InvalidMonitor`` for ``field``."""
+    value = _parse(field, text, "{}")
+    if not isinstance(value, dict):
+        raise InvalidMonitor(field, f'expected a JSON object like {{"key": "value"}}, got {_kind(value)}')
+    return value
+
+
+def _parse(field: str, text: str | None, empty: str) -> Any:
+    if text is None or not text.strip():
+        text = empty
+    try:
+        value = _decode(text)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise InvalidMonitor(field, f"not valid JSON: {error.msg.removesuffix(' at')} at {where}") from None
+    except RecursionError:
+        raise InvalidMonitor(field, "not valid JSON: nested too deeply") from None
+    except ValueError as error:
+        raise InvalidMonitor(field, f"not valid JSON: {error}") from None
+    if _MARKER in text:
+        _check_markers(field, text)
+    return value
+
+
+def _check_markers(field: str, text: str) -> None:
+    try:
+        kombu_json.loads(text)  # type: ignore[no-untyped-call]  # kombu is annotated in part
+    except Exception as error:  # the decoders are user code: kombu lets anyone register one
+        raise InvalidMonitor(field, f'a "__type__" marker that Celery cannot read: {error!r}') from None
+
+
+def _kind(value: object) -> str:
+    names = {list: "a list", dict: "an object", str: "a text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,76 @@
+"""Rows of ``wheelbeat_monitor`` as they are stored: the one shape that every database source returns.
+
+Values only; whether a row makes sense is not decided here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from celery_wheelbeat.settings import Settings
+
+
+class MonitorRow(NamedTuple):
+    """One row of ``wheelbeat_monitor`` as it is stored. Instants are integer milliseconds UTC."""
+
+    id: int
+    name: str
+    task: str
+    args: str | None
+    kwargs: str | None
+    interval_ms: int | None
+    cron: str | None
+    timezone: str
+    day_rule: str
+    once_at_ms: int | None
+    solar_event: str | None
+    solar_latitude: float | None
+    solar_longitude: float | None
+    jitter_s: int | None
+    """None = the default; 0 = exactly on the grid; n = spread within n seconds."""
+    start_at_ms: int | None
+    end_at_ms: int | None
+    one_off: bool
+    queue: str | None
+    exchange: str | None
+    routing_key: str | None
+    priority: int | None
+    headers: str | None
+    expires_s: float | None
+    expires_next: bool
+    options: str | None
+    misfire: str
+    overlap: str
+    enabled: bool
+    incident_interval_ms: int | None
+    incident_until_ms: int | None
+    effective_from_ms: int
+    finished_at_ms: int | None
+
+
+class Limits(NamedTuple):
+    """What a monitor may cost."""
+
+    max_payload_bytes: int = 262_144
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        """Take the limits from the settings of a beat."""
+        return cls(max_payload_bytes=settings.max_payload_bytes)
+
+
+def key_of(job_id: int) -> str:
+    """Return the text key of a monitor: part of its run ids, so it never changes."""
+    return f"monitor:{job_id}"
+
+
+def definition_hash(row: MonitorRow) -> str:
+    """Return 32 hex digits over everything that matters to scheduling or sending.
+
+    NULL and empty text hash alike; ``effective_from`` and ``finished_at`` are kept by the database and stay outside.
+    """
+    definition = row._replace(effective_from_ms=0, finished_at_ms=None)
+    normal = ["" if value is None else float(value) if isinstance(value, float) else value for value in definition]
+    return hashlib.blake2b(repr(normal).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
