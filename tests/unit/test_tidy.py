@@ -1,0 +1,157 @@
+"""The rules of CONTRIBUTING that a machine can check: sizes, words, clocks, docstrings, and what the wheel contains."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = (ROOT / "celery_wheelbeat", ROOT / "django_app" / "django_wheelbeat")
+MODULES = sorted(path for package in PACKAGES for path in package.rglob("*.py") if "migrations" not in path.parts)
+
+MODULE_LINES_MAX = 350
+FUNCTION_LINES_MAX = 70
+
+BANNED_WORDS = {
+    "next_run_at": "fire_ms: nothing about the next run is stored",
+    "due_at": "fire_ms",
+    "last_run_at": "the mark; Celery's ScheduleEntry is the only one that has a last_run_at",
+}
+WORD_EXCEPTIONS = {
+    "last_run_at": {
+        "scheduler.py": "attribute of Celery's own ScheduleEntry",
+        "sources/celery_schedules.py": "argument of Celery's BaseSchedule.is_due",
+        "sources/entries.py": "attribute of Celery's own ScheduleEntry",
+        "publishers/celery_lane.py": "attribute of Celery's own ScheduleEntry",
+    },
+}
+"""Per word: modules (path inside the package) that may use it, and why."""
+
+BANNED_FILES = {"utils.py", "helpers.py", "common.py", "misc.py"}
+
+CLOCK_CALLS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "timezone.now", "datetime.datetime.now"}
+CLOCK_EXCEPTIONS = {"clock.py": "the one clock"}
+"""Modules of the engine's package that may read the wall clock, and why; everything else is told the time."""
+
+
+def _name(path: Path) -> str:
+    """Path inside its package, with slashes."""
+    package = next(package for package in PACKAGES if package in path.parents)
+    return path.relative_to(package).as_posix()
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_module_is_short_and_says_its_job(path: Path) -> None:
+    tree = _tree(path)
+    assert len(path.read_text().splitlines()) <= MODULE_LINES_MAX
+    assert ast.get_docstring(tree) or not tree.body, (
+        f"{path} has no docstring: say the job, the invariant and what it must never do"
+    )
+    too_long = [
+        f"{node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
+    ]
+    assert too_long == []
+
+
+@pytest.mark.parametrize("word", BANNED_WORDS)
+def test_banned_word_is_not_used(word: str) -> None:
+    allowed = WORD_EXCEPTIONS.get(word, {})
+    users = [_name(path) for path in MODULES if word in path.read_text() and _name(path) not in allowed]
+    assert users == [], f"say {BANNED_WORDS[word]}"
+
+
+def test_modules_are_named_after_what_they_hold() -> None:
+    assert [_name(path) for path in MODULES if path.name in BANNED_FILES] == []
+
+
+def test_only_the_clock_reads_the_clock() -> None:
+    readers = {
+        _name(path): sorted(calls)
+        for path in MODULES
+        if PACKAGES[0] in path.parents
+        and _name(path) not in CLOCK_EXCEPTIONS
+        and (
+            calls := {ast.unparse(node.func) for node in ast.walk(_tree(path)) if isinstance(node, ast.Call)}
+            & CLOCK_CALLS
+        )
+    }
+    assert readers == {}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The distribution that users install."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_wheel_holds_both_packages_with_their_data(wheel: Path) -> None:
+    held = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {
+        f"{package.name}/{path.relative_to(package).as_posix()}"
+        for package in PACKAGES
+        for path in package.rglob("*")
+        if path.is_file() and path.suffix not in (".pyc", ".po")
+    }
+    assert wanted - held == set()
+    assert {"celery_wheelbeat/py.typed", "django_wheelbeat/models.py"} <= held
+    packages = {name.split("/")[0] for name in held if not name.split("/")[0].endswith(".dist-info")}
+    assert packages == {"celery_wheelbeat", "django_wheelbeat"}
+
+
+PROBE = """
+import celery_wheelbeat, django, django_wheelbeat, importlib.metadata
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django_wheelbeat"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    USE_TZ=True,
+)
+django.setup()
+from django.core.management import call_command
+call_command("migrate", verbosity=0)
+from django_wheelbeat.models import Change, Monitor
+Monitor.objects.create(name="probe", task="tasks.probe", interval_ms=1000)
+assert Change.objects.count() == 1, "the trigger is missing"
+(scheduler,) = importlib.metadata.entry_points(group="celery.beat_schedulers", name="wheelbeat")
+print(celery_wheelbeat.__file__, django_wheelbeat.__file__, scheduler.load().__name__, sep="\\n")
+"""
+
+
+def test_installed_wheel_works_without_the_source_tree(wheel: Path, tmp_path: Path) -> None:
+    target = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--target", str(target), str(wheel)], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(target)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    engine, app, scheduler = done.stdout.split()
+    assert Path(engine).is_relative_to(target)
+    assert Path(app).is_relative_to(target)
+    assert scheduler == "WheelScheduler"
