@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, PublisherHealth, Run
 from celery_wheelbeat.publishers.attempt import Attempt
 from celery_wheelbeat.publishers.backoff import Backoff
-from celery_wheelbeat.publishers.failures import BatchFailed, kind_of, reason_of
+from celery_wheelbeat.publishers.failures import BatchFailed, diagnose, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -193,18 +193,20 @@ class CeleryLane:
             self._edges.wake()
 
     def _send(self, runs: Sequence[Run]) -> None:
-        for first in range(0, len(runs), BATCH_MAX):
-            chunk = runs[first : first + BATCH_MAX]
-            if not self._connected or self._is_late():
-                self._settle([Failed(run.token, FailureKind.NOT_SENT, "not connected") for run in chunk])
-                continue
-            with self._edges.quiet(len(runs)):
-                outcomes, broken = self._send_batch(chunk) if self._may_batch() else self._send_each(chunk)
-            self._settle(outcomes)
-            if broken is None:
-                self._backoff.reset()
-            else:
-                self._leave_connection(broken)
+        with self._edges.quiet(len(runs)):
+            for first in range(0, len(runs), BATCH_MAX):
+                self._send_chunk(runs[first : first + BATCH_MAX])
+
+    def _send_chunk(self, runs: Sequence[Run]) -> None:
+        if not self._connected or self._is_late():
+            self._settle([Failed(run.token, FailureKind.NOT_SENT, "not connected") for run in runs])
+            return
+        outcomes, broken = self._send_batch(runs) if self._may_batch() else self._send_each(runs)
+        self._settle(outcomes)
+        if broken is None:
+            self._backoff.reset()
+        else:
+            self._leave_connection(broken)
 
     def _may_batch(self) -> bool:
         if self._one_by_one > 0:
@@ -222,7 +224,8 @@ class CeleryLane:
                         failed[run.token] = _refuse_to_go_on(failure)
         except Exception as exc:
             self._one_by_one = len(runs)
-            lost = [Failed(run.token, FailureKind.UNCERTAIN, reason_of(exc)) for run in runs]
+            _, reason = diagnose(exc, self._connection)
+            lost = [Failed(run.token, FailureKind.UNCERTAIN, reason) for run in runs]
             return [failed.get(failure.token, failure) for failure in lost], lost[0]
         confirmed_ms = self._edges.clock.wall_ms()
         return [failed.get(run.token) or Confirmed(run.token, confirmed_ms) for run in runs], None
@@ -248,9 +251,8 @@ class CeleryLane:
             except Exception as exc:  # an override may raise where Celery's own only logs
                 attempt.errors.append(exc)
         if attempt.errors:
-            failures = [(kind_of(exc, self._connection), exc) for exc in attempt.errors]
-            kind, error = next((pair for pair in failures if pair[0] in _AGAIN), failures[0])
-            return Failed(run.token, kind, reason_of(error))
+            found = [diagnose(exc, self._connection) for exc in attempt.errors]
+            return Failed(run.token, *next((pair for pair in found if pair[0] in _AGAIN), found[0]))
         if not attempt.accepted:
             return Failed(run.token, FailureKind.ERROR, "apply_entry sent no message")
         return None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import amqp.exceptions
 import amqp.spec
+import celery.beat
 import celery.exceptions
 import kombu.exceptions
 
@@ -33,25 +34,30 @@ _DEPTH_MAX = 10
 """Longest chain of causes that is looked through."""
 
 
-def kind_of(exc: BaseException, connection: Any) -> FailureKind:
+def diagnose(exc: BaseException, connection: Any) -> tuple[FailureKind, str]:
     """Classify ``exc``, raised while a message was published on ``connection`` (a kombu ``Connection``).
 
-    The first exception of its chain of causes that is known decides; an unknown one is the user's (``ERROR``).
+    Returns the kind and the reason in one line. The outermost exception of its chain of causes that is known decides;
+    an unknown one is the user's (``ERROR``).
     """
-    for link in _chain(exc):
-        if type(link) is kombu.exceptions.OperationalError and link.__cause__ is not None:
-            continue  # kombu's wrapper; its cause knows more
+    links = [link for link in _chain(exc) if not _is_wrapper(link)] or [exc]
+    for link in links:
         kind = _kind_of_link(link, connection)
         if kind is not None:
-            return kind
-    return FailureKind.ERROR
+            return kind, reason_of(link)
+    return FailureKind.ERROR, reason_of(links[0])
 
 
 def reason_of(exc: BaseException) -> str:
-    """Say in one line what went wrong: the innermost cause, with its type."""
-    *_, innermost = _chain(exc)
-    text = " ".join(str(innermost).split()) or "no message"
-    return f"{type(innermost).__name__}: {text}"[:500]
+    """Say in one line what went wrong."""
+    text = " ".join(str(exc).split()) or "no message"
+    return f"{type(exc).__name__}: {text}"[:500]
+
+
+def _is_wrapper(exc: BaseException) -> bool:
+    if isinstance(exc, celery.beat.SchedulingError):
+        return True
+    return type(exc) is kombu.exceptions.OperationalError and exc.__cause__ is not None
 
 
 def _chain(exc: BaseException) -> Iterator[BaseException]:

@@ -1,0 +1,83 @@
+"""Lateness of confirmed runs over the last minute or two, as quantiles with a bounded error.
+
+Counts in buckets that grow by an eighth of a power of two: a quantile is at most 9 % too high, whatever the number of
+runs. Two halves of a minute each, so that old runs leave without a list of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+_STEPS = 8
+"""Buckets per doubling."""
+_BUCKETS = 30 * _STEPS
+"""Up to 2**30 ms, twelve days; what is later counts in the last one."""
+_HALF_S = 60.0
+
+
+class Quantiles(NamedTuple):
+    """Lateness in seconds (confirmed minus fire time) of ``count`` runs; zeros where there were none."""
+
+    count: int
+    p50_s: float
+    p99_s: float
+    max_s: float
+
+
+class Lateness:
+    """A histogram of the last one to two minutes. Owned by the scheduling thread."""
+
+    def __init__(self) -> None:
+        self._now = _Half()
+        self._before = _Half()
+        self._turn_s: float | None = None
+
+    def note(self, lateness_ms: int, now_s: float) -> None:
+        """Count one confirmed run; ``now_s`` is monotonic."""
+        self._turn(now_s)
+        self._now.counts[_bucket(lateness_ms)] += 1
+        self._now.max_ms = max(self._now.max_ms, lateness_ms)
+
+    def quantiles(self, now_s: float) -> Quantiles:
+        """Return the quantiles of what was noted within the last one to two minutes."""
+        self._turn(now_s)
+        counts = [now + before for now, before in zip(self._now.counts, self._before.counts, strict=True)]
+        total = sum(counts)
+        max_ms = max(self._now.max_ms, self._before.max_ms)
+        if total == 0:
+            return Quantiles(0, 0.0, 0.0, 0.0)
+        return Quantiles(
+            total,
+            min(_quantile_ms(counts, total * 0.50), max_ms) / 1000,
+            min(_quantile_ms(counts, total * 0.99), max_ms) / 1000,
+            max_ms / 1000,
+        )
+
+    def _turn(self, now_s: float) -> None:
+        if self._turn_s is None:
+            self._turn_s = now_s
+        passed = int((now_s - self._turn_s) // _HALF_S)
+        if passed > 0:
+            self._before = self._now if passed == 1 else _Half()
+            self._now = _Half()
+            self._turn_s += passed * _HALF_S
+
+
+class _Half:
+    def __init__(self) -> None:
+        self.counts = [0] * _BUCKETS
+        self.max_ms = 0
+
+
+def _bucket(lateness_ms: int) -> int:
+    return min(_BUCKETS - 1, int(math.log2(lateness_ms) * _STEPS) + 1) if lateness_ms >= 1 else 0
+
+
+def _quantile_ms(counts: list[int], rank: float) -> float:
+    seen = 0
+    for bucket, count in enumerate(counts):
+        seen += count
+        if count and seen >= rank:
+            return 0.0 if bucket == 0 else float(2 ** (bucket / _STEPS))
+    return 0.0

@@ -1,0 +1,32 @@
+"""Which of our threads has stopped turning. A broker or a database that is down is not an offence; a stuck loop is.
+
+Every thread stamps each turn of its loop with the monotonic time; nothing here starts, stops or waits for a thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class Liveness:
+    """Reads the stamps of named threads; a stamp is the monotonic instant of the last turn, None = not watched."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._stamps: dict[str, Callable[[], float | None]] = {}
+
+    def watch(self, name: str, stamp: Callable[[], float | None]) -> None:
+        """Watch a thread from now on."""
+        self._stamps[name] = stamp
+
+    def ages(self, now_s: float) -> Mapping[str, float]:
+        """Return per thread the seconds since its last turn."""
+        stamps = {name: stamp() for name, stamp in self._stamps.items()}
+        return {name: max(0.0, now_s - stamp_s) for name, stamp_s in stamps.items() if stamp_s is not None}
+
+    def wedged(self, now_s: float) -> list[str]:
+        """Return the threads whose last turn is longer ago than the time-out."""
+        return [name for name, age_s in self.ages(now_s).items() if age_s > self._timeout_s]

@@ -1,0 +1,195 @@
+"""Entries of ``beat_schedule`` as changes of the engine: the same shape that a database of monitors delivers.
+
+An entry's job id is the FNV-1a hash of its name, moved where two names collide; its phase is that of the unmoved hash,
+so no neighbour ever shifts a job. One broken entry is refused with its reason and never stops the others.
+It must never write to an entry: those objects belong to the user.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat import runs
+from celery_wheelbeat.cron import Cron
+from celery_wheelbeat.errors import InvalidMonitor, InvalidSchedule
+from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, ChangeBatch, DefinitionBatch, Kind, Misfire, Route, flags_of
+from celery_wheelbeat.sources.celery_schedules import polled, translate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from celery_wheelbeat.cron import CronTable
+    from celery_wheelbeat.jobs import Polled, RouteTable
+    from celery_wheelbeat.schedules import Interval
+
+_LOWEST_ID = -(2**63)
+
+
+class Effective(NamedTuple):
+    """Since when an entry has its schedule: kept beside the mark, so that a restart knows how long its gap is."""
+
+    schedule_hash: str
+    since_ms: int
+
+
+class _Known(NamedTuple):
+    job_id: int
+    task: str
+    schedule: Any
+    """The Celery schedule object that was compiled."""
+    effective: Effective
+
+
+def key_of(name: str) -> str:
+    """Return the text key of an entry: part of its run ids, so it never changes."""
+    return f"entry:{name}"
+
+
+class Entries:
+    """The entries in force, by name and by job id. Owned by the scheduling thread."""
+
+    def __init__(
+        self, app: Any, crons: CronTable, routes: RouteTable, stored: Mapping[str, Effective] | None = None
+    ) -> None:
+        self.refused: dict[str, InvalidMonitor] = {}
+        """Broken entries by name, with the reason."""
+        self._app = app
+        self._crons = crons
+        self._routes = routes
+        self._stored = dict(stored or {})
+        self._known: dict[str, _Known] = {}
+        self._names: dict[int, str] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def name_of(self, job_id: int) -> str:
+        """Return the name of the entry with this job id; raises ``KeyError``."""
+        return self._names[job_id]
+
+    def id_of(self, name: str) -> int:
+        """Return the job id of the entry; raises ``KeyError``."""
+        return self._known[name].job_id
+
+    def effective(self) -> dict[str, Effective]:
+        """Return since when each entry has its schedule, for the mark document."""
+        return {name: known.effective for name, known in self._known.items()}
+
+    def changes(self, entries: Mapping[str, Any], now_ms: int) -> ChangeBatch:
+        """Make ``entries`` (name → ``ScheduleEntry``) the ones in force and return what that changes."""
+        changed: list[tuple[_Known, _Definition]] = []
+        for name, entry in entries.items():
+            known = self._known.get(name)
+            if known is not None and known.task == entry.task and known.schedule is entry.schedule:
+                continue
+            try:
+                definition = self._define(entry)
+            except (InvalidMonitor, InvalidSchedule) as error:
+                self.refused[name] = (
+                    error if isinstance(error, InvalidMonitor) else InvalidMonitor("schedule", str(error))
+                )
+                continue
+            self.refused.pop(name, None)
+            changed.append((self._admit(name, entry, definition, now_ms), definition))
+        gone = [name for name in self._known if name not in entries or name in self.refused]
+        deleted = np.array(sorted(self._forget(name) for name in gone), dtype=np.int64)
+        for name in [name for name in self.refused if name not in entries]:
+            del self.refused[name]
+        return ChangeBatch(self._batch(changed), deleted)
+
+    def _define(self, entry: Any) -> _Definition:
+        if not isinstance(entry.task, str) or not entry.task:
+            raise InvalidMonitor("task", f"{entry.task!r}: expected the name of a task")
+        if entry.schedule is None:
+            raise InvalidMonitor("schedule", "None: expected a number of seconds, a timedelta or a Celery schedule")
+        schedule = translate(entry.schedule)
+        if schedule is None:
+            return _Definition(None, polled(entry.schedule, self._app))
+        return _Definition(schedule, None)
+
+    def _admit(self, name: str, entry: Any, definition: _Definition, now_ms: int) -> _Known:
+        digest = _schedule_hash(entry.schedule, definition)
+        known = self._known.get(name)
+        effective = known.effective if known else self._stored.get(name)
+        if effective is None or effective.schedule_hash != digest:
+            effective = Effective(digest, now_ms)
+        job_id = known.job_id if known else self._free_id(name)
+        self._names[job_id] = name
+        self._known[name] = _Known(job_id, entry.task, entry.schedule, effective)
+        return self._known[name]
+
+    def _free_id(self, name: str) -> int:
+        job_id = runs.entry_id(name)
+        while job_id in self._names:
+            job_id = job_id - 1 if job_id > _LOWEST_ID else -1
+        return job_id
+
+    def _forget(self, name: str) -> int:
+        job_id = self._known.pop(name).job_id
+        del self._names[job_id]
+        return job_id
+
+    def _batch(self, changed: Sequence[tuple[_Known, _Definition]]) -> DefinitionBatch:
+        changed = sorted(changed, key=lambda pair: pair[0].job_id)
+        n = len(changed)
+        names = [self._names[known.job_id].encode() for known, _ in changed]
+        flags = flags_of(enabled=True, one_off=False, misfire=Misfire.LATEST)
+        return DefinitionBatch(
+            ids=np.array([known.job_id for known, _ in changed], dtype=np.int64),
+            kind=np.array([definition.kind for _, definition in changed], dtype=np.uint8),
+            interval_ms=np.array([definition.interval_ms for _, definition in changed], dtype=np.int64),
+            anchor_ms=np.zeros(n, dtype=np.int64),
+            offset_ms=np.array(
+                [definition.offset_ms(self._names[known.job_id]) for known, definition in changed], dtype=np.int64
+            ),
+            cron_index=np.array([definition.cron_index(self._crons) for _, definition in changed], dtype=np.int32),
+            flags=np.full(n, flags, dtype=np.uint16),
+            route_index=np.array([self._routes.intern(Route(known.task)) for known, _ in changed], dtype=np.uint32),
+            start_ms=np.full(n, ALWAYS_MS, dtype=np.int64),
+            end_ms=np.full(n, NEVER_MS, dtype=np.int64),
+            incident_interval_ms=np.zeros(n, dtype=np.int64),
+            incident_until_ms=np.zeros(n, dtype=np.int64),
+            effective_from_ms=np.array([known.effective.since_ms for known, _ in changed], dtype=np.int64),
+            payload=b"",
+            lengths=np.zeros(n, dtype=np.uint32),
+            names=b"".join(names),
+            name_lengths=np.array([len(name) for name in names], dtype=np.uint16),
+            polled={known.job_id: asked for known, definition in changed if (asked := definition.polled) is not None},
+        )
+
+
+class _Definition(NamedTuple):
+    """What a Celery schedule object means: computed, or asked in the poll lane."""
+
+    computed: Interval | Cron | None
+    polled: Polled | None
+
+    @property
+    def kind(self) -> Kind:
+        if self.computed is None:
+            return Kind.POLLED
+        return Kind.CRON if isinstance(self.computed, Cron) else Kind.INTERVAL
+
+    @property
+    def interval_ms(self) -> int:
+        return 0 if self.computed is None or isinstance(self.computed, Cron) else self.computed.interval_ms
+
+    def offset_ms(self, name: str) -> int:
+        """Return the jitter of an interval; crons of ``beat_schedule`` fire exactly on their minute."""
+        return runs.interval_offset_ms(runs.entry_id(name), self.interval_ms) if self.kind is Kind.INTERVAL else 0
+
+    def cron_index(self, crons: CronTable) -> int:
+        return crons.intern(self.computed) if isinstance(self.computed, Cron) else -1
+
+
+def _schedule_hash(schedule: Any, definition: _Definition) -> str:
+    """Return 16 hex digits that change when the fire times do; a polled schedule is known by its class only."""
+    kind = type(schedule)
+    text = f"{kind.__module__}.{kind.__qualname__}" if definition.computed is None else repr(definition.computed)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,247 @@
+"""Real celery processes of a small app in a folder of its own: started, watched by their log, ended by pid.
+
+Every wait names what it waits for and has a deadline; a process that ends too early fails the test with its log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable, Mapping, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+WAIT_S = 30.0
+
+APP = """
+    import json, os, time
+    from celery import Celery
+
+    app = Celery({name!r})
+    app.conf.update({conf!r})
+
+    @app.task(bind=True)
+    def note(self, *args, **kwargs):
+        headers = self.request.headers or {{}}
+        line = {{
+            "name": headers.get("periodic_task_name"), "id": self.request.id, "args": args, "kwargs": kwargs,
+            "fire_ms": headers.get("wheelbeat_fire_ms"), "nonce": headers.get("wheelbeat_nonce"),
+            "beat": headers.get("celery_beat_task"), "at_ms": round(time.time() * 1000),
+        }}
+        with open({runs!r}, "a") as out:
+            out.write(json.dumps(line) + "\\n")
+"""
+
+
+class RunLine(NamedTuple):
+    """One execution of the task ``note``, as the worker saw it."""
+
+    name: str | None
+    id: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    fire_ms: int | None
+    nonce: str | None
+    beat: bool | None
+    at_ms: int
+
+
+class Process:
+    """One celery process (and its children) that a test started."""
+
+    def __init__(self, command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> None:
+        self.command = list(command)
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+        self._popen = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._popen.pid
+
+    @property
+    def output(self) -> str:
+        """Everything printed so far."""
+        return "\n".join(self.lines)
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        for raw in self._popen.stdout:
+            with self._news:
+                self.lines.append(raw.decode(errors="replace").rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    def wait_for(self, text: str, *, after: int = 0, timeout_s: float = WAIT_S) -> int:
+        """Wait for a line that contains ``text``; return the number of lines up to and with it."""
+        deadline = time.monotonic() + timeout_s
+        with self._news:
+            while True:
+                for number in range(after, len(self.lines)):
+                    if text in self.lines[number]:
+                        return number + 1
+                after = max(after, len(self.lines))
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or not self._reader.is_alive():
+                    why = "within the time" if left_s <= 0 else f"before the process ended ({self._popen.poll()})"
+                    raise AssertionError(f"{text!r} was not printed {why} by {' '.join(self.command)}:\n{self.output}")
+                self._news.wait(min(left_s, 0.2))
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process alone."""
+        os.kill(self.pid, number)
+
+    def wait(self, timeout_s: float = WAIT_S) -> int:
+        """Wait for the end and return the exit code."""
+        try:
+            code = self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{' '.join(self.command)} did not end within {timeout_s} s:\n{self.output}") from None
+        self._reader.join(WAIT_S)
+        return code
+
+    def stop(self, timeout_s: float = WAIT_S) -> int:
+        """SIGTERM, then wait; return the exit code."""
+        if self._popen.poll() is None:
+            self.send(signal.SIGTERM)
+        return self.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL to the process and all that it started, as a power cut would."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self.kill()
+        if self._popen.stdout is not None:
+            self._popen.stdout.close()
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._popen.poll() is None
+
+
+class Project:
+    """A folder with a Celery app ``proj``; use as a context manager, which ends every process at exit."""
+
+    def __init__(self, folder: Path, conf: Mapping[str, Any], *, extra: str = "", python: str = sys.executable) -> None:
+        self.folder = folder
+        self.runs_file = folder / "runs.jsonl"
+        self.python = python
+        self.env = {
+            "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT), str(ROOT / "django_app")]),
+            "PYTHONUNBUFFERED": "1",
+        }
+        self.processes: list[Process] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        text = textwrap.dedent(APP).format(name="proj", conf=dict(conf), runs=str(self.runs_file))
+        (folder / "proj.py").write_text(text + textwrap.dedent(extra))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for process in self.processes:
+            process.close()
+
+    def celery(self, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
+        """Start ``celery -A proj …``."""
+        process = Process(
+            [self.python, "-m", "celery", "-A", "proj", *arguments], cwd=self.folder, env={**self.env, **(env or {})}
+        )
+        self.processes.append(process)
+        return process
+
+    def beat(self, *arguments: str, scheduler: str = "wheelbeat", env: Mapping[str, str] | None = None) -> Process:
+        """Start ``celery beat`` and return at once."""
+        return self.celery("beat", "-S", scheduler, "-l", "info", *arguments, env=env)
+
+    def worker(self, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
+        """Start a solo worker and wait until it is ready."""
+        worker = self.celery("worker", "-P", "solo", "-l", "info", *arguments, env=env)
+        worker.wait_for(" ready.")
+        return worker
+
+    def python_code(self, code: str, *, env: Mapping[str, str] | None = None) -> str:
+        """Run a few lines in a fresh interpreter of the project and return what they print."""
+        done = subprocess.run(
+            [self.python, "-c", textwrap.dedent(code)],
+            cwd=self.folder,
+            env={**os.environ, **self.env, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S * 2,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def runs(self, name: str | None = None) -> list[RunLine]:
+        """Return what the workers executed so far."""
+        if not self.runs_file.exists():
+            return []
+        lines = [RunLine(**json.loads(line)) for line in self.runs_file.read_text().splitlines()]
+        return [line for line in lines if name is None or line.name == name]
+
+    def wait_for_runs(
+        self, enough: Callable[[list[RunLine]], bool], what: str, *, timeout_s: float = WAIT_S
+    ) -> list[RunLine]:
+        """Wait until the executed runs satisfy ``enough``."""
+        deadline = time.monotonic() + timeout_s
+        while not enough(found := self.runs()):
+            if time.monotonic() > deadline:
+                logs = "\n\n".join(f"$ {' '.join(p.command)}\n{p.output}" for p in self.processes)
+                raise AssertionError(f"{what} did not happen within {timeout_s} s; runs: {found[-10:]}\n{logs}")
+            time.sleep(0.05)
+        return found
+
+
+def filesystem_conf(folder: Path, **more: Any) -> dict[str, Any]:
+    """Return settings of an app on kombu's filesystem transport below ``folder``."""
+    broker = folder / "broker"
+    control = folder / "control"
+    for path in (broker, control):
+        path.mkdir(parents=True, exist_ok=True)
+    return {
+        "broker_url": "filesystem://",
+        "broker_transport_options": {
+            "data_folder_in": str(broker),
+            "data_folder_out": str(broker),
+            "control_folder": str(control),
+        },
+        "worker_hijack_root_logger": True,
+        "broker_connection_retry_on_startup": True,
+        "wheelbeat_namespace": "tests",
+        **more,
+    }
+
+
+def matching(lines: Sequence[str], pattern: re.Pattern[str]) -> list[re.Match[str]]:
+    """Return the matches of ``pattern`` in a log."""
+    return [found for line in lines if (found := pattern.search(line))]

@@ -1,0 +1,253 @@
+"""The celery lane against kombu's memory transport: what is stamped, what is confirmed, what comes back."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+from celery.beat import ScheduleEntry, Scheduler
+from kombu import Producer
+from kombu.exceptions import EncodeError
+
+from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, Run
+from celery_wheelbeat.publishers.attempt import Attempt, current
+from celery_wheelbeat.publishers.broker import open_connection
+from celery_wheelbeat.publishers.celery_lane import BATCH_MAX, CeleryLane, LaneEdges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+class RealClock:
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+class RecordingScheduler(Scheduler):
+    """Celery's own scheduler with our two lines in ``apply_async``."""
+
+    def apply_async(self, entry: Any, producer: Any = None, advance: bool = False, **kwargs: Any) -> Any:
+        attempt = current()
+        assert attempt is not None
+        with attempt.message():
+            return super().apply_async(attempt.stamp(entry), producer=producer, advance=False, **kwargs)
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    app = Celery("lane", broker="memory://", set_as_current=False)
+
+    @app.task(name="lane.note", shared=False)
+    def note(number: int, **more: Any) -> None: ...
+
+    messages(app)  # the memory transport is one for the whole process
+    yield app
+    app.close()
+
+
+class Lane:
+    """A started lane and what it woke us for."""
+
+    def __init__(self, app: Celery, scheduler: Scheduler | None = None, **edges: Any) -> None:
+        self.woken: SimpleQueue[None] = SimpleQueue()
+        self.scheduler = scheduler or RecordingScheduler(app, lazy=True)
+        known = {
+            "apply_entry": self.scheduler.apply_entry,
+            "open_connection": lambda: open_connection(app),
+            "make_producer": lambda connection: app.amqp.Producer(connection, auto_declare=False),
+            "wake": lambda: self.woken.put(None),
+            "clock": RealClock(),
+            "quiet": lambda _: nullcontext(),
+            "options": {},
+        }
+        self.lane = CeleryLane(LaneEdges(**{**known, **edges}), window=1000)
+        self.lane.start()
+
+    def outcomes(self, count: int) -> Sequence[Confirmed | Failed]:
+        found: list[Confirmed | Failed] = []
+        while len(found) < count:
+            self.woken.get(timeout=10)
+            found += self.lane.poll()
+        return found
+
+    def when_connected(self) -> CeleryLane:
+        while not self.lane.capacity():
+            self.woken.get(timeout=10)
+        return self.lane
+
+
+@pytest.fixture
+def lane(app: Celery) -> Iterator[Lane]:
+    lane = Lane(app)
+    yield lane
+    lane.lane.close(5)
+
+
+def a_run(app: Celery, token: int = 0, *, task: str = "lane.note", args: Any = (1,), **options: Any) -> Run:
+    entry = ScheduleEntry(name=f"job {token}", task=task, schedule=10.0, args=args, options=options, app=app)
+    return Run(7, "monitor:7", entry.name, 1_700_000_000_000, f"id-{token}", entry, token)
+
+
+def messages(app: Celery, queue: str = "celery") -> list[Any]:
+    with app.connection_for_read() as connection:
+        simple = connection.SimpleQueue(queue)
+        found = []
+        while simple.qsize():
+            found.append(simple.get_nowait())
+            found[-1].ack()
+        simple.close()
+        return found
+
+
+def test_a_run_is_stamped_and_confirmed(app: Celery, lane: Lane) -> None:
+    before_ms = RealClock().wall_ms()
+    lane.when_connected().submit([a_run(app, 5, headers={"mine": "x"})])
+    (confirmed,) = lane.outcomes(1)
+    assert isinstance(confirmed, Confirmed)
+    assert confirmed.token == 5
+    assert before_ms <= confirmed.confirmed_ms <= RealClock().wall_ms()
+    (message,) = messages(app)
+    assert message.headers["id"] == "id-5"
+    assert message.headers["mine"] == "x"
+    assert message.headers["celery_beat_task"] is True
+    assert message.headers["periodic_task_name"] == "job 5"
+    assert message.headers["wheelbeat_fire_ms"] == 1_700_000_000_000
+    assert len(message.headers["wheelbeat_nonce"]) == 32
+    assert lane.lane.health().in_flight == 0
+
+
+def test_the_users_options_are_never_written_to(app: Celery, lane: Lane) -> None:
+    headers = {"mine": "x"}
+    run = a_run(app, 1, headers=headers, queue="celery")
+    lane.when_connected().submit([run, run._replace(token=2)])
+    lane.outcomes(2)
+    assert headers == {"mine": "x"}
+    assert run.entry.options == {"headers": headers, "queue": "celery"}
+    first, second = messages(app)
+    assert first.headers["wheelbeat_nonce"] != second.headers["wheelbeat_nonce"]
+
+
+def test_the_users_task_id_wins(app: Celery, lane: Lane) -> None:
+    lane.when_connected().submit([a_run(app, 1, task_id="mine")])
+    lane.outcomes(1)
+    assert messages(app)[0].headers["id"] == "mine"
+
+
+def test_the_nth_message_of_a_run_has_its_own_id(app: Celery) -> None:
+    class Tenants(RecordingScheduler):
+        def apply_entry(self, entry: Any, producer: Any = None) -> None:
+            for _tenant in ("a", "b", "c"):
+                self.apply_async(entry, producer=producer, advance=False)
+
+    lane = Lane(app, Tenants(app, lazy=True))
+    lane.when_connected().submit([a_run(app, 1)])
+    assert [type(outcome) for outcome in lane.outcomes(1)] == [Confirmed]
+    assert [message.headers["id"] for message in messages(app)] == ["id-1", "id-1#2", "id-1#3"]
+    lane.lane.close(5)
+
+
+def test_an_apply_entry_that_sends_nothing_confirms_nothing(app: Celery) -> None:
+    class Silent(RecordingScheduler):
+        def apply_entry(self, entry: Any, producer: Any = None) -> None:
+            return
+
+    lane = Lane(app, Silent(app, lazy=True))
+    lane.when_connected().submit([a_run(app, 1)])
+    (failed,) = lane.outcomes(1)
+    assert failed == Failed(1, FailureKind.ERROR, "apply_entry sent no message")
+    lane.lane.close(5)
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind", "reason"),
+    [
+        ({"args": (1, 2, 3)}, FailureKind.ERROR, "TypeError: "),
+        ({"args": (object(),)}, FailureKind.POISON, "EncodeError: "),
+        ({"queue": "unknown"}, FailureKind.UNROUTABLE, "QueueNotFound: "),
+    ],
+)
+def test_one_bad_run_comes_back_with_its_reason_and_the_others_are_sent(
+    app: Celery, lane: Lane, bad: dict[str, Any], kind: FailureKind, reason: str
+) -> None:
+    app.conf.task_create_missing_queues = False
+    lane.when_connected().submit([a_run(app, 1), a_run(app, 2, **bad)])
+    lane.outcomes(2)
+    lane.when_connected().submit([a_run(app, 3)])
+    (confirmed,) = lane.outcomes(1)
+    assert isinstance(confirmed, Confirmed)
+    lane.when_connected().submit([a_run(app, 4, **bad)])
+    (failed,) = lane.outcomes(1)
+    assert isinstance(failed, Failed)
+    assert (failed.token, failed.kind) == (4, kind)
+    assert failed.reason.startswith(reason)
+    assert [message.headers["id"] for message in messages(app)] == ["id-1", "id-3"]
+
+
+def test_a_lost_connection_hands_back_what_it_did_not_reach(app: Celery) -> None:
+    failing = [OSError("cut")]
+
+    class Cut(Producer):
+        def publish(self, *args: Any, **kwargs: Any) -> Any:
+            if failing:
+                raise failing.pop()
+            return super().publish(*args, **kwargs)
+
+    lane = Lane(app, make_producer=lambda connection: Cut(connection, auto_declare=False))
+    lane.when_connected().submit([a_run(app, 1), a_run(app, 2), a_run(app, 3)])
+    outcomes = lane.outcomes(3)
+    assert [(outcome.token, outcome.kind) for outcome in outcomes if isinstance(outcome, Failed)] == [
+        (1, FailureKind.UNCERTAIN),
+        (2, FailureKind.NOT_SENT),
+        (3, FailureKind.NOT_SENT),
+    ]
+    lane.when_connected().submit([a_run(app, 1)])
+    assert isinstance(lane.outcomes(1)[0], Confirmed)
+    lane.lane.close(5)
+
+
+def test_while_the_broker_is_away_there_is_no_capacity_and_nothing_is_kept(app: Celery) -> None:
+    class Refusing:
+        def connect(self) -> None:
+            raise ConnectionRefusedError(111, "refused")
+
+        def collapse(self) -> None: ...
+
+    lane = Lane(app, open_connection=Refusing)
+    lane.lane.submit([a_run(app, 1)])
+    (failed,) = lane.outcomes(1)
+    assert isinstance(failed, Failed)
+    assert failed.kind is FailureKind.NOT_SENT
+    assert lane.lane.capacity() == 0
+    assert not lane.lane.health().connected
+    assert lane.lane.close(5) == []
+
+
+def test_close_sends_what_was_submitted_and_reports_it(app: Celery, lane: Lane) -> None:
+    lane.when_connected().submit([a_run(app, token) for token in range(BATCH_MAX + 3)])
+    assert lane.lane.close(10) == []
+    assert {type(outcome) for outcome in lane.lane.poll()} == {Confirmed}
+    assert len(messages(app)) == BATCH_MAX + 3
+
+
+def test_close_returns_what_is_stuck(app: Celery) -> None:
+    stuck: SimpleQueue[None] = SimpleQueue()
+    lane = Lane(app, apply_entry=lambda *_, **__: stuck.get(timeout=20))
+    run = a_run(app, 1)
+    lane.when_connected().submit([run])
+    assert lane.lane.close(0.2) == [run]
+    stuck.put(None)
+
+
+def test_an_encode_error_of_one_run_is_its_own(app: Celery) -> None:
+    attempt = Attempt(a_run(app, 1))
+    with attempt.open(), pytest.raises(EncodeError), attempt.message():
+        raise EncodeError("no")
+    assert (attempt.accepted, len(attempt.errors)) == (0, 1)
+    assert current() is None
