@@ -1,0 +1,42 @@
+"""Changes to many monitors in chunks: each one short transaction, so neither locks nor memory grow with the number.
+
+A chunk that is committed stays committed when a later one fails: what was done is reported, never rolled back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.admin.models import CHANGE, LogEntry
+
+from django_wheelbeat.actors import acting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CHUNK_ROWS = 5_000
+
+
+def chunks_of_ids(queryset: Any, rows: int = CHUNK_ROWS) -> Iterator[list[int]]:
+    """Walk the primary keys of ``queryset`` in ascending order, ``rows`` at a time, by key instead of by offset."""
+    keys = queryset.order_by("pk").values_list("pk", flat=True)
+    chunk = list(keys[:rows])
+    while chunk:
+        yield chunk
+        chunk = list(keys.filter(pk__gt=chunk[-1])[:rows])
+
+
+def change_in_chunks(queryset: Any, change: Callable[[Any], int], user: Any, *, reason: str, message: str) -> int:
+    """Apply ``change`` to every monitor of ``queryset`` and return how many rows it changed.
+
+    ``change`` takes a queryset of one chunk and returns a number of rows. ``user`` and ``reason`` go into the change
+    log, ``message`` into Django's history of each monitor.
+    """
+    monitors = queryset.model._default_manager.using(queryset.db)
+    changed = 0
+    for ids in chunks_of_ids(queryset):
+        chunk = monitors.filter(pk__in=ids)
+        with acting(user.get_username(), reason, using=queryset.db):
+            changed += change(chunk)
+            LogEntry.objects.log_actions(user.pk, list(chunk.only("pk", "name")), CHANGE, change_message=message)
+    return changed

@@ -1,0 +1,158 @@
+"""The form of a monitor: plain fields, checked by the engine's own checks, so what it accepts the beat can run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+from zoneinfo import available_timezones
+
+from django import forms
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.utils.translation import gettext_lazy as _
+
+from django_wheelbeat.actors import REASON_LENGTH
+from django_wheelbeat.fields import EXPIRES_NEXT, CodeTextarea, DatalistInput, DurationField, ExpiresField, TagsField
+from django_wheelbeat.known_tasks import offered_tasks
+from django_wheelbeat.models import Monitor
+
+if TYPE_CHECKING:
+    from django.http import QueryDict
+
+SCHEDULE_FIELDS = (
+    "interval_ms", "cron", "timezone", "day_rule", "once_at", "solar_event", "solar_latitude", "solar_longitude",
+    "jitter_s", "start_at", "end_at", "incident_interval_ms", "incident_until",
+)  # fmt: skip
+"""What decides when a monitor fires; the preview needs no other field."""
+
+ROUTING_FIELDS = ("queue", "exchange", "routing_key", "priority", "expires_s", "headers", "options")
+
+EMPTY_JSON = {"args": "[]", "kwargs": "{}", "headers": "{}", "options": "{}"}
+
+
+class MonitorForm(forms.ModelForm):
+    """Add and change form of ``Monitor``; fields have the names of columns, so errors find their place."""
+
+    interval_ms = DurationField(required=False, label=_("interval"), help_text=_("For example 90s, 5m or 1h30m."))
+    incident_interval_ms = DurationField(
+        required=False,
+        label=_("incident interval"),
+        help_text=_("Fires this often instead, until the end of the incident. Shorter than the interval."),
+    )
+    expires_s = ExpiresField(
+        required=False,
+        label=_("expires"),
+        help_text=_("Seconds, a span such as 5m, or “next”: a message is dropped once the following run is due."),
+    )
+    tags = TagsField(required=False, max_length=255, label=_("tags"), help_text=_("Separated by commas."))
+    change_reason = forms.CharField(
+        required=False,
+        max_length=REASON_LENGTH,
+        label=_("reason for this change"),
+        help_text=_("Kept with the change, beside your name."),
+        widget=forms.TextInput({"class": "vTextField"}),
+    )
+
+    refused: ClassVar[str] = ""
+    """Why the database refused this very form a moment ago; then it is shown again with that error."""
+
+    class Meta:
+        model = Monitor
+        exclude = ("expires_next",)
+        widgets: ClassVar = {
+            "task": DatalistInput(offered_tasks, {"class": "vTextField"}),
+            "timezone": DatalistInput(lambda: sorted(available_timezones()), {"class": "vTextField"}),
+            "cron": forms.TextInput({"class": "vTextField wheelbeat-code", "spellcheck": "false"}),
+            "day_rule": forms.RadioSelect,
+            "args": CodeTextarea(),
+            "kwargs": CodeTextarea(),
+            "headers": CodeTextarea(rows=2),
+            "options": CodeTextarea(rows=2),
+        }
+        help_texts: ClassVar = {
+            "task": _("Name of a registered Celery task."),
+            "args": _("JSON list."),
+            "kwargs": _("JSON object."),
+            "headers": _("JSON object of message headers."),
+            "options": _("JSON object of further apply_async options."),
+            "cron": _("Five fields “minute hour day month weekday”, or @hourly, @daily, @weekly, @monthly, @yearly."),
+            "day_rule": _("How the day of month and the weekday combine when both are restricted."),
+            "timezone": _("Cron expressions follow the wall clock of this zone."),
+            "once_at": _("A single run at this instant."),
+            "jitter_s": _("Empty: spread over the interval. 0: exactly on the grid. n: spread over n seconds."),
+            "start_at": _("No run before this instant; intervals count from it."),
+            "end_at": _("No run at or after this instant."),
+            "one_off": _("Done after its first confirmed run."),
+            "misfire": _("What happens to runs that were missed while no beat was running."),
+            "overlap": _("Whether a run may start while the one before still executes."),
+            "pause_reason": _("Why it is disabled; shown in the list."),
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.expires_next:
+            self.initial["expires_s"] = EXPIRES_NEXT
+
+    def clean(self) -> dict[str, Any]:
+        """Split ``expires`` into its two columns and give empty JSON fields their empty value."""
+        cleaned = super().clean() or self.cleaned_data
+        if "expires_s" in cleaned:
+            self.instance.expires_next = cleaned["expires_s"] == EXPIRES_NEXT
+            if self.instance.expires_next:
+                cleaned["expires_s"] = None
+        for name, empty in EMPTY_JSON.items():
+            if name in cleaned:
+                cleaned[name] = cleaned[name].strip() or empty
+        if self.refused:
+            raise ValidationError(self.refused, code="refused")
+        return cleaned
+
+    def full_clean(self) -> None:
+        """Remember on the instance that it does not hold the schedule that was typed: no preview of it then."""
+        super().full_clean()
+        self.instance.schedule_refused = not self.errors.keys().isdisjoint(SCHEDULE_FIELDS)
+
+    @property
+    def changed_data(self) -> list[str]:
+        """The reason for a change is not one of the things that changed."""
+        return [name for name in super().changed_data if name != "change_reason"]
+
+    def add_error(self, field: str | None, error: Any) -> None:
+        """Show an error of a column that this form does not have above the form instead of failing on it."""
+        if field is None and isinstance(error, ValidationError) and hasattr(error, "error_dict"):
+            placed: dict[str, list[ValidationError]] = {}
+            for name, errors in error.error_dict.items():
+                home = "expires_s" if name == "expires_next" else name
+                placed.setdefault(home if home in self.fields else NON_FIELD_ERRORS, []).extend(errors)
+            error = ValidationError(placed)
+        super().add_error(field, error)
+
+
+class PreviewForm(MonitorForm):
+    """Only the fields that decide when a monitor fires, of a row that need not exist. Never asks the database."""
+
+    tags = change_reason = expires_s = None
+
+    class Meta(MonitorForm.Meta):
+        exclude = None
+        fields = SCHEDULE_FIELDS
+
+    @classmethod
+    def of_query(cls, query: QueryDict) -> PreviewForm:
+        """Read a form's fields, and in ``monitor`` the primary key that decides the spread, from a query string."""
+        key = query.get("monitor", "")
+        is_key = key.isascii() and key.isdigit() and len(key) < 19
+        return cls(query, instance=Monitor(pk=int(key) if is_key else None, name="preview", task="preview"))
+
+    def clean(self) -> dict[str, Any]:
+        """Leave out what ``ModelForm`` would ask the database: uniqueness and constraints."""
+        return self.cleaned_data
+
+
+class PauseForm(forms.Form):
+    """Why monitors are disabled."""
+
+    reason = forms.CharField(
+        max_length=REASON_LENGTH,
+        label=_("reason"),
+        help_text=_("Shown in the list and kept with the change, beside your name."),
+        widget=forms.TextInput({"class": "vTextField", "autofocus": True}),
+    )

@@ -1,0 +1,193 @@
+"""The admin of monitors, as a mixin: it inherits no ``ModelAdmin``, so that sites with another base can use it.
+
+class MonitorAdmin(MonitorAdminMixin, unfold.admin.ModelAdmin): ...
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.admin import ShowFacets, display
+from django.contrib.admin.models import LogEntry
+from django.core.exceptions import PermissionDenied
+from django.db import IntegrityError, router
+from django.http import JsonResponse
+from django.template.loader import render_to_string
+from django.urls import path, reverse
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from django_wheelbeat import filters
+from django_wheelbeat.actions import pause_monitors, resume_monitors
+from django_wheelbeat.actors import acting
+from django_wheelbeat.badges import countdown, state_badges
+from django_wheelbeat.beat_settings import beat_settings
+from django_wheelbeat.change_list import MonitorChangeList
+from django_wheelbeat.forms import ROUTING_FIELDS, SCHEDULE_FIELDS, MonitorForm, PreviewForm
+from django_wheelbeat.instants import in_zone, now_ms
+from django_wheelbeat.paginator import EstimatingPaginator
+from django_wheelbeat.preview import next_fire_ms, preview_of
+from django_wheelbeat.rows import row_of
+from django_wheelbeat.validation import refusal_of
+from django_wheelbeat.words import schedule_in_words
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest, HttpResponse
+    from django.utils.safestring import SafeString
+
+    from django_wheelbeat.models import Monitor
+
+
+class MonitorAdminMixin:
+    """List, form, preview and bulk actions of monitors."""
+
+    form = MonitorForm
+    list_display = ("name", "task", "schedule", "next_fire", "state", "queue", "tag_list")
+    list_filter = (
+        "enabled",
+        filters.TaskFilter,
+        filters.QueueFilter,
+        filters.TagFilter,
+        filters.KindFilter,
+        filters.IntervalBandFilter,
+        filters.QuarantineFilter,
+        filters.IncidentFilter,
+    )
+    search_fields = ("name", "task")
+    search_help_text = _("Part of a name or of a task.")
+    ordering = ("name",)
+    sortable_by = ("name",)
+    list_per_page = 100
+    show_full_result_count = False
+    show_facets = ShowFacets.NEVER
+    paginator = EstimatingPaginator
+    actions = (pause_monitors, resume_monitors)
+    readonly_fields = ("preview",)
+    fieldsets = (
+        (None, {"fields": ("name", "task", "args", "kwargs")}),
+        (
+            _("Schedule"),
+            {
+                "fields": (
+                    "interval_ms",
+                    "cron",
+                    "day_rule",
+                    "timezone",
+                    "once_at",
+                    ("solar_event", "solar_latitude", "solar_longitude"),
+                    "jitter_s",
+                    "start_at",
+                    "end_at",
+                    "one_off",
+                    "preview",
+                ),
+                "description": _("Give exactly one of interval, cron, once at, and solar event with its place."),
+            },
+        ),
+        (_("Incident"), {"fields": ("incident_interval_ms", "incident_until")}),
+        (_("State"), {"fields": ("enabled", "pause_reason", "description", "tags", "change_reason")}),
+        (_("Missed and overlapping runs"), {"fields": ("misfire", "overlap"), "classes": ("collapse",)}),
+        (_("Sending"), {"fields": ROUTING_FIELDS, "classes": ("collapse",)}),
+    )
+
+    class Media:
+        css = {"all": ["wheelbeat/wheelbeat.css"]}
+        js = ["wheelbeat/preview.js", "wheelbeat/countdown.js"]
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[MonitorChangeList]:  # noqa: ARG002
+        """Return the list that leaves large texts in the database."""
+        return MonitorChangeList
+
+    @display(description=_("schedule"))
+    def schedule(self, monitor: Monitor) -> str:
+        """Schedule in words."""
+        return schedule_in_words(row_of(monitor))
+
+    @display(description=_("next run"), empty_value="–")
+    def next_fire(self, monitor: Monitor) -> str | None:
+        """Next fire time in the monitor's zone, computed for the rows of the page only."""
+        fire_ms = next_fire_ms(row_of(monitor), now_ms(), beat_settings())
+        return None if fire_ms is None else in_zone(fire_ms, monitor.timezone)
+
+    @display(description=_("state"))
+    def state(self, monitor: Monitor) -> SafeString:
+        """Badges with reasons."""
+        return state_badges(monitor, getattr(monitor, "quarantine_reason", None), timezone.now())
+
+    @display(description=_("tags"))
+    def tag_list(self, monitor: Monitor) -> str:
+        """Tags with spaces to break at."""
+        return monitor.tags.replace(",", ", ")
+
+    @display(description=_("next runs"))
+    def preview(self, monitor: Monitor) -> SafeString:
+        """Panel with words, fire times and notes: rendered here without a script, kept up to date by one."""
+        known = None if getattr(monitor, "schedule_refused", False) else preview_of(row_of(monitor), now_ms())
+        context = {
+            "preview": known,
+            "url": reverse(f"{self.admin_site.name}:wheelbeat_monitor_preview"),
+            "fields": " ".join(SCHEDULE_FIELDS),
+            "monitor_id": monitor.pk,
+            "incident_ends": self._incident_ends(monitor),
+        }
+        return render_to_string("wheelbeat/preview.html", context)
+
+    def get_urls(self) -> list[Any]:
+        """Add the preview."""
+        view = self.admin_site.admin_view(self.preview_view)
+        return [path("preview/", view, name="wheelbeat_monitor_preview"), *super().get_urls()]
+
+    def preview_view(self, request: HttpRequest) -> JsonResponse:
+        """Answer the form's script with the preview of the schedule in the query string. Reads no monitor."""
+        if not self.has_view_or_change_permission(request) and not self.has_add_permission(request):
+            raise PermissionDenied
+        form = PreviewForm.of_query(request.GET)
+        if form.is_valid():
+            return JsonResponse(preview_of(row_of(form.instance), now_ms()).as_json())
+        problems = [f"{form[name].label}: {text}" for name, texts in form.errors.items() for text in texts]
+        return JsonResponse({"words": "", "zone": "", "fires": [], "notes": [], "problems": problems})
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> type[MonitorForm]:
+        """Let the form carry the refusal of the database that the request has met."""
+        form = super().get_form(request, obj, change=change, **kwargs)
+        form.refused = getattr(request, "wheelbeat_refused", "")
+        return form
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Show what the database refused, after a race that no form can see, as an error of the form."""
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except IntegrityError as error:
+            request.wheelbeat_refused = refusal_of(error, self.model)
+            return super().changeform_view(request, *args, **kwargs)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: MonitorForm, change: bool) -> None:
+        """Save under the name of the user, with the reason that the form asked for."""
+        with self._acting(request, form.cleaned_data.get("change_reason", "")):
+            super().save_model(request, obj, form, change)
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        """Delete under the name of the user."""
+        with self._acting(request):
+            super().delete_model(request, obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
+        """Delete under the name of the user."""
+        with self._acting(request):
+            super().delete_queryset(request, queryset)
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
+        """Put the reason of the change into Django's history."""
+        message = super().construct_change_message(request, form, formsets, add)
+        reason = form.cleaned_data.get("change_reason")
+        if not reason:
+            return message
+        return f"{LogEntry(change_message=json.dumps(message)).get_change_message()} {reason}"
+
+    def _incident_ends(self, monitor: Monitor) -> SafeString | None:
+        end, now = monitor.incident_until, timezone.now()
+        return countdown(end, now) if end is not None and end >= now else None
+
+    def _acting(self, request: HttpRequest, reason: str = "") -> Any:
+        return acting(request.user.get_username(), reason, using=router.db_for_write(self.model))

@@ -1,0 +1,138 @@
+"""The preview of a monitor: its schedule in words and its next fire times, by the engine's own arithmetic.
+
+Exact, not an approximation: the schedule is the very object that the engine builds from the row. Never raises for a
+row that cannot run; the problems are part of the answer. Bounded: ``FIRES`` fire times, each in bounded steps.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.utils.translation import gettext as _
+
+from celery_wheelbeat.checks import check, cron_of
+from celery_wheelbeat.cron import Cron
+from celery_wheelbeat.durations import format_duration
+from celery_wheelbeat.errors import InvalidSchedule
+from celery_wheelbeat.fires import fires
+from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS
+from celery_wheelbeat.monitors import schedule_of
+from celery_wheelbeat.rows import Limits
+from celery_wheelbeat.schedules import Bounded
+from celery_wheelbeat.sources.solar import SolarSchedule
+from django_wheelbeat.beat_settings import beat_settings
+from django_wheelbeat.instants import in_zone
+from django_wheelbeat.known_tasks import registered_tasks
+from django_wheelbeat.rows import UNSAVED_ID
+from django_wheelbeat.words import schedule_in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_wheelbeat.rows import MonitorRow
+    from celery_wheelbeat.settings import Settings
+
+FIRES = 10
+
+
+class Fire(NamedTuple):
+    """One fire time, ready to be shown."""
+
+    fire_ms: int
+    in_zone: str
+    utc: str
+
+
+class Preview(NamedTuple):
+    """What the form shows beside a schedule."""
+
+    words: str
+    zone: str
+    fires: list[Fire]
+    notes: list[str]
+    """What is worth knowing: where in its minute it lands, local times skipped, days that result."""
+    problems: list[str]
+    """Why it cannot run; then there are no fire times."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the document that the form's script reads."""
+        return self._asdict() | {"fires": [fire._asdict() for fire in self.fires]}
+
+
+def preview_of(row: MonitorRow, now_ms: int) -> Preview:
+    """Compute what ``row`` will do after ``now_ms``, whether or not it is enabled."""
+    settings = beat_settings()
+    problems = [f"{problem.field}: {problem.reason}" for problem in check(row, limits=Limits.of(settings))]
+    times: list[int] = []
+    if not problems:
+        try:
+            times = list(islice(_fire_times(row, now_ms, settings), FIRES))
+        except InvalidSchedule as error:
+            problems = [str(error)]
+    shown = [Fire(ms, in_zone(ms, row.timezone), in_zone(ms, "UTC")) for ms in times]
+    notes = [] if problems else list(_notes(row, times, now_ms, settings))
+    return Preview(schedule_in_words(row), row.timezone, shown, notes, problems)
+
+
+def next_fire_ms(row: MonitorRow, now_ms: int, settings: Settings) -> int | None:
+    """Return the next fire time of a row of a list; None where it does not fire, for whatever reason."""
+    if not row.enabled or row.finished_at_ms is not None or check(row, limits=Limits.of(settings)):
+        return None
+    try:
+        return next(_fire_times(row, now_ms, settings), None)
+    except InvalidSchedule:
+        return None
+
+
+def _fire_times(row: MonitorRow, now_ms: int, settings: Settings) -> Iterator[int]:
+    if row.id == UNSAVED_ID:
+        row = row._replace(jitter_s=0)  # the spread comes from the id, which the database has not given yet
+    return fires(schedule_of(row, cron_jitter_s=settings.cron_jitter) or _solar_schedule(row), now_ms)
+
+
+def _solar_schedule(row: MonitorRow) -> Bounded:
+    """Return the schedule of a solar row without problems; ``InvalidSchedule`` where ephem is not installed."""
+    events = SolarSchedule(row.solar_event or "", float(row.solar_latitude or 0), float(row.solar_longitude or 0))
+    return Bounded(
+        events,
+        start_ms=ALWAYS_MS if row.start_at_ms is None else row.start_at_ms,
+        end_ms=NEVER_MS if row.end_at_ms is None else row.end_at_ms,
+    )
+
+
+def _notes(row: MonitorRow, times: list[int], now_ms: int, settings: Settings) -> Iterator[str]:
+    yield from _state_notes(row, now_ms)
+    if not times:
+        yield _("It never runs again.")
+    elif len(times) < FIRES:
+        yield _("These are all the runs that are left.")
+    yield from _landing_notes(row, times, settings)
+    if row.cron:
+        cron = cron_of(row.cron, row.timezone, row.day_rule)
+        yield from cron.warnings() if isinstance(cron, Cron) else ()
+    known = registered_tasks()
+    if row.task and known and row.task not in known:
+        yield _("No task “%(task)s” is registered in this process; workers may know it.") % {"task": row.task}
+
+
+def _state_notes(row: MonitorRow, now_ms: int) -> Iterator[str]:
+    if not row.enabled:
+        yield _("It is disabled: nothing is sent until it is enabled.")
+    if row.finished_at_ms is not None:
+        yield _("It is finished: its only run was confirmed.")
+    if row.incident_interval_ms and row.incident_until_ms is not None and row.incident_until_ms > now_ms:
+        yield _("Incident: every %(span)s until %(end)s, then back to its schedule.") % {
+            "span": format_duration(row.incident_interval_ms),
+            "end": in_zone(row.incident_until_ms, row.timezone),
+        }
+
+
+def _landing_notes(row: MonitorRow, times: list[int], settings: Settings) -> Iterator[str]:
+    spread = row.jitter_s != 0 and (settings.cron_jitter if row.cron else row.interval_ms and row.start_at_ms is None)
+    if row.id == UNSAVED_ID and (row.jitter_s or (row.jitter_s is None and spread)):
+        yield _("Shown without its spread: a fixed number of seconds that its id gives it when it is saved.")
+        return
+    seconds = {ms // 1000 % 60 for ms in times}
+    if len(seconds) == 1:
+        yield _("Lands on second :%(second)02d.") % {"second": seconds.pop()}
