@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from celery_wheelbeat import cron_fields
+from celery_wheelbeat import cron_fields, cron_words
 from celery_wheelbeat.cron_days import Days, days_of
 from celery_wheelbeat.errors import InvalidSchedule
 from celery_wheelbeat.fires import fires_after
 from celery_wheelbeat.zones import EARLIEST_S, LATEST_S, Segment, Zone, zone
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from datetime import datetime
+    from collections.abc import Collection, Iterator
+
+    from celery_wheelbeat.cron_fields import DayFields
 
 DAY_RULES = ("and", "or")
 CORRECTION_S = 3 * 3600
@@ -55,8 +57,7 @@ class Cron:
             raise InvalidSchedule(f"day rule {self.day_rule!r}: expected 'and' or 'or'")
         fields = cron_fields.parse(self.expression)
         day_fields = fields.day_fields
-        either = self.day_rule == "or" and not (day_fields.day_star or day_fields.weekday_star)
-        days = days_of(day_fields, either=either)
+        days = days_of(day_fields, either=_matches_either(day_fields, self.day_rule))
         if not days:
             raise InvalidSchedule(f"cron {self.expression!r} never fires: no date matches its day and month fields")
         store = object.__setattr__
@@ -126,11 +127,48 @@ class Cron:
         """Return up to ``count`` fire times strictly after ``after`` (aware), as aware datetimes in UTC."""
         return fires_after(self, after, count)
 
+    def describe(self) -> str:
+        """Return the schedule in words, without its zone: "at 02:30 on Monday"."""
+        return cron_words.describe(cron_fields.parse(self.expression), either=self._either())
+
+    def warnings(self, now_ms: int | None = None) -> tuple[str, ...]:
+        """Return what is legal but often not meant, one sentence each.
+
+        With ``now_ms`` also the clock changes of the following year that hit this schedule.
+        """
+        fields = cron_fields.parse(self.expression)
+        found = cron_words.field_warnings(fields, day_rule=self.day_rule, either=self._either())
+        return found if now_ms is None else found + tuple(self._clock_warnings(now_ms // 1000))
+
+    def _clock_warnings(self, now_s: int) -> Iterator[str]:
+        instant_s, end_s = max(now_s, EARLIEST_S), min(now_s + 366 * 86_400, LATEST_S)
+        while instant_s < end_s:
+            segment = self._zone.segment(instant_s)
+            instant_s = segment.end_s
+            shift_s = segment.shift_s
+            reached_s = segment.start_s + segment.offset_s
+            low_s, high_s = sorted((reached_s, reached_s - shift_s))
+            if segment.start_s <= now_s or abs(shift_s) > CORRECTION_S or not self._has_slot(low_s, high_s):
+                continue
+            stretch = f"{_wall(low_s)} to {_wall(high_s)[-5:]} ({self.timezone})"
+            if shift_s > 0:
+                effect = f"the run comes at {_wall(high_s)[-5:]}" if self.fixed_time else "these runs do not happen"
+                yield f"{stretch} is skipped by the clock: {effect}"
+            else:
+                effect = "only the first pass runs" if self.fixed_time else "both passes run"
+                yield f"{stretch} comes twice: {effect}"
+
+    def _either(self) -> bool:
+        return _matches_either(cron_fields.parse(self.expression).day_fields, self.day_rule)
+
+    def _has_slot(self, low_s: int, high_s: int) -> bool:
+        wall_s = self._next_wall(low_s)
+        return wall_s is not None and wall_s < high_s
+
     def _swallowed(self, segment: Segment) -> bool:
         """Whether a slot lies in the local time that was skipped when ``segment`` began."""
         reached_s = segment.start_s + segment.offset_s
-        wall_s = self._next_wall(reached_s - segment.shift_s)
-        return wall_s is not None and wall_s < reached_s
+        return self._has_slot(reached_s - segment.shift_s, reached_s)
 
     def _next_wall(self, wall_s: int) -> int | None:
         """Return the first slot at or after the wall time ``wall_s`` (seconds, as if it were UTC)."""
@@ -144,6 +182,14 @@ class Cron:
                 return day * 86_400 + (hour + 1 + _lowest(rest)) * 3600 + self._first_s % 3600
             day = self._days.at_or_after(today + 1)
         return None if day is None else day * 86_400 + self._first_s
+
+
+def _matches_either(day_fields: DayFields, day_rule: str) -> bool:
+    return day_rule == "or" and not (day_fields.day_star or day_fields.weekday_star)
+
+
+def _wall(wall_s: int) -> str:
+    return f"{datetime.fromtimestamp(wall_s, UTC):%Y-%m-%d %H:%M}"
 
 
 def _lowest(mask: int) -> int:
@@ -183,8 +229,9 @@ class CronTable:
         asked_ms, fire_ms = self._answers[index]
         if asked_ms <= after_ms and (fire_ms is None or after_ms < fire_ms):
             return fire_ms
+        known_ms = fire_ms
         fire_ms = self._crons[index].next_fire(after_ms)
-        self._answers[index] = (after_ms, fire_ms)
+        self._answers[index] = (min(asked_ms, after_ms) if fire_ms == known_ms else after_ms, fire_ms)
         return fire_ms
 
     def __getitem__(self, index: int) -> Cron:
