@@ -110,7 +110,7 @@ def _notes(row: MonitorRow, times: list[int], now_ms: int, settings: Settings) -
     yield from _landing_notes(row, times, settings)
     if row.cron:
         cron = cron_of(row.cron, row.timezone, row.day_rule)
-        yield from cron.warnings() if isinstance(cron, Cron) else ()
+        yield from cron.warnings(now_ms) if isinstance(cron, Cron) else ()
     known = registered_tasks()
     if row.task and known and row.task not in known:
         yield _("No task “%(task)s” is registered in this process; workers may know it.") % {"task": row.task}
