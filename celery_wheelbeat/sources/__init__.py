@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.monitors import MonitorRow
 
 
 class Poll(NamedTuple):
     """What one look into the change log found."""
 
-    ids: Sequence[int]
-    """Monitors that changed since the cursor (inserted, updated or deleted), without repetition."""
+    ids: Int64s
+    """Monitors that changed since the cursor (inserted, updated or deleted), ascending, without repetition."""
     cursor: Any
     """Where the next poll starts. Opaque; equal to the given cursor where nothing happened."""
     oldest_transaction_s: float = 0.0
@@ -33,6 +34,16 @@ class Snapshot(NamedTuple):
     blocks: Iterator[Sequence[MonitorRow]]
 
 
+class Block(NamedTuple):
+    """Consecutive rows and a poll, both seen in one snapshot of the database."""
+
+    rows: Sequence[MonitorRow]
+    """Ascending by id."""
+    last: bool
+    """No row has a greater id."""
+    poll: Poll
+
+
 class MonitorSource(Protocol):
     """The database of monitors. Every method raises ``SourceError`` where the database does not answer."""
 
@@ -45,6 +56,12 @@ class MonitorSource(Protocol):
     def fetch(self, ids: Sequence[int]) -> Sequence[MonitorRow]:
         """Read the current rows of ``ids``; a missing one was deleted."""
 
+    def block(self, after_id: int, limit: int, cursor: Any) -> Block:
+        """Read up to ``limit`` rows with ids above ``after_id`` and poll, in one snapshot; raises ``CursorLost``."""
+
+    def logged(self, ids: Sequence[int], within_s: float) -> set[int]:
+        """Return those of ``ids`` that the change log mentions in the last ``within_s`` seconds."""
+
     def close(self) -> None:
         """Drop the connection; the next call opens a new one."""
 
@@ -56,25 +73,33 @@ class BeatStore(Protocol):
         """Return the installation's UUID, or None where the tables are missing."""
 
     def marks(self, namespace: str) -> Mapping[str, Mapping[str, Any]]:
-        """Return per destination the latest stored mark document of any beat of ``namespace``."""
+        """Return per destination the document with the latest ``mark_ms`` of any beat of ``namespace``.
+
+        A mark more than 5 s ahead of the database's clock is ignored and logged.
+        """
 
     def report(self, beat_id: str, row: Mapping[str, Any]) -> None:
-        """Insert or replace this beat's status row (namespace, host, pid, version, marks, status …)."""
+        """Insert or replace this beat's status row.
+
+        ``row``: ``namespace host pid version started_ms``, and ``marks`` and ``status`` as JSON texts.
+        """
 
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
         """Record job keys with (definition hash, reason), and remove the lifted ones."""
 
     def finish(self, finished: Mapping[int, int]) -> None:
-        """Set ``finished_at`` of one-off monitors: job id → instant in ms."""
+        """Set ``finished_at`` of one-off monitors: job id → instant in ms.
+
+        Written once: a monitor that is finished already, or whose definition is newer than the instant, stays as it is.
+        """
 
 
 class MonitorDatabase(NamedTuple):
-    """What a registered factory returns: both halves of one database."""
+    """What a registered factory returns: both halves of one database, on one connection and for one thread."""
 
     vendor: str
     source: MonitorSource
     store: BeatStore
-
 
 
 _factory: Callable[[Any], MonitorDatabase | None] | None = None

@@ -8,13 +8,15 @@ It must never write to an entry: those objects belong to the user.
 from __future__ import annotations
 
 import hashlib
+from datetime import UTC
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from tzlocal import get_localzone_name
 
 from celery_wheelbeat import runs
 from celery_wheelbeat.cron import Cron
-from celery_wheelbeat.errors import InvalidMonitor, InvalidSchedule
+from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, ChangeBatch, DefinitionBatch, Kind, Misfire, Route, flags_of
 from celery_wheelbeat.sources.celery_schedules import polled, translate
 
@@ -48,15 +50,25 @@ def key_of(name: str) -> str:
     return f"entry:{name}"
 
 
+def timezone_of(app: Any) -> str:
+    """Return the name of the zone in which the app's crontabs are meant."""
+    zone = app.timezone
+    return getattr(zone, "key", None) or ("UTC" if zone is UTC else get_localzone_name())
+
+
 class Entries:
-    """The entries in force, by name and by job id. Owned by the scheduling thread."""
+    """The entries in force, by name and by job id. Owned by the scheduling thread.
+
+    ``timezone``: zone of crontabs without one of their own. ``stored``: what the mark document says of an earlier
+    process.
+    """
 
     def __init__(
-        self, app: Any, crons: CronTable, routes: RouteTable, stored: Mapping[str, Effective] | None = None
+        self, timezone: str, crons: CronTable, routes: RouteTable, stored: Mapping[str, Effective] | None = None
     ) -> None:
         self.refused: dict[str, InvalidMonitor] = {}
         """Broken entries by name, with the reason."""
-        self._app = app
+        self._timezone = timezone
         self._crons = crons
         self._routes = routes
         self._stored = dict(stored or {})
@@ -90,10 +102,11 @@ class Entries:
                 continue
             try:
                 definition = self._define(entry)
-            except (InvalidMonitor, InvalidSchedule) as error:
-                self.refused[name] = (
-                    error if isinstance(error, InvalidMonitor) else InvalidMonitor("schedule", str(error))
-                )
+            except InvalidMonitor as error:
+                self.refused[name] = error
+                continue
+            except Exception as error:
+                self.refused[name] = InvalidMonitor("schedule", f"{entry.schedule!r}: {error}")
                 continue
             self.refused.pop(name, None)
             changed.append((self._admit(name, entry, definition, now_ms), definition))
@@ -108,10 +121,8 @@ class Entries:
             raise InvalidMonitor("task", f"{entry.task!r}: expected the name of a task")
         if entry.schedule is None:
             raise InvalidMonitor("schedule", "None: expected a number of seconds, a timedelta or a Celery schedule")
-        schedule = translate(entry.schedule)
-        if schedule is None:
-            return _Definition(None, polled(entry.schedule, self._app))
-        return _Definition(schedule, None)
+        schedule = translate(entry.schedule, timezone=self._timezone)
+        return _Definition(schedule, polled(entry.schedule) if schedule is None else None)
 
     def _admit(self, name: str, entry: Any, definition: _Definition, now_ms: int) -> _Known:
         digest = _schedule_hash(entry.schedule, definition)

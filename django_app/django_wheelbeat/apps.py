@@ -1,8 +1,11 @@
-"""App configuration: registers the database of monitors with the scheduler."""
+"""App configuration: registers the database of monitors with the scheduler and keeps the triggers installed."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
 
 
@@ -13,3 +16,17 @@ class WheelbeatConfig(AppConfig):
     label = "wheelbeat"
     verbose_name = _("Monitors")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register the checks, the database and the installation of triggers. No query is made here."""
+        from celery_wheelbeat import sources  # noqa: PLC0415 - models have to be loaded first
+        from django_wheelbeat import checks, database  # noqa: F401, PLC0415 - same; checks register themselves
+
+        sources.register(database.monitor_database)
+        post_migrate.connect(_install_triggers, sender=self)
+
+
+def _install_triggers(using: str, **_kwargs: Any) -> None:
+    from django_wheelbeat import database  # noqa: PLC0415 - models have to be loaded first
+
+    database.install_triggers(using)

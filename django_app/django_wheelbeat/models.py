@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from django.db import models
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from django_wheelbeat.constraints import MONITOR_CONSTRAINTS
+from django_wheelbeat.incidents import end_incident, start_incident
+from django_wheelbeat.instant_field import InstantField, UtcNow
+from django_wheelbeat.queries import MonitorQuerySet
+from django_wheelbeat.validation import refuse_invalid
 from django_wheelbeat.zones import default_timezone
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
 
 
 class Misfire(models.TextChoices):
@@ -45,14 +54,14 @@ class Monitor(models.Model):
     cron = models.CharField(max_length=255, default="", blank=True, db_default="")
     timezone = models.CharField(max_length=64, default=default_timezone, db_default="UTC")
     day_rule = models.CharField(max_length=3, choices=DayRule.choices, default=DayRule.AND, db_default=DayRule.AND)
-    once_at = models.DateTimeField(null=True, blank=True)
+    once_at = InstantField(null=True, blank=True)
     solar_event = models.CharField(max_length=24, default="", blank=True, db_default="")
     solar_latitude = models.FloatField(null=True, blank=True)
     solar_longitude = models.FloatField(null=True, blank=True)
 
     jitter_s = models.IntegerField(null=True, blank=True)
-    start_at = models.DateTimeField(null=True, blank=True)
-    end_at = models.DateTimeField(null=True, blank=True)
+    start_at = InstantField(null=True, blank=True)
+    end_at = InstantField(null=True, blank=True)
     one_off = models.BooleanField(default=False, db_default=False)
     misfire = models.CharField(max_length=6, choices=Misfire.choices, default=Misfire.AUTO, db_default=Misfire.AUTO)
     overlap = models.CharField(max_length=9, choices=Overlap.choices, default=Overlap.ALLOW, db_default=Overlap.ALLOW)
@@ -72,28 +81,52 @@ class Monitor(models.Model):
     tags = models.CharField(max_length=255, default="", blank=True, db_default="")
 
     incident_interval_ms = models.BigIntegerField(null=True, blank=True)
-    incident_until = models.DateTimeField(null=True, blank=True)
+    incident_until = InstantField(null=True, blank=True)
 
-    effective_from = models.DateTimeField(db_default=Now(), editable=False)
-    finished_at = models.DateTimeField(null=True, blank=True, editable=False)
+    effective_from = InstantField(db_default=UtcNow(), editable=False)
+    finished_at = InstantField(null=True, blank=True, editable=False)
+
+    objects = MonitorQuerySet.as_manager()
 
     class Meta:
         db_table = "wheelbeat_monitor"
         verbose_name = _("monitor")
         verbose_name_plural = _("monitors")
+        constraints = MONITOR_CONSTRAINTS
 
     def __str__(self) -> str:
         return self.name
 
+    def clean(self) -> None:
+        """Refuse what the engine would refuse, with every problem at its field."""
+        super().clean()
+        refuse_invalid(self)
+
+    def speed_up(self, every: str | float | timedelta, until: datetime | timedelta) -> None:
+        """Fire ``every`` (``"10s"``, seconds or a timedelta) until ``until`` (an instant, or a span from now).
+
+        One ``UPDATE``; no ``save()``, so a copy that was read long ago overwrites nothing. Raises ``InvalidMonitor``
+        where the monitor fires as often already, or has no grid to speed up (once, solar).
+        """
+        start_incident(self, every, until)
+
+    def end_incident(self) -> None:
+        """Return to the base schedule at once; does nothing without an incident."""
+        end_incident(self)
+
 
 class Change(models.Model):
-    """One row of the change log. Written by database triggers only."""
+    """One row of the change log. Written by database triggers only.
+
+    On PostgreSQL the table has one more column, ``xid`` (``xid8``: the writing transaction), which the tail's
+    snapshot cursor reads; Django never sees it.
+    """
 
     monitor_id = models.BigIntegerField(null=True)
     """NULL for an operation on the whole table (truncate)."""
     operation = models.CharField(max_length=1)
-    """I, U, D or T."""
-    at = models.DateTimeField(db_default=Now())
+    """I, U or D; on the whole table T (truncate) or R (resync asked for)."""
+    at = InstantField(db_default=UtcNow())
     actor = models.CharField(max_length=150, default="", db_default="")
     reason = models.CharField(max_length=200, default="", db_default="")
 
@@ -110,8 +143,8 @@ class Beat(models.Model):
     host = models.CharField(max_length=200)
     pid = models.IntegerField()
     version = models.CharField(max_length=40)
-    started_at = models.DateTimeField()
-    seen_at = models.DateTimeField()
+    started_at = InstantField()
+    seen_at = InstantField()
     marks = models.TextField(default="{}")
     status = models.TextField(default="{}")
 
@@ -127,7 +160,7 @@ class Quarantine(models.Model):
     job_key = models.CharField(max_length=250, primary_key=True)
     definition_hash = models.CharField(max_length=64)
     reason = models.TextField()
-    since = models.DateTimeField(db_default=Now())
+    since = InstantField(db_default=UtcNow())
 
     class Meta:
         db_table = "wheelbeat_quarantine"

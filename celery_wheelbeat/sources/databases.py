@@ -1,0 +1,84 @@
+"""Opens the database of monitors, from a vendor and connection parameters or from ``wheelbeat_database_url``.
+
+Drivers are imported here, when they are needed: a beat on PostgreSQL does not need MariaDB's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from celery_wheelbeat.errors import InvalidSetting, SourceError
+from celery_wheelbeat.sources import MonitorDatabase
+from celery_wheelbeat.sources.session import Session
+from celery_wheelbeat.sources.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+SCHEMES = {
+    "postgresql": "postgresql",
+    "postgres": "postgresql",
+    "sqlite": "sqlite",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
+"""Scheme of a URL → vendor."""
+
+
+def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> MonitorDatabase:
+    """Return source and store of a database of ``vendor`` (``postgresql sqlite mysql``); nothing connects yet.
+
+    ``parameters`` is asked for the driver's connection parameters before each connect.
+    """
+    try:
+        if vendor == "sqlite":
+            from celery_wheelbeat.sources import sqlite
+
+            session = Session(vendor, sqlite.connector(parameters))
+            return MonitorDatabase(
+                vendor, sqlite.SqliteSource(session, sqlite.file_identity(parameters)), Store(session)
+            )
+        if vendor == "postgresql":
+            from celery_wheelbeat.sources import postgres
+
+            session = Session(vendor, postgres.connector(parameters))
+            return MonitorDatabase(vendor, postgres.PostgresSource(session), Store(session))
+        if vendor == "mysql":
+            from celery_wheelbeat.sources import mariadb
+
+            session = Session(vendor, mariadb.connector(parameters))
+            return MonitorDatabase(vendor, mariadb.MariadbSource(session), Store(session))
+    except ImportError as error:
+        extra = "postgres" if vendor == "postgresql" else vendor
+        raise SourceError(f"no driver for {vendor}: {error}; pip install 'celery-wheelbeat[{extra}]'") from error
+    raise SourceError(f"monitors cannot be kept in a database of vendor {vendor!r}: use postgresql, sqlite or mysql")
+
+
+def from_url(url: str) -> MonitorDatabase:
+    """Return the database that ``wheelbeat_database_url`` names; raises ``InvalidSetting`` for an unknown scheme."""
+    parts = urlsplit(url)
+    vendor = SCHEMES.get(parts.scheme)
+    if vendor is None:
+        expected = "postgresql://user:password@host:5432/name, mysql://… or sqlite:///path"
+        raise InvalidSetting(f"wheelbeat_database_url: unknown scheme {parts.scheme!r}; expected {expected}")
+    return open_database(vendor, lambda: _parameters(vendor, url))
+
+
+def _parameters(vendor: str, url: str) -> Mapping[str, Any]:
+    if vendor == "postgresql":
+        return {"conninfo": url}
+    parts = urlsplit(url)
+    name = unquote(parts.path.removeprefix("/"))
+    if vendor == "sqlite":
+        return {"database": name}
+    given = {
+        "host": parts.hostname,
+        "port": parts.port,
+        "user": unquote(parts.username) if parts.username else None,
+        "password": unquote(parts.password) if parts.password else None,
+        "database": name,
+        "charset": "utf8mb4",
+        **dict(parse_qsl(parts.query)),
+    }
+    return {key: value for key, value in given.items() if value is not None}

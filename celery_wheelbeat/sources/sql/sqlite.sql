@@ -1,0 +1,77 @@
+-- Statements of a beat on SQLite. Instants are stored as UTC text and leave here as integer milliseconds, cut, not
+-- rounded; empty texts of optional columns leave as NULL.
+
+-- name: columns
+id, name, task, args, kwargs, interval_ms, nullif(cron, ''), timezone, day_rule,
+CAST(round((julianday(substr(once_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
+nullif(solar_event, ''), solar_latitude, solar_longitude, jitter_s,
+CAST(round((julianday(substr(start_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
+CAST(round((julianday(substr(end_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
+one_off, nullif(queue, ''), nullif(exchange, ''), nullif(routing_key, ''), priority, headers, expires_s, expires_next,
+options, misfire, overlap, enabled, incident_interval_ms,
+CAST(round((julianday(substr(incident_until, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
+CAST(round((julianday(substr(effective_from, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
+CAST(round((julianday(substr(finished_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER)
+
+-- name: begin_read
+BEGIN
+
+-- name: begin_write
+BEGIN IMMEDIATE
+
+-- name: commit
+COMMIT
+
+-- name: estimate
+SELECT count(*) FROM wheelbeat_monitor
+
+-- name: block
+SELECT {columns} FROM wheelbeat_monitor WHERE id > :after_id ORDER BY id LIMIT :limit
+
+-- name: fetch
+SELECT {columns} FROM wheelbeat_monitor WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- name: state
+SELECT (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'wheelbeat_changelog'), uuid, pruned_id,
+       (SELECT operation || coalesce(monitor_id, '') || ' ' || at FROM wheelbeat_changelog WHERE id = :high)
+FROM wheelbeat_installation ORDER BY id LIMIT 1
+
+-- name: changes
+SELECT monitor_id, operation FROM wheelbeat_changelog WHERE id > :high
+
+-- name: logged
+SELECT DISTINCT monitor_id FROM wheelbeat_changelog
+WHERE monitor_id IN (SELECT value FROM json_each(:ids))
+  AND at >= strftime('%Y-%m-%d %H:%M:%f000', 'now', '-' || :within_s || ' seconds')
+
+-- name: namespace
+SELECT uuid FROM wheelbeat_installation ORDER BY id LIMIT 1
+
+-- name: marks
+SELECT marks, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) FROM wheelbeat_beat
+WHERE namespace = :namespace
+
+-- name: report
+INSERT INTO wheelbeat_beat (beat_id, namespace, host, pid, version, started_at, seen_at, marks, status)
+VALUES (:beat_id, :namespace, :host, :pid, :version,
+        strftime('%Y-%m-%d %H:%M:%f000', :started_ms / 1000.0, 'unixepoch'), strftime('%Y-%m-%d %H:%M:%f000', 'now'),
+        :marks, :status)
+ON CONFLICT (beat_id) DO UPDATE
+SET namespace = excluded.namespace, host = excluded.host, pid = excluded.pid, version = excluded.version,
+    started_at = excluded.started_at, seen_at = excluded.seen_at, marks = excluded.marks, status = excluded.status
+
+-- name: quarantine
+INSERT INTO wheelbeat_quarantine (job_key, definition_hash, reason, since)
+VALUES (:job_key, :definition_hash, :reason, strftime('%Y-%m-%d %H:%M:%f000', 'now'))
+ON CONFLICT (job_key) DO UPDATE
+SET definition_hash = excluded.definition_hash, reason = excluded.reason,
+    since = CASE WHEN wheelbeat_quarantine.definition_hash = excluded.definition_hash
+                 THEN wheelbeat_quarantine.since ELSE excluded.since END
+
+-- name: lift
+DELETE FROM wheelbeat_quarantine WHERE job_key = :job_key
+
+-- name: finish
+UPDATE wheelbeat_monitor SET finished_at = strftime('%Y-%m-%d %H:%M:%f000', :finished_ms / 1000.0, 'unixepoch')
+WHERE id = :id AND finished_at IS NULL
+  AND effective_from <= strftime('%Y-%m-%d %H:%M:%f000', :finished_ms / 1000.0, 'unixepoch')

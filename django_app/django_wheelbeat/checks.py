@@ -1,0 +1,45 @@
+"""System checks: what would make edits invisible to the beat. Run by ``manage.py check --database default``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.core import checks
+from django.db import connections, router
+
+from django_wheelbeat import triggers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@checks.register(checks.Tags.database)
+def check_triggers(databases: Sequence[str] | None = None, **_kwargs: Any) -> list[checks.CheckMessage]:
+    """``wheelbeat.E001``: a trigger of the change log is missing. ``wheelbeat.E002``: the vendor is not supported."""
+    from django_wheelbeat.models import Monitor  # noqa: PLC0415 - checks are registered before models are loaded
+
+    found: list[checks.CheckMessage] = []
+    for alias in databases or ():
+        connection = connections[alias]
+        if not router.allow_migrate_model(alias, Monitor):
+            continue
+        if not triggers.supported(connection.vendor):
+            found.append(
+                checks.Error(
+                    f"Monitors cannot be kept in a database of vendor {connection.vendor!r} ({alias}).",
+                    hint="Route the app 'wheelbeat' to PostgreSQL, MariaDB or SQLite.",
+                    id="wheelbeat.E002",
+                )
+            )
+        elif Monitor._meta.db_table in connection.introspection.table_names():
+            missing = triggers.missing(connection)
+            if missing:
+                found.append(
+                    checks.Error(
+                        f"Triggers of the change log are missing, disabled or of another version on database "
+                        f"{alias!r}: {', '.join(missing)}. Edits of monitors do not reach the beat.",
+                        hint=f"Run `manage.py wheelbeat_triggers --install --database {alias}`.",
+                        id="wheelbeat.E001",
+                    )
+                )
+    return found

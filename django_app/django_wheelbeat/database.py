@@ -1,0 +1,45 @@
+"""Where the scheduler finds this project's monitors: the connection that the router names, opened anew by ourselves.
+
+A beat reads on its own thread, so it must never use a Django connection; it asks Django for the parameters each time
+it connects, so that passwords which change at run time are honoured.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections, router
+
+from celery_wheelbeat.sources.databases import open_database
+from django_wheelbeat import triggers
+
+if TYPE_CHECKING:
+    from celery_wheelbeat.sources import MonitorDatabase
+
+
+def monitor_database(app: Any) -> MonitorDatabase | None:  # noqa: ARG001 - the signature of a registered factory
+    """Return both halves of the database that holds the monitors; None where its vendor is not supported."""
+    alias = monitor_alias()
+    vendor = connections[alias].vendor
+    if not triggers.supported(vendor):
+        return None
+    return open_database(vendor, lambda: connections[alias].get_connection_params())
+
+
+def monitor_alias() -> str:
+    """Alias of the database that the router names for reading monitors."""
+    from django_wheelbeat.models import Monitor  # noqa: PLC0415 - models are not loaded when the app is configured
+
+    return str(router.db_for_read(Monitor))
+
+
+def install_triggers(using: str) -> list[str]:
+    """Install missing triggers where this app's tables live in database ``using``; returns their names."""
+    from django_wheelbeat.models import Monitor  # noqa: PLC0415 - same
+
+    connection = connections[using]
+    if not triggers.supported(connection.vendor) or not router.allow_migrate_model(using, Monitor):
+        return []
+    if Monitor._meta.db_table not in connection.introspection.table_names():
+        return []
+    return triggers.install(connection)

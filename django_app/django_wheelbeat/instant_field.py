@@ -1,0 +1,48 @@
+"""A point in time, stored as UTC whatever ``USE_TZ`` and ``TIME_ZONE`` say.
+
+Django stores naive local time on databases without time zones when ``USE_TZ`` is off. A beat that reads the table
+itself, and triggers that write "now", must not have to know that; and a local hour that comes twice is no instant.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.timezone import get_default_timezone
+
+
+class UtcNow(Now):
+    """The database's clock, in UTC on every vendor (MariaDB's ``CURRENT_TIMESTAMP`` is in the session's zone)."""
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """Render for SQLite, with six decimals as Django writes them: instants are compared as text there."""
+        template = "STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f000', 'NOW')"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """Render for MariaDB."""
+        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+
+
+class InstantField(models.DateTimeField):
+    """``DateTimeField`` whose column holds UTC. Python sees what Django shows elsewhere: aware, or naive local."""
+
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        """Turn an instant into the column's value: UTC, naive where the database knows no zones."""
+        if not prepared:
+            value = self.get_prep_value(value)
+        if connection.features.supports_timezones or not isinstance(value, datetime):
+            return super().get_db_prep_value(value, connection, prepared=True)
+        aware = value.replace(tzinfo=get_default_timezone()) if value.tzinfo is None else value
+        return aware.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:  # noqa: ARG002 - Django's signature
+        """Take back what the backend's own converter made of the column under another zone."""
+        if connection.features.supports_timezones or not isinstance(value, datetime):
+            return value
+        instant = value.replace(tzinfo=UTC)
+        return instant if settings.USE_TZ else instant.astimezone(get_default_timezone()).replace(tzinfo=None)

@@ -1,0 +1,78 @@
+-- Statement-level triggers with transition tables: one log row per changed monitor, one INSERT per statement.
+-- {schema} is the schema of the tables; {logged} and {rearming} compare the columns of rows o and n.
+-- Trigger functions run with the rights of their owner, so a role that may edit monitors needs no more.
+
+-- name: function_wheelbeat_log_changes
+CREATE OR REPLACE FUNCTION {schema}.wheelbeat_log_changes() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $body$
+DECLARE
+    who text := left(coalesce(nullif(current_setting('wheelbeat.actor', true), ''), session_user), 150);
+    why text := left(coalesce(current_setting('wheelbeat.reason', true), ''), 200);
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO {schema}.wheelbeat_changelog (monitor_id, operation, actor, reason)
+        SELECT n.id, 'I', who, why FROM new_rows n;
+    ELSIF TG_OP = 'DELETE' THEN
+        INSERT INTO {schema}.wheelbeat_changelog (monitor_id, operation, actor, reason)
+        SELECT o.id, 'D', who, why FROM old_rows o;
+    ELSIF TG_OP = 'UPDATE' THEN
+        INSERT INTO {schema}.wheelbeat_changelog (monitor_id, operation, actor, reason)
+        SELECT coalesce(n.id, o.id), CASE WHEN o.id IS NULL THEN 'I' WHEN n.id IS NULL THEN 'D' ELSE 'U' END, who, why
+        FROM old_rows o FULL OUTER JOIN new_rows n ON o.id = n.id
+        WHERE o.id IS NULL OR n.id IS NULL OR {logged};
+    ELSE
+        INSERT INTO {schema}.wheelbeat_changelog (monitor_id, operation, actor, reason)
+        VALUES (NULL, 'T', who, why);
+    END IF;
+    RETURN NULL;
+END
+$body$
+
+-- name: function_wheelbeat_keep_instants
+CREATE OR REPLACE FUNCTION {schema}.wheelbeat_keep_instants() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $body$
+DECLARE
+    o ALIAS FOR OLD;
+    n ALIAS FOR NEW;
+BEGIN
+    IF {rearming} THEN
+        NEW.effective_from := statement_timestamp();
+        NEW.finished_at := NULL;
+    ELSIF NEW.effective_from <= OLD.effective_from THEN
+        NEW.effective_from := OLD.effective_from;
+        NEW.finished_at := coalesce(NEW.finished_at, OLD.finished_at);
+    END IF;
+    RETURN NEW;
+END
+$body$
+
+-- name: trigger_wheelbeat_log_insert
+CREATE OR REPLACE TRIGGER wheelbeat_log_insert AFTER INSERT ON {schema}.wheelbeat_monitor
+REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION {schema}.wheelbeat_log_changes()
+
+-- name: trigger_wheelbeat_log_update
+CREATE OR REPLACE TRIGGER wheelbeat_log_update AFTER UPDATE ON {schema}.wheelbeat_monitor
+REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+FOR EACH STATEMENT EXECUTE FUNCTION {schema}.wheelbeat_log_changes()
+
+-- name: trigger_wheelbeat_log_delete
+CREATE OR REPLACE TRIGGER wheelbeat_log_delete AFTER DELETE ON {schema}.wheelbeat_monitor
+REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION {schema}.wheelbeat_log_changes()
+
+-- name: trigger_wheelbeat_log_truncate
+CREATE OR REPLACE TRIGGER wheelbeat_log_truncate AFTER TRUNCATE ON {schema}.wheelbeat_monitor
+FOR EACH STATEMENT EXECUTE FUNCTION {schema}.wheelbeat_log_changes()
+
+-- name: trigger_wheelbeat_keep_instants
+CREATE OR REPLACE TRIGGER wheelbeat_keep_instants BEFORE UPDATE ON {schema}.wheelbeat_monitor
+FOR EACH ROW WHEN (OLD.* IS DISTINCT FROM NEW.*) EXECUTE FUNCTION {schema}.wheelbeat_keep_instants()
+
+-- name: always
+ALTER TABLE {schema}.wheelbeat_monitor
+    ENABLE ALWAYS TRIGGER wheelbeat_log_insert,
+    ENABLE ALWAYS TRIGGER wheelbeat_log_update,
+    ENABLE ALWAYS TRIGGER wheelbeat_log_delete,
+    ENABLE ALWAYS TRIGGER wheelbeat_log_truncate,
+    ENABLE ALWAYS TRIGGER wheelbeat_keep_instants

@@ -1,0 +1,45 @@
+-- Row-level triggers. A trigger cannot name an actor by itself: the one row of wheelbeat_actor does, in the same
+-- transaction. Instants have six decimals, as Django writes them, because they are compared as text. {logged} and {rearming} compare OLD and NEW.
+
+-- name: trigger_wheelbeat_log_insert
+CREATE TRIGGER wheelbeat_log_insert AFTER INSERT ON wheelbeat_monitor
+BEGIN
+    INSERT INTO wheelbeat_changelog (monitor_id, operation, actor, reason)
+    VALUES (NEW.id, 'I', coalesce((SELECT actor FROM wheelbeat_actor), ''), coalesce((SELECT reason FROM wheelbeat_actor), ''));
+END
+
+-- name: trigger_wheelbeat_log_update
+CREATE TRIGGER wheelbeat_log_update AFTER UPDATE ON wheelbeat_monitor
+WHEN OLD.id = NEW.id AND {logged}
+BEGIN
+    INSERT INTO wheelbeat_changelog (monitor_id, operation, actor, reason)
+    VALUES (NEW.id, 'U', coalesce((SELECT actor FROM wheelbeat_actor), ''), coalesce((SELECT reason FROM wheelbeat_actor), ''));
+END
+
+-- name: trigger_wheelbeat_log_renumber
+CREATE TRIGGER wheelbeat_log_renumber AFTER UPDATE OF id ON wheelbeat_monitor
+WHEN OLD.id <> NEW.id
+BEGIN
+    INSERT INTO wheelbeat_changelog (monitor_id, operation, actor, reason)
+    VALUES (OLD.id, 'D', coalesce((SELECT actor FROM wheelbeat_actor), ''), coalesce((SELECT reason FROM wheelbeat_actor), '')),
+           (NEW.id, 'I', coalesce((SELECT actor FROM wheelbeat_actor), ''), coalesce((SELECT reason FROM wheelbeat_actor), ''));
+END
+
+-- name: trigger_wheelbeat_log_delete
+CREATE TRIGGER wheelbeat_log_delete AFTER DELETE ON wheelbeat_monitor
+BEGIN
+    INSERT INTO wheelbeat_changelog (monitor_id, operation, actor, reason)
+    VALUES (OLD.id, 'D', coalesce((SELECT actor FROM wheelbeat_actor), ''), coalesce((SELECT reason FROM wheelbeat_actor), ''));
+END
+
+-- name: trigger_wheelbeat_keep_instants
+CREATE TRIGGER wheelbeat_keep_instants AFTER UPDATE ON wheelbeat_monitor
+WHEN {rearming}
+  OR NEW.effective_from < OLD.effective_from
+  OR (NEW.effective_from = OLD.effective_from AND NEW.finished_at IS NULL AND OLD.finished_at IS NOT NULL)
+BEGIN
+    UPDATE wheelbeat_monitor
+    SET effective_from = CASE WHEN {rearming} THEN strftime('%Y-%m-%d %H:%M:%f000', 'now') ELSE OLD.effective_from END,
+        finished_at = CASE WHEN {rearming} THEN NULL ELSE coalesce(NEW.finished_at, OLD.finished_at) END
+    WHERE id = NEW.id;
+END

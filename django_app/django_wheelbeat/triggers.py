@@ -1,0 +1,132 @@
+"""The triggers that write the change log: which columns they watch, how they are installed, what is missing.
+
+Installed by the first migration and again after every ``migrate`` where they are missing or differ, because SQLite's
+table rebuild drops them. Installing is idempotent and takes no lock where everything is in place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db import transaction
+
+from celery_wheelbeat.sources.statements import read_statements
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SCHEDULE_COLUMNS = (
+    "interval_ms", "cron", "timezone", "day_rule", "once_at", "solar_event", "solar_latitude", "solar_longitude",
+    "jitter_s", "start_at", "end_at", "one_off",
+)  # fmt: skip
+"""A change of one of these, or of ``enabled`` to true, makes a new definition: ``effective_from`` moves to now and
+``finished_at`` is cleared."""
+
+LOGGED_COLUMNS = (
+    *SCHEDULE_COLUMNS, "name", "task", "args", "kwargs", "misfire", "overlap", "queue", "exchange", "routing_key",
+    "priority", "headers", "expires_s", "expires_next", "options", "enabled", "incident_interval_ms", "incident_until",
+    "finished_at",
+)  # fmt: skip
+"""Columns that matter to scheduling or sending; a change of any other column causes no row in the change log."""
+
+_INSTALLED = {
+    "postgresql": """
+        SELECT 'function_' || proname, prosrc FROM pg_proc
+        WHERE pronamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('wheelbeat_monitor'))
+          AND proname LIKE 'wheelbeat%%'
+        UNION ALL
+        SELECT 'trigger_' || tgname, CASE tgenabled WHEN 'A' THEN '' ELSE 'not ENABLE ALWAYS' END FROM pg_trigger
+        WHERE tgrelid = to_regclass('wheelbeat_monitor') AND NOT tgisinternal
+    """,
+    "sqlite": "SELECT 'trigger_' || name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'wheelbeat_monitor'",
+    "mysql": """
+        SELECT CONCAT('trigger_', trigger_name), action_statement FROM information_schema.triggers
+        WHERE event_object_schema = DATABASE() AND event_object_table = 'wheelbeat_monitor'
+    """,
+}
+
+
+def supported(vendor: str) -> bool:
+    """Whether monitors can be kept in a database of this vendor."""
+    return vendor in _INSTALLED
+
+
+def missing(connection: Any) -> list[str]:
+    """Names of the triggers and functions that are not installed, differ from this version, or are disabled."""
+    with connection.cursor() as cursor:
+        cursor.execute(_INSTALLED[connection.vendor])
+        found = {name: _squeeze(text) for name, text in cursor.fetchall()}
+    return [
+        name.partition("_")[2]
+        for name, statement in _statements(connection).items()
+        if name != "always" and found.get(name) != _squeeze(_comparable(connection.vendor, name, statement))
+    ]
+
+
+def install(connection: Any) -> list[str]:
+    """Install what ``missing`` names and return it; nothing is touched where nothing is missing."""
+    wanted = missing(connection)
+    if wanted:
+        with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
+            for name, statement in _statements(connection).items():
+                if connection.vendor != "postgresql":  # PostgreSQL replaces; the others have to drop first
+                    cursor.execute(f"DROP TRIGGER IF EXISTS {name.partition('_')[2]}")
+                cursor.execute(statement)
+    return wanted
+
+
+def uninstall(connection: Any) -> None:
+    """Drop triggers and functions."""
+    with connection.cursor() as cursor:
+        for name in reversed([*_statements(connection)]):
+            kind, _, plain = name.partition("_")
+            if kind == "trigger":
+                on_table = " ON wheelbeat_monitor" if connection.vendor == "postgresql" else ""
+                cursor.execute(f"DROP TRIGGER IF EXISTS {plain}{on_table}")
+            elif kind == "function":
+                cursor.execute(f"DROP FUNCTION IF EXISTS {_schema(connection)}.{plain}()")
+
+
+def _statements(connection: Any) -> Mapping[str, str]:
+    return {
+        name: text.replace("{schema}", _schema(connection))
+        .replace("{logged}", _differs(connection.vendor, LOGGED_COLUMNS))
+        .replace("{rearming}", f"({_differs(connection.vendor, SCHEDULE_COLUMNS)} OR {_turned_on(connection.vendor)})")
+        for name, text in read_statements("django_wheelbeat", f"sql/{connection.vendor}.sql").items()
+    }
+
+
+def _differs(vendor: str, columns: tuple[str, ...]) -> str:
+    if vendor == "postgresql":
+        before, after = (", ".join(f"{row}.{column}" for column in columns) for row in "on")
+        return f"(({before}) IS DISTINCT FROM ({after}))"
+    if vendor == "mysql":
+        return "(" + " OR ".join(f"NOT (BINARY OLD.{column} <=> BINARY NEW.{column})" for column in columns) + ")"
+    return "(" + " OR ".join(f"OLD.{column} IS NOT NEW.{column}" for column in columns) + ")"
+
+
+def _turned_on(vendor: str) -> str:
+    return "(n.enabled AND NOT o.enabled)" if vendor == "postgresql" else "(NEW.enabled AND NOT OLD.enabled)"
+
+
+def _schema(connection: Any) -> str:
+    if connection.vendor != "postgresql":
+        return ""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass('wheelbeat_monitor')"
+        )
+        return str(cursor.fetchone()[0])
+
+
+def _squeeze(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _comparable(vendor: str, name: str, statement: str) -> str:
+    """Return the part of ``statement`` that the catalogue of ``vendor`` shows again."""
+    if vendor == "sqlite":
+        return statement
+    if vendor == "mysql":
+        return statement.partition("FOR EACH ROW")[2]
+    return statement.split("$body$")[1] if name.startswith("function_") else ""
