@@ -17,9 +17,9 @@ _HALF_S = 60.0
 
 
 class Quantiles(NamedTuple):
-    """Lateness in seconds (confirmed minus fire time) of ``count`` runs; zeros where there were none."""
+    """Lateness in seconds (confirmed minus fire time) of ``runs`` runs; zeros where there were none."""
 
-    count: int
+    runs: int
     p50_s: float
     p99_s: float
     max_s: float

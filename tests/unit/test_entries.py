@@ -1,0 +1,149 @@
+"""Entries of ``beat_schedule`` as changes: ids, phases, what is refused, what a restart knows of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.beat import ScheduleEntry
+from celery.schedules import BaseSchedule, crontab
+
+from celery_wheelbeat import runs
+from celery_wheelbeat.cron import CronTable
+from celery_wheelbeat.jobs import Kind, Misfire, RouteTable, misfire_of
+from celery_wheelbeat.sources.entries import Effective, Entries, timezone_of
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def app() -> Celery:
+    return Celery("entries", broker="memory://", set_as_current=False)
+
+
+def an_entry(app: Celery, name: str, schedule: Any = 10.0, task: Any = "a.task", **options: Any) -> ScheduleEntry:
+    return ScheduleEntry(name=name, task=task, schedule=schedule, options=options, app=app)
+
+
+def entries_of(app: Celery, stored: dict[str, Effective] | None = None) -> tuple[Entries, CronTable, RouteTable]:
+    crons, routes = CronTable(), RouteTable()
+    return Entries(timezone_of(app), crons, routes, stored), crons, routes
+
+
+def test_an_interval_and_a_crontab_are_compiled(app: Celery) -> None:
+    entries, crons, routes = entries_of(app)
+    changes = entries.changes(
+        {"b": an_entry(app, "b", 90.0), "a": an_entry(app, "a", crontab(minute=5), "other.task")}, NOW_MS
+    )
+    batch = changes.upserts
+    at = {name: int(batch.ids.searchsorted(entries.id_of(name))) for name in "ab"}
+    assert sorted(batch.ids.tolist()) == batch.ids.tolist() == sorted(runs.entry_id(name) for name in "ab")
+    assert [entries.name_of(job_id) for job_id in batch.ids.tolist()] == sorted("ab", key=runs.entry_id)
+    assert batch.kind[at["b"]] == Kind.INTERVAL
+    assert batch.interval_ms[at["b"]] == 90_000
+    assert batch.offset_ms[at["b"]] == 1000 * (runs.fnv1a64(runs.entry_id("b").to_bytes(8, "little", signed=True)) % 90)
+    assert batch.kind[at["a"]] == Kind.CRON
+    assert batch.offset_ms[at["a"]] == 0
+    hour_ms = 3_600_000
+    assert crons.next_fire(int(batch.cron_index[at["a"]]), 0) == 5 * 60_000
+    assert crons.next_fire(int(batch.cron_index[at["a"]]), hour_ms) == hour_ms + 5 * 60_000
+    assert routes[int(batch.route_index[at["a"]])].task == "other.task"
+    assert {misfire_of(int(flags)) for flags in batch.flags} == {Misfire.LATEST}
+    assert batch.effective_from_ms.tolist() == [NOW_MS, NOW_MS]
+    assert not len(changes.deleted_ids)
+
+
+def test_what_has_not_changed_is_not_a_change_and_what_left_is_deleted(app: Celery) -> None:
+    entries, _, _ = entries_of(app)
+    given = {"a": an_entry(app, "a"), "b": an_entry(app, "b")}
+    entries.changes(given, NOW_MS)
+    again = entries.changes(given, NOW_MS + 1)
+    assert len(again.upserts) == len(again.deleted_ids) == 0
+    gone_id = entries.id_of("a")
+    changes = entries.changes({"b": given["b"]}, NOW_MS + 2)
+    assert changes.deleted_ids.tolist() == [gone_id]
+    assert "a" not in entries
+    assert len(entries) == 1
+
+
+def test_a_collision_moves_the_id_and_not_the_phase(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "entry_id", lambda _: -(2**63))
+    entries, _, _ = entries_of(app)
+    changes = entries.changes({name: an_entry(app, name, 3600.0) for name in ("a", "b", "c")}, NOW_MS)
+    assert sorted(entries.id_of(name) for name in "abc") == [-(2**63), -2, -1]
+    assert len(set(changes.upserts.offset_ms.tolist())) == 1
+    before = {name: entries.id_of(name) for name in "bc"}
+    entries.changes({name: an_entry(app, name, 60.0) for name in ("b", "c")}, NOW_MS)
+    assert {name: entries.id_of(name) for name in "bc"} == before
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ({"task": None}, "task: None: expected the name of a task"),
+        ({"schedule": None}, "schedule: None: expected a number of seconds"),
+        ({"schedule": -5.0}, "schedule: "),
+        ({"schedule": 0}, "schedule: "),
+    ],
+)
+def test_a_broken_entry_is_refused_alone(app: Celery, broken: dict[str, Any], reason: str) -> None:
+    entries, _, _ = entries_of(app)
+    changes = entries.changes({"bad": an_entry(app, "bad", **broken), "good": an_entry(app, "good")}, NOW_MS)
+    assert changes.upserts.ids.tolist() == [entries.id_of("good")]
+    assert str(entries.refused["bad"]).startswith(reason)
+    entries.changes({"bad": an_entry(app, "bad"), "good": an_entry(app, "good")}, NOW_MS)
+    assert entries.refused == {}
+    assert "bad" in entries
+
+
+def test_an_entry_that_breaks_leaves_the_wheel(app: Celery) -> None:
+    entries, _, _ = entries_of(app)
+    entries.changes({"a": an_entry(app, "a")}, NOW_MS)
+    job_id = entries.id_of("a")
+    changes = entries.changes({"a": an_entry(app, "a", schedule=-1)}, NOW_MS)
+    assert changes.deleted_ids.tolist() == [job_id]
+    assert list(entries.refused) == ["a"]
+
+
+def test_a_restart_knows_since_when_a_schedule_is_in_force(app: Celery) -> None:
+    before, _, _ = entries_of(app)
+    before.changes({"same": an_entry(app, "same", 60.0), "other": an_entry(app, "other", 60.0)}, NOW_MS)
+    after, _, _ = entries_of(app, before.effective())
+    later_ms = NOW_MS + 3_600_000
+    after.changes(
+        {
+            "same": an_entry(app, "same", timedelta(minutes=1)),
+            "other": an_entry(app, "other", 61.0),
+            "new": an_entry(app, "new"),
+        },
+        later_ms,
+    )
+    assert {name: effective.since_ms for name, effective in after.effective().items()} == {
+        "same": NOW_MS,
+        "other": later_ms,
+        "new": later_ms,
+    }
+
+
+def test_a_custom_schedule_is_polled(app: Celery) -> None:
+    class Odd(BaseSchedule):
+        def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+            return True, 5.0
+
+    entries, _, _ = entries_of(app)
+    changes = entries.changes({"odd": an_entry(app, "odd", Odd(app=app))}, NOW_MS)
+    job_id = entries.id_of("odd")
+    assert changes.upserts.kind.tolist() == [Kind.POLLED]
+    assert changes.upserts.polled[job_id].ask(NOW_MS + 1).fire_ms == NOW_MS
+
+
+def test_the_apps_zone_is_that_of_its_crontabs() -> None:
+    app = Celery("zone", broker="memory://", set_as_current=False)
+    app.conf.timezone = "America/New_York"
+    entries, crons, _ = entries_of(app)
+    batch = entries.changes({"noon": an_entry(app, "noon", crontab(minute=0, hour=12))}, NOW_MS).upserts
+    fire_ms = crons.next_fire(int(batch.cron_index[0]), NOW_MS)
+    assert fire_ms is not None
+    assert datetime.fromtimestamp(fire_ms / 1000, UTC).hour == 17
