@@ -1,0 +1,175 @@
+"""``make demo``: prepares the database, starts the target, the admin, a worker and the beat, and reports once a second.
+
+Everything runs on loopback in processes of its own, with logs under ``var/log``. Ctrl-C, SIGTERM or a closed terminal
+ends them all; when one of them ends by itself, the demo shows the end of its log and ends too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from status_line import status_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+HERE = Path(__file__).resolve().parent
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+USER = "admin"
+
+
+class DemoFailed(Exception):
+    """Something did not start, or ended by itself; the message says what and shows its log."""
+
+
+class Part:
+    """One process of the demo, in a session of its own: Ctrl-C reaches only the demo, which ends its parts in order."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                command, cwd=HERE, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+        self.pid = self._process.pid
+
+    def check(self) -> None:
+        """Raise DemoFailed when the process has ended."""
+        code = self._process.poll()
+        if code is not None:
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
+            raise DemoFailed(f"{self.name} ended with code {code}; end of {self.log}:\n{tail}")
+
+    def end(self) -> None:
+        """Ask the process to end, and after ten seconds end it and its children by force."""
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_TIMEOUT_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _signal(self, how: signal.Signals) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+
+
+class Demo:
+    """The parts that run, in the order of their start; ended in the opposite order."""
+
+    def __init__(self, var: Path) -> None:
+        self.logs = var / "log"
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.stopping = threading.Event()
+        self.parts: list[Part] = []
+
+    def __enter__(self) -> Self:
+        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(name, lambda *_: self.stopping.set())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for part in reversed(self.parts):
+            part.end()
+
+    def start(self, name: str, *command: str) -> Part:
+        """Start one part."""
+        part = Part(name, [sys.executable, *command], self.logs / f"{name}.log")
+        self.parts.append(part)
+        return part
+
+    def check(self) -> None:
+        """Raise DemoFailed when any part has ended."""
+        for part in self.parts:
+            part.check()
+
+    def wait(self, what: str, condition: Callable[[], bool]) -> None:
+        """Wait until ``condition`` is true or the demo is stopped; raises DemoFailed after a minute."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.stopping.is_set() and not condition():
+            self.check()
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"{what}: not within {START_TIMEOUT_S:g} s; see the logs in {self.logs}")
+            self.stopping.wait(0.1)
+
+
+def port_near(wanted: int) -> int:
+    """Return ``wanted`` if it is free, else any free port of loopback."""
+    for port in (wanted, 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise DemoFailed("no free TCP port on 127.0.0.1")
+
+
+def answers(url: str) -> bool:
+    """Whether an HTTP server answers at ``url``."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+def prepare(target: str) -> None:
+    """Create or update the tables, the administrator and the monitors."""
+    from django.contrib.auth import get_user_model
+    from django.core.management import call_command
+
+    call_command("migrate", interactive=False, verbosity=0)
+    users = get_user_model().objects
+    if not users.filter(username=USER).exists():
+        users.create_superuser(USER, "", USER)
+    call_command("seed", target=target)
+
+
+def main() -> None:
+    """Run the demo until it is stopped."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
+    import django
+    from django.conf import settings
+
+    django.setup()
+    with Demo(settings.VAR) as demo:
+        target_port = port_near(8001)
+        target = f"http://127.0.0.1:{target_port}"
+        port = port_near(int(os.environ.get("WHEELBEAT_EXAMPLE_PORT", "8000")))
+        print("Preparing the database …")
+        prepare(target)
+        demo.start("target", "target.py", str(target_port))
+        demo.start("admin", "manage.py", "runserver", "--noreload", f"127.0.0.1:{port}")
+        demo.start("worker", "-m", "celery", "-A", "project", "worker", "--loglevel", "info", "--concurrency", "4")
+        beat = demo.start("beat", "-m", "celery", "-A", "project", "beat", "-S", "wheelbeat", "--loglevel", "info")
+        demo.wait("the admin answers", lambda: answers(f"http://127.0.0.1:{port}/admin/login/"))
+        demo.wait("the beat reports", lambda: status_line(beat.pid) is not None)
+        print(
+            f"\n  status page  http://127.0.0.1:{port}/"
+            f"\n  admin        http://127.0.0.1:{port}/admin/   (user {USER}, password {USER})"
+            f"\n  logs         {demo.logs}"
+            "\n  Ctrl-C ends everything\n"
+        )
+        while not demo.stopping.is_set():
+            demo.check()
+            print(status_line(beat.pid), flush=True)
+            demo.stopping.wait(1.0)
+        print("\nEnding …")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except DemoFailed as error:
+        sys.exit(f"\n{error}")

@@ -1,0 +1,11 @@
+"""The Celery app, as Celery's guide for Django has it: nothing here knows of the scheduler."""
+
+import os
+
+from celery import Celery
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
+
+app = Celery("example")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()

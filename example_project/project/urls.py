@@ -1,0 +1,11 @@
+"""The status page at the root, the admin under /admin/."""
+
+from django.contrib import admin
+from django.urls import path
+
+from uptime.views import status_page
+
+urlpatterns = [
+    path("", status_page, name="status"),
+    path("admin/", admin.site.urls),
+]

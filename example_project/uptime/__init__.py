@@ -1,0 +1,1 @@
+"""What is checked, what was found, and what happens when a site goes down."""

@@ -1,0 +1,9 @@
+"""App configuration."""
+
+from django.apps import AppConfig
+
+
+class UptimeConfig(AppConfig):
+    """The product's only app."""
+
+    name = "uptime"

@@ -1,0 +1,23 @@
+"""When a site goes down its monitor is sped up; when it is back, or after two minutes, the normal pace returns."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from django_wheelbeat.models import Monitor
+
+FAILURES = 2
+"""Failed checks in a row that open an incident."""
+EVERY = timedelta(seconds=2)
+LASTS = timedelta(minutes=2)
+"""The pace of an incident ends by itself, without a write: a site that stays down is not hammered for ever."""
+
+
+def follow(monitor: Monitor, failures: int, *, up: bool) -> None:
+    """Open, leave or end the incident of ``monitor`` after a check."""
+    if failures == FAILURES:
+        monitor.speed_up(EVERY, LASTS)
+    elif up and monitor.incident_until is not None:
+        type(monitor).objects.filter(pk=monitor.pk).update(incident_interval_ms=None, incident_until=None)

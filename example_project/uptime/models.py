@@ -1,0 +1,46 @@
+"""The state of every checked site, and the history of checks."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from django_wheelbeat.models import Monitor
+
+
+class Site(models.Model):
+    """What is known now about the URL that a monitor checks."""
+
+    monitor = models.OneToOneField(Monitor, on_delete=models.CASCADE, primary_key=True)
+    up = models.BooleanField()
+    since = models.DateTimeField()
+    """When it went up or down."""
+    failures = models.PositiveIntegerField(default=0)
+    """Failed checks in a row."""
+    checked_at = models.DateTimeField()
+    latency_ms = models.PositiveIntegerField()
+    error = models.CharField(max_length=200, blank=True)
+
+    def __str__(self) -> str:
+        return f"{self.monitor_id}: {'up' if self.up else 'down'}"
+
+
+class Check(models.Model):
+    """One run of a monitor: due at ``fire_at``, done ``late_ms`` later."""
+
+    monitor = models.ForeignKey(Monitor, on_delete=models.CASCADE)
+    fire_at = models.DateTimeField()
+    late_ms = models.IntegerField()
+    """From the fire time to the start of the check in the worker."""
+    up = models.BooleanField()
+    latency_ms = models.PositiveIntegerField()
+    error = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["fire_at"], name="uptime_check_fire_at")]
+        constraints = [
+            # A run has one fire time; a message that the broker delivered twice stores one check.
+            models.UniqueConstraint(fields=["monitor", "fire_at"], name="uptime_check_one_per_run"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.monitor_id} at {self.fire_at:%H:%M:%S}: {'up' if self.up else 'down'}"
