@@ -1,0 +1,314 @@
+"""Backlog: the runs of one destination that are due and not yet settled, as (job, fire time) pairs.
+
+Every offered run leaves exactly once: confirmed, or skipped with a reason; until then it is *pending*. Pairs, not
+bytes: 20 B each in arrays, bounded by ``limit`` whatever the broker does. It must never render, send or wait.
+
+Two queues: *late* holds what was there when the destination last failed, *fresh* what came since for other jobs. Both
+get their share of what can be sent, so a drained outage does not delay what is due now, and the runs of one job are
+still sent in the order of their fire times.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.jobs import Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.jobs import DueBatch, Int64s
+    from celery_wheelbeat.ledger import Ledger
+
+    KeepAll = Callable[[Int64s], NDArray[np.bool_]]
+    """Job ids → whether each of them has ``misfire=all``."""
+
+_REOFFERED = 1
+_STEP_SHIFT = 1
+
+
+class Pair(NamedTuple):
+    """One pending run."""
+
+    job_id: int
+    fire_ms: int
+    tag: int = 0
+
+    @property
+    def reoffered(self) -> bool:
+        """Whether it may have been sent before the restart; then it stands outside the accounting sum."""
+        return bool(self.tag & _REOFFERED)
+
+    @property
+    def step(self) -> int:
+        """Number of the clock step that brought this fire time back; 0 = lived through once."""
+        return self.tag >> _STEP_SHIFT
+
+
+class Leftover(NamedTuple):
+    """What was pending at the end of a process."""
+
+    runs: int
+    oldest_fire_ms: int | None
+    newest_fire_ms: int | None
+
+
+class _Pairs(NamedTuple):
+    """Pairs as columns of equal length."""
+
+    ids: Int64s
+    fire_ms: Int64s
+    tag: NDArray[np.int32]
+
+    def at(self, where: NDArray[np.bool_] | NDArray[np.intp] | slice) -> _Pairs:
+        return _Pairs(self.ids[where], self.fire_ms[where], self.tag[where])
+
+    def accounted(self) -> int:
+        """How many of them are part of the sum."""
+        return len(self.ids) - int(np.count_nonzero(self.tag & _REOFFERED))
+
+
+def _joined(chunks: Sequence[_Pairs]) -> _Pairs:
+    if len(chunks) == 1:
+        return chunks[0]
+    if not chunks:
+        return _Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
+    return _Pairs(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
+
+
+class _Queue:
+    """Pairs in order of arrival, cut and joined without copying what does not move."""
+
+    def __init__(self) -> None:
+        self.chunks: deque[_Pairs] = deque()
+        self.count = 0
+
+    def append(self, pairs: _Pairs) -> None:
+        if len(pairs.ids):
+            self.chunks.append(pairs)
+            self.count += len(pairs.ids)
+
+    def prepend(self, pairs: _Pairs) -> None:
+        if len(pairs.ids):
+            self.chunks.appendleft(pairs)
+            self.count += len(pairs.ids)
+
+    def take(self, runs: int) -> list[_Pairs]:
+        """Remove the first ``runs`` pairs (≤ ``count``)."""
+        taken = []
+        self.count -= runs
+        while runs:
+            head = self.chunks.popleft()
+            if len(head.ids) > runs:
+                self.chunks.appendleft(head.at(slice(runs, None)))
+                head = head.at(slice(None, runs))
+            taken.append(head)
+            runs -= len(head.ids)
+        return taken
+
+    def clear(self) -> _Pairs:
+        """Remove all pairs and return them as one block."""
+        pairs = _joined(self.chunks)
+        self.chunks.clear()
+        self.count = 0
+        return pairs
+
+
+class Backlog:
+    """The pending runs of one destination. Owned by the scheduling thread.
+
+    Per tick: ``offer`` what is due, then either ``take`` what the publisher has room for, or ``squeeze`` while it is
+    down. Outcomes come back through ``confirm``, ``give_back`` and ``skip``, by the token that ``take`` gave.
+    """
+
+    def __init__(self, ledger: Ledger, *, limit: int, keep_all: KeepAll) -> None:
+        """``limit``: pairs that may wait. ``keep_all`` is asked about jobs whose older runs are about to be let go."""
+        self.strays = 0
+        """Outcomes of runs that were already settled; the only good value is 0."""
+        self._ledger = ledger
+        self._limit = limit
+        self._keep_all = keep_all
+        self._pending = 0
+        self._offered: list[_Pairs] = []
+        self._late = _Queue()
+        self._late_ids: Int64s | None = None
+        """The ids in *late*, ascending; None = to be found again."""
+        self._late_by_id = False
+        """Whether *late* has to be sorted by fire time before it is taken from."""
+        self._squeezed = False
+        """Whether nothing has come since the last squeeze."""
+        self._fresh = _Queue()
+        self._in_flight: dict[int, Pair] = {}
+        self._next_token = 0
+
+    @property
+    def pending(self) -> int:
+        """Runs that are neither sent nor skipped: the term of the accounting identity."""
+        return self._pending
+
+    @property
+    def waiting(self) -> int:
+        """Pairs that can be taken; reoffered ones included."""
+        return sum(len(pairs.ids) for pairs in self._offered) + self._late.count + self._fresh.count
+
+    @property
+    def in_flight(self) -> int:
+        """Pairs that were taken and are not settled."""
+        return len(self._in_flight)
+
+    def oldest_fire_ms(self) -> int | None:
+        """Return the earliest fire time that is not settled, or None; the mark stays before it."""
+        return min(self._fires(), default=None)
+
+    def offer(self, due: DueBatch) -> None:
+        """Take over the runs of ``due``; those of one call are in the order of their fire times."""
+        tag = (_REOFFERED if due.offer is Offer.REOFFERED else 0) | due.step << _STEP_SHIFT
+        self._offered.append(_Pairs(due.ids, due.fire_ms, np.full(len(due), tag, np.int32)))
+        self._squeezed = False
+        if not tag & _REOFFERED:
+            self._pending += len(due)
+
+    def take(self, runs: int) -> dict[int, Pair]:
+        """Hand out up to ``runs`` pairs by token, the oldest first; half of the room is kept for what came since.
+
+        A token is valid until ``confirm``, ``give_back`` or ``skip`` has seen it.
+        """
+        self._sort_in()
+        if self._late_by_id:
+            late = self._late.clear()
+            self._late.append(late.at(np.argsort(late.fire_ms, kind="stable")))
+            self._late_by_id = False
+        runs = max(0, min(runs, self._late.count + self._fresh.count))
+        from_late = min(self._late.count, max((runs + 1) // 2, runs - self._fresh.count))
+        pairs = _joined([*self._late.take(from_late), *self._fresh.take(runs - from_late)])
+        if not self._late.count:
+            self._late_ids = None
+        tokens = range(self._next_token, self._next_token + runs)
+        self._next_token += runs
+        columns = zip(pairs.ids.tolist(), pairs.fire_ms.tolist(), pairs.tag.tolist(), strict=True)
+        taken = dict(zip(tokens, map(Pair._make, columns), strict=True))
+        self._in_flight.update(taken)
+        return taken
+
+    def confirm(self, tokens: Iterable[int]) -> list[Pair]:
+        """Count runs that the broker has taken responsibility for, and return them."""
+        pairs = self._settle(tokens)
+        again = sum(pair.tag & _REOFFERED for pair in pairs)
+        self._ledger.confirm(len(pairs) - again)
+        self._ledger.reoffer(again)
+        self._pending -= len(pairs) - again
+        return pairs
+
+    def skip(self, tokens: Iterable[int], reason: str) -> list[Pair]:
+        """Let taken runs go for ``reason`` (``error``, ``unroutable``, ``removed`` …), and return them."""
+        pairs = self._settle(tokens)
+        self._let_go(sum(not pair.reoffered for pair in pairs), reason)
+        return pairs
+
+    def give_back(self, tokens: Iterable[int]) -> None:
+        """Put runs that were not sent, or perhaps not, at the head of the queue; everything waiting is late now."""
+        pairs = sorted(self._settle(tokens), key=lambda pair: pair.fire_ms)
+        if not pairs:
+            return
+        self._sort_in()
+        for chunk in self._fresh.take(self._fresh.count):
+            self._late.append(chunk)
+        ids, fires_ms, tags = zip(*pairs, strict=True)
+        self._late.prepend(_Pairs(np.array(ids, np.int64), np.array(fires_ms, np.int64), np.array(tags, np.int32)))
+        self._late_ids = None
+        self._squeezed = False
+
+    def squeeze(self) -> int:
+        """While the destination is down: keep the newest run of each job, all of ``misfire=all``, within the limit.
+
+        The others are skipped(backlog). Returns how many went.
+        """
+        if self._squeezed:
+            return 0
+        every = _joined([self._late.clear(), self._fresh.clear(), *self._offered])
+        self._offered = []
+        every = every.at(np.argsort(every.ids, kind="stable"))  # quick: what was squeezed before is already in order
+        stays = np.ones(len(every.ids), np.bool_)
+        stays[:-1] = every.ids[1:] != every.ids[:-1]
+        (older,) = np.nonzero(~stays)
+        if older.size:
+            stays[older] = self._keep_all(every.ids[older])
+        excess = int(np.count_nonzero(stays)) - self._limit
+        if excess > 0:
+            (kept,) = np.nonzero(stays)
+            stays[kept[np.argsort(every.fire_ms[kept], kind="stable")[:excess]]] = False
+        self._let_go(every.at(~stays).accounted(), "backlog")
+        self._late.append(every.at(stays))
+        self._late_by_id = self._squeezed = True
+        self._late_ids = None
+        return int(np.count_nonzero(~stays))
+
+    def drop(self, ids: Int64s, reason: str) -> int:
+        """Let go the waiting runs of ``ids``; what is in flight stays. Returns how many went."""
+        self._sort_in()
+        dropped = 0
+        for queue in (self._late, self._fresh):
+            pairs = queue.clear()
+            gone = np.isin(pairs.ids, ids)
+            self._let_go(pairs.at(gone).accounted(), reason)
+            queue.append(pairs.at(~gone))
+            dropped += int(np.count_nonzero(gone))
+        self._late_ids = None
+        return dropped
+
+    def shutdown(self) -> Leftover:
+        """Skip everything that is left (``shutdown``). The mark has to be read before: these runs are not done."""
+        fires_ms = list(self._fires(newest=True))
+        leftover = Leftover(self.waiting + self.in_flight, self.oldest_fire_ms(), max(fires_ms, default=None))
+        self._let_go(self._pending, "shutdown")
+        self._offered = []
+        self._late, self._fresh = _Queue(), _Queue()
+        self._late_ids, self._late_by_id, self._squeezed = None, False, False
+        self._in_flight.clear()
+        return leftover
+
+    def _settle(self, tokens: Iterable[int]) -> list[Pair]:
+        pairs = []
+        for token in tokens:
+            pair = self._in_flight.pop(token, None)
+            if pair is None:
+                self.strays += 1
+            else:
+                pairs.append(pair)
+        return pairs
+
+    def _let_go(self, runs: int, reason: str) -> None:
+        self._ledger.skip(reason, runs)
+        self._pending -= runs
+
+    def _sort_in(self) -> None:
+        """Queue what was offered since: in order of fire times, behind the late runs of the same jobs."""
+        if self.waiting > self._limit:
+            self.squeeze()
+        if not self._offered:
+            return
+        offered = _joined(self._offered)
+        self._offered = []
+        if np.any(offered.fire_ms[1:] < offered.fire_ms[:-1]):
+            offered = offered.at(np.argsort(offered.fire_ms, kind="stable"))
+        if not self._late.count:
+            self._fresh.append(offered)
+            return
+        if self._late_ids is None:
+            self._late_ids = np.unique(np.concatenate([chunk.ids for chunk in self._late.chunks]))
+        place = np.minimum(np.searchsorted(self._late_ids, offered.ids), len(self._late_ids) - 1)
+        behind = self._late_ids[place] == offered.ids
+        self._late.append(offered.at(behind))
+        self._fresh.append(offered.at(~behind))
+
+    def _fires(self, *, newest: bool = False) -> Iterable[int]:
+        for pairs in (*self._offered, *self._late.chunks, *self._fresh.chunks):
+            if len(pairs.ids):
+                yield int(pairs.fire_ms.max() if newest else pairs.fire_ms.min())
+        for pair in self._in_flight.values():
+            yield pair.fire_ms
