@@ -40,3 +40,7 @@ class CursorLost(SourceError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"the change log cannot be continued from the stored cursor: {reason}")
         self.reason = reason
+
+
+class ClaimStoreDown(WheelbeatError):
+    """The store of the claims did not answer within its time-out, or answered what it must not."""

@@ -1,0 +1,142 @@
+"""Claims: which of the copies of a run may execute. A pure decision.
+
+All copies of a run carry the same task id and fire time; each message carries a nonce of its own. The first copy that
+reaches a worker is elected, and its nonce decides from then on: the elected message keeps Celery's own delivery
+(redelivered, rejected, retried), every other copy is dropped. ``decide`` is the only statement of these rules; a store
+that decides on its server (Redis) is tested against it. It must never judge by ``redelivered`` alone: a message that
+was prefetched and never ran comes back redelivered, too.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from hashlib import blake2b, sha256
+from typing import Any, NamedTuple
+
+KEY_BYTES = 16
+NONCE_BYTES = 8
+EXECUTION_BYTES = 4
+DIGEST_BYTES = 4
+
+
+class State(Enum):
+    """How far the elected message has come."""
+
+    RUNNING = "R"
+    OPEN = "O"
+    """Given back to the broker: the same message may run again, no other may."""
+    DONE = "D"
+
+
+class Verdict(Enum):
+    """What becomes of the message that asked."""
+
+    ELECTED = "elected"
+    """First copy, or the claim had expired."""
+    MINE = "mine"
+    """The claim is this very execution's: the store's first answer was lost."""
+    TAKEN_OVER = "taken_over"
+    """Redelivery of the elected message: its worker died."""
+    REOPENED = "reopened"
+    """The elected message comes back after it was given back to the broker."""
+    HELD = "held"
+    """Redelivery of the elected message while it may still execute: ask for the lease first."""
+    OTHER = "other"
+    """Another copy was elected."""
+    FINISHED = "finished"
+    """The elected message has run to its end and comes back because its acknowledgement was lost."""
+    TWIN = "twin"
+    """The same message a second time, without having been redelivered: published twice by a client library."""
+    UNLIKE = "unlike"
+    """Same id and fire time, but another task or other arguments: not a copy at all."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether the store has written the claim for the one that asked."""
+        return self in (Verdict.ELECTED, Verdict.MINE, Verdict.TAKEN_OVER, Verdict.REOPENED)
+
+    @property
+    def drops(self) -> bool:
+        """Whether the message is to be acknowledged and forgotten."""
+        return self in (Verdict.OTHER, Verdict.FINISHED, Verdict.TWIN)
+
+
+class Claim(NamedTuple):
+    """A claim as a store holds it. The tokens are short prefixes of hashes, in hex."""
+
+    state: State
+    nonce: str
+    execution: str
+    digest: str
+    started_ms: int
+    """Start of the execution by the store's clock."""
+    ended_ms: int = 0
+    """Its end, 0 while it runs."""
+
+
+class Asked(NamedTuple):
+    """What an execution brings along when it asks for a claim."""
+
+    nonce: str
+    execution: str
+    """Unique per execution, so that asking again after a lost answer is harmless."""
+    digest: str
+    redelivered: bool
+    """The broker says so, or cannot say (transports that never flag a redelivery)."""
+    may_take_over: bool = True
+    """False while a lease decides whether the previous execution is still alive."""
+
+
+def decide(held: Claim | None, asked: Asked) -> Verdict:
+    """Say what becomes of ``asked`` given the claim ``held``, None where there is none or it has expired."""
+    if held is None:
+        return Verdict.ELECTED
+    if held.nonce != asked.nonce:
+        return Verdict.OTHER if held.digest == asked.digest else Verdict.UNLIKE
+    if held.execution == asked.execution:
+        return Verdict.MINE
+    if held.state is State.DONE:
+        return Verdict.FINISHED
+    if held.state is State.OPEN:
+        return Verdict.REOPENED
+    if not asked.redelivered:
+        return Verdict.TWIN
+    return Verdict.TAKEN_OVER if asked.may_take_over else Verdict.HELD
+
+
+def claim_key(task_id: str, fire_ms: int, nesting: int, retries: int, apart: str = "") -> str:
+    """Name the claim of one attempt of one run: 32 hex digits.
+
+    A retry and a replaced task are attempts of their own. ``apart`` separates messages that share an id without being
+    copies of each other.
+    """
+    text = f"{task_id}\0{fire_ms}\0{nesting}\0{retries}\0{apart}"
+    return blake2b(text.encode(), digest_size=KEY_BYTES).hexdigest()
+
+
+def content_id(task: str, args: Any, kwargs: Any) -> str:
+    """Name a run by what it does: SHA-256 of task name and arguments, in place of its task id."""
+    return sha256(_text_of(task, args, kwargs)).hexdigest()
+
+
+def digest_of(task: str, args: Any, kwargs: Any) -> str:
+    """Digest of task name and arguments, to tell a copy from another task's message under the same id."""
+    return blake2b(_text_of(task, args, kwargs), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def nonce_token(nonce: str) -> str:
+    """Shorten the nonce of a message to what a claim keeps of it."""
+    return blake2b(nonce.encode(), digest_size=NONCE_BYTES).hexdigest()
+
+
+def _text_of(task: str, args: Any, kwargs: Any) -> bytes:
+    try:
+        return json.dumps([task, args, kwargs], sort_keys=True, default=_stable).encode()
+    except (TypeError, ValueError):  # keys that are no strings, circular arguments: only pickle carries those
+        return f"{task}\0{_stable(args)}\0{_stable(kwargs)}".encode()
+
+
+def _stable(value: object) -> str:
+    # The default repr holds an address: it would make every copy look like another message, and run it.
+    return type(value).__qualname__ if type(value).__repr__ is object.__repr__ else repr(value)

@@ -1,0 +1,70 @@
+"""What one task asks of the worker: ``@app.task(wheelbeat={"overlap": "skip", "outage": "closed"})``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from celery_wheelbeat.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from celery_wheelbeat.settings import Settings
+
+CHOICES = {
+    "outage": ("open", "closed"),
+    "overlap": ("", "allow", "skip", "queue_one"),
+    "stale": ("run", "drop"),
+    "key": ("id", "content"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The choices for one task; anything not chosen comes from the settings."""
+
+    outage: str = "open"
+    """Claim store down: ``open`` = run, perhaps twice; ``closed`` = give back to the broker."""
+    overlap: str = ""
+    """Runs of this task must not overlap, whatever their job; empty = as the message says."""
+    exclusive: bool = False
+    """A redelivery waits until the execution before it is known to be dead."""
+    stale: str = "run"
+    """A run older than its claim is remembered: ``run`` it with a warning, or ``drop`` it."""
+    key: str = "id"
+    """Copies are recognised by task ``id``, or by ``content``: task, arguments and fire time."""
+    lease_s: float = 30.0
+    """A lease is free this long after its worker died."""
+    wait_s: float = 5.0
+    """How often a waiting run looks whether the lease is free."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Policy:
+        """Return the policy of a task that chooses nothing itself."""
+        return cls(outage=settings.dedup_outage, exclusive=settings.dedup_exclusive, key=settings.dedup_key)
+
+    def choose(self, name: str, choices: Mapping[str, Any], *, acks_late: bool) -> Policy:
+        """Return this policy with what task ``name`` chooses; raises ``InvalidSetting`` where it cannot be kept."""
+        known = {item.name for item in fields(self)}
+        for option, value in choices.items():
+            if option not in known:
+                near = get_close_matches(option, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+                raise InvalidSetting(f"task {name}: wheelbeat option {option!r} does not exist; {hint}")
+            if option in CHOICES and value not in CHOICES[option]:
+                expected = ", ".join(repr(choice) for choice in CHOICES[option] if choice)
+                raise InvalidSetting(f"task {name}: wheelbeat option {option} = {value!r}, expected one of {expected}")
+        chosen = replace(self, **choices)
+        if not 0 < chosen.wait_s <= chosen.lease_s:
+            raise InvalidSetting(
+                f"task {name}: wheelbeat options wait_s = {chosen.wait_s!r}, lease_s = {chosen.lease_s!r}, "
+                "expected 0 < wait_s <= lease_s"
+            )
+        if chosen.outage == "closed" and not acks_late:
+            raise InvalidSetting(
+                f"task {name}: outage = 'closed' gives a message back to the broker, which an early acknowledgement "
+                "makes impossible: set acks_late=True on the task, or outage='open'"
+            )
+        return chosen

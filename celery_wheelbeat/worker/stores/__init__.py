@@ -1,0 +1,59 @@
+"""Where claims and leases are kept: one small protocol, one conformance suite, a store per kind of server.
+
+Every method is one round trip where the server can do it in one, safe to repeat after a lost answer, and raises
+``ClaimStoreDown`` where the server does not answer within its time-out. Connections are opened on first use, after a
+fork, never shared between processes. Time is the server's clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict
+    from celery_wheelbeat.worker.overlap import Lease
+
+
+class ClaimStore(Protocol):
+    """Keeps claims by key (32 hex digits)."""
+
+    def claim(self, key: str, asked: Asked, ttl_s: int) -> Verdict:
+        """Decide as ``claims.decide`` does, and write the claim where the verdict runs, all in one atomic step."""
+
+    def mark(self, key: str, execution: str, state: State) -> bool:
+        """Set the state of the claim where ``execution`` still holds it; returns whether it does."""
+
+    def post(self, key: str, execution: str, state: State) -> None:
+        """Set the state like ``mark``, without waiting for the answer where the server's protocol allows that."""
+
+    def read(self, key: str) -> Claim | None:
+        """Return the claim, for the run history and for people; not used to decide."""
+
+    def prepare(self) -> None:
+        """Create what is missing (tables), and prove that the store answers and may be written."""
+
+    def purge(self, limit: int) -> int:
+        """Remove up to ``limit`` expired claims without blocking claims; returns how many there were."""
+
+
+class LeaseStore(Protocol):
+    """Keeps leases by name."""
+
+    def acquire(self, name: str, owner: str, lease_s: float) -> Lease:
+        """Take the lease for ``owner`` where it is free or already its own."""
+
+    def renew(self, name: str, owner: str, lease_s: float) -> bool:
+        """Prolong the lease where ``owner`` still holds it; returns whether it does."""
+
+    def release(self, name: str, owner: str) -> None:
+        """Give the lease back where ``owner`` still holds it."""
+
+
+class Store(ClaimStore, LeaseStore, Protocol):
+    """Both, on one server."""
+
+    def close(self) -> None:
+        """Close the free connections of this process."""
+
+    best_effort: str
+    """Why claims may be forgotten before their time; empty for a store that keeps them."""

@@ -1,0 +1,68 @@
+"""Which store an app's claims go to: ``wheelbeat_dedup_url``, else what its results are kept in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_wheelbeat.worker.stores.drivers import sql_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_wheelbeat.worker.stores import Store
+
+REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+socket", "socket")
+
+
+class Choice(NamedTuple):
+    """Where the claims of an app go."""
+
+    store: Store | None
+    """None where nothing was found that can elect one of several copies."""
+    where: str
+    """In words, without passwords."""
+
+
+_registered: dict[str, Callable[[], Store]] = {}
+
+
+def register(backend: str, factory: Callable[[], Store]) -> None:
+    """Let ``factory()`` open the store of apps whose ``result_backend`` is named ``backend`` (``django-db``)."""
+    _registered[backend] = factory
+
+
+def open_store(url: str) -> Store:
+    """Open the store at ``url``; raises ``InvalidSetting`` for a scheme that cannot keep claims. No I/O."""
+    scheme = url.partition("://")[0]
+    if scheme in REDIS_SCHEMES:
+        from celery_wheelbeat.worker.stores.redis import RedisStore  # noqa: PLC0415 - an optional extra
+
+        return RedisStore.from_url(url.replace("redis+socket://", "unix://").replace("socket://", "unix://"))
+    return sql_store(url)
+
+
+def choose_store(app: Any, dedup_url: str | None) -> Choice:
+    """Choose by ``dedup_url``, else by the result backend of ``app``; opens no connection."""
+    if dedup_url:
+        return Choice(open_store(dedup_url), f"wheelbeat_dedup_url ({_scheme(dedup_url)})")
+    url = str(app.conf.result_backend or "disabled")
+    scheme = _scheme(url)
+    where = f"result_backend ({scheme})"
+    if scheme in _registered:
+        return Choice(_registered[scheme](), where)
+    if scheme in ("redis", "rediss", "sentinel", "redis+socket", "socket"):
+        from celery_wheelbeat.worker.stores.redis import RedisStore  # noqa: PLC0415 - an optional extra
+
+        # Celery's backend has read every option already: TLS, sentinels, credentials
+        return Choice(RedisStore(app.backend.client.connection_pool), where)
+    if scheme.startswith("db+") and _is_sql(scheme):
+        return Choice(sql_store(url.removeprefix("db+")), where)
+    return Choice(None, where)
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].partition(":")[0]
+
+
+def _is_sql(scheme: str) -> bool:
+    return scheme.removeprefix("db+").partition("+")[0] in ("postgresql", "postgres", "sqlite", "mysql", "mariadb")

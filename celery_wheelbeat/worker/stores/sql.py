@@ -1,0 +1,230 @@
+"""Claims and leases in two tables of a SQL database: PostgreSQL, SQLite, MariaDB.
+
+The first copy of a run is one INSERT. Only a second message on the same key reads the claim, decides in Python and
+writes by compare-and-set on (state, execution): no statement waits for another, so no transaction is ever open. All
+instants are the server's clock in ms.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_wheelbeat.errors import ClaimStoreDown
+from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
+from celery_wheelbeat.worker.overlap import Lease
+from celery_wheelbeat.worker.stores.connections import Connections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROUNDS = 10
+"""How often a claim is decided anew because the row changed in between; each round someone else got on."""
+FENCE_REMEMBERED_MS = 86_400_000
+
+CREATE_CLAIMS = """
+CREATE TABLE IF NOT EXISTS wheelbeat_claim (
+  id VARCHAR(32) NOT NULL PRIMARY KEY, state VARCHAR(1) NOT NULL, nonce VARCHAR(16) NOT NULL,
+  execution VARCHAR(8) NOT NULL, digest VARCHAR(8) NOT NULL,
+  started_ms BIGINT NOT NULL, ended_ms BIGINT NOT NULL, expires_ms BIGINT NOT NULL)"""
+CREATE_LEASES = """
+CREATE TABLE IF NOT EXISTS wheelbeat_lease (
+  id VARCHAR(32) NOT NULL PRIMARY KEY, owner VARCHAR(80) NOT NULL, fence BIGINT NOT NULL, until_ms BIGINT NOT NULL)"""
+
+INSERT = """
+INTO wheelbeat_claim (id, state, nonce, execution, digest, started_ms, ended_ms, expires_ms)
+VALUES (%s, 'R', %s, %s, %s, {now}, 0, {now} + %s)"""
+SELECT = """
+SELECT state, nonce, execution, digest, started_ms, ended_ms, expires_ms <= {now} FROM wheelbeat_claim WHERE id = %s"""
+REPLACE = """
+UPDATE wheelbeat_claim SET state = 'R', nonce = %s, execution = %s, digest = %s,
+  started_ms = {now}, ended_ms = 0, expires_ms = {now} + %s
+WHERE id = %s AND state = %s AND execution = %s"""
+MARK = """
+UPDATE wheelbeat_claim SET state = %s, ended_ms = {now} WHERE id = %s AND execution = %s"""
+# fence first: MariaDB assigns from left to right and would otherwise see the new owner
+ACQUIRE = """
+UPDATE wheelbeat_lease SET
+  fence = CASE WHEN owner = %s AND until_ms > {now} THEN fence WHEN fence >= {now} THEN fence + 1 ELSE {now} END,
+  owner = %s, until_ms = {now} + %s
+WHERE id = %s AND (owner = %s OR until_ms <= {now})"""
+INSERT_LEASE = """
+INTO wheelbeat_lease (id, owner, fence, until_ms) VALUES (%s, %s, {now}, {now} + %s)"""
+HOLDER = "SELECT owner, fence FROM wheelbeat_lease WHERE id = %s"
+RENEW = "UPDATE wheelbeat_lease SET until_ms = {now} + %s WHERE id = %s AND owner = %s"
+RELEASE = "UPDATE wheelbeat_lease SET owner = '', until_ms = 0 WHERE id = %s AND owner = %s"
+PURGE_LEASES = "DELETE FROM wheelbeat_lease WHERE until_ms < {now} - %s"
+
+
+class Dialect(NamedTuple):
+    """What differs between the databases."""
+
+    now: str
+    """The server's clock in ms since the Unix epoch, as an expression."""
+    insert: tuple[str, str]
+    """What stands before and after INTO … VALUES … so that an existing row is no error and no row is written."""
+    purge: str
+    """Delete up to ``%s`` expired claims without waiting for a lock and without locking what is not expired."""
+    index: str
+    placeholder: str = "%s"
+
+    def write(self, statement: str) -> str:
+        """Fill the server's clock and the driver's placeholders into ``statement``."""
+        return statement.replace("{now}", self.now).replace("%s", self.placeholder).strip()
+
+
+POSTGRES = Dialect(
+    now="(extract(epoch from clock_timestamp()) * 1000)::bigint",
+    insert=("INSERT", " ON CONFLICT DO NOTHING"),
+    purge="DELETE FROM wheelbeat_claim WHERE id IN (SELECT id FROM wheelbeat_claim WHERE expires_ms <= {now} "
+    "ORDER BY expires_ms LIMIT %s FOR UPDATE SKIP LOCKED)",
+    index="CREATE INDEX IF NOT EXISTS wheelbeat_claim_expires ON wheelbeat_claim (expires_ms)",
+)
+SQLITE = Dialect(
+    now="CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+    insert=("INSERT OR IGNORE", ""),
+    purge="DELETE FROM wheelbeat_claim WHERE id IN (SELECT id FROM wheelbeat_claim WHERE expires_ms <= {now} "
+    "ORDER BY expires_ms LIMIT %s)",
+    index="CREATE INDEX IF NOT EXISTS wheelbeat_claim_expires ON wheelbeat_claim (expires_ms)",
+    placeholder="?",
+)
+MARIADB = Dialect(
+    now="FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)",
+    insert=("INSERT IGNORE", ""),
+    purge="DELETE FROM wheelbeat_claim WHERE expires_ms <= {now} ORDER BY expires_ms LIMIT %s",
+    index="CREATE INDEX IF NOT EXISTS wheelbeat_claim_expires ON wheelbeat_claim (expires_ms)",
+)
+
+
+class SqlStore:
+    """Claims and leases over DB-API connections in autocommit.
+
+    ``connect()`` opens one; ``errors`` are the driver's. A claim that is decided takes one statement for the first
+    copy, two for a copy, three for a redelivery.
+    """
+
+    best_effort = ""
+
+    def __init__(
+        self, where: str, dialect: Dialect, connect: Callable[[], Any], errors: tuple[type[Exception], ...]
+    ) -> None:
+        self._where = where
+        self._dialect = dialect
+        self._connections: Connections[Any] = Connections(where, connect, lambda c: c.close(), errors)
+        self._errors = errors
+        write, (before, after) = dialect.write, dialect.insert
+        self._insert, self._select, self._replace = write(before + INSERT + after), write(SELECT), write(REPLACE)
+        self._mark, self._acquire = write(MARK), write(ACQUIRE)
+        self._insert_lease, self._holder = write(before + INSERT_LEASE + after), write(HOLDER)
+        self._renew, self._release = write(RENEW), write(RELEASE)
+        self._purge, self._purge_leases = write(dialect.purge), write(PURGE_LEASES)
+
+    def claim(self, key: str, asked: Asked, ttl_s: int) -> Verdict:
+        """See ``ClaimStore``."""
+        mine = (asked.nonce, asked.execution, asked.digest)
+        with self._cursor() as cursor:
+            for _ in range(ROUNDS):
+                cursor.execute(self._insert, (key, *mine, ttl_s * 1000))
+                if cursor.rowcount == 1:
+                    return Verdict.ELECTED
+                cursor.execute(self._select, (key,))
+                row = cursor.fetchone()
+                if row is None:
+                    continue  # purged in between
+                verdict = decide(None if row[6] else _claim_of(row), asked)
+                if verdict is Verdict.MINE or not verdict.runs:
+                    return verdict
+                cursor.execute(self._replace, (*mine, ttl_s * 1000, key, row[0], row[2]))
+                if cursor.rowcount == 1:
+                    return verdict
+        raise ClaimStoreDown(f"the claim store {self._where} changed claim {key} {ROUNDS} times while it was decided")
+
+    def mark(self, key: str, execution: str, state: State) -> bool:
+        """See ``ClaimStore``."""
+        return self._execute(self._mark, state.value, key, execution) == 1
+
+    def post(self, key: str, execution: str, state: State) -> None:
+        """See ``ClaimStore``: waits for the answer, as the drivers do."""
+        self.mark(key, execution, state)
+
+    def read(self, key: str) -> Claim | None:
+        """See ``ClaimStore``."""
+        with self._cursor() as cursor:
+            cursor.execute(self._select, (key,))
+            row = cursor.fetchone()
+        return None if row is None or row[6] else _claim_of(row)
+
+    def prepare(self) -> None:
+        """See ``ClaimStore``: tables that a migration has made already are left alone."""
+        try:
+            with self._cursor() as cursor:
+                cursor.execute("SELECT 1 FROM wheelbeat_claim, wheelbeat_lease WHERE 1 = 0")
+                return
+        except ClaimStoreDown:
+            pass  # no tables, or no server: what follows tells
+        for statement in (CREATE_CLAIMS, CREATE_LEASES, self._dialect.index):
+            self._create(statement)
+
+    def purge(self, limit: int) -> int:
+        """See ``ClaimStore``."""
+        gone = self._execute(self._purge, limit)
+        if gone < limit:
+            self._execute(self._purge_leases, FENCE_REMEMBERED_MS)
+        return gone
+
+    def acquire(self, name: str, owner: str, lease_s: float) -> Lease:
+        """See ``LeaseStore``."""
+        key, lease_ms = _lease_id(name), round(lease_s * 1000)
+        with self._cursor() as cursor:
+            cursor.execute(self._acquire, (owner, owner, lease_ms, key, owner))
+            if cursor.rowcount != 1:
+                cursor.execute(self._insert_lease, (key, owner, lease_ms))
+            cursor.execute(self._holder, (key,))
+            row = cursor.fetchone()
+        return Lease(row is not None and row[0] == owner, row[1] if row else 0)
+
+    def renew(self, name: str, owner: str, lease_s: float) -> bool:
+        """See ``LeaseStore``."""
+        return self._execute(self._renew, round(lease_s * 1000), _lease_id(name), owner) == 1
+
+    def release(self, name: str, owner: str) -> None:
+        """See ``LeaseStore``."""
+        self._execute(self._release, _lease_id(name), owner)
+
+    def close(self) -> None:
+        """Close the free connections of this process."""
+        self._connections.close()
+
+    def _execute(self, statement: str, *values: object) -> int:
+        with self._cursor() as cursor:
+            cursor.execute(statement, values)
+            count: int = cursor.rowcount
+            return count
+
+    def _create(self, statement: str) -> None:
+        for last in (False, True):
+            try:
+                self._execute(statement)
+            except ClaimStoreDown:
+                if last:  # two workers that start together collide once on PostgreSQL, in spite of IF NOT EXISTS
+                    raise
+            else:
+                return
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        with self._connections.borrow() as connection:
+            cursor = connection.cursor()
+            try:
+                yield cursor
+            finally:
+                cursor.close()
+
+
+def _claim_of(row: tuple[Any, ...]) -> Claim:
+    return Claim(State(row[0]), row[1], row[2], row[3], int(row[4]), int(row[5]))
+
+
+def _lease_id(name: str) -> str:
+    return blake2b(name.encode(), digest_size=16).hexdigest()

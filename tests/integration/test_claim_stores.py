@@ -1,0 +1,338 @@
+"""One conformance suite for every claim store: whatever keeps the claims decides as ``claims.decide`` does."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import psycopg
+import pytest
+import redis
+from services import PrivatePostgres, PrivateRedis, wait_until
+
+from celery_wheelbeat.errors import ClaimStoreDown
+from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
+from celery_wheelbeat.worker.stores.choice import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery_wheelbeat.worker.stores import Store
+
+KINDS = [
+    pytest.param("redis", marks=pytest.mark.redis),
+    pytest.param("postgresql", marks=pytest.mark.postgres),
+    "sqlite",
+    pytest.param("mariadb", marks=pytest.mark.mysql),
+]
+NONCES = ["aa" * 8, "bb" * 8]
+EXECUTIONS = ["11" * 4, "22" * 4, "33" * 4]
+DIGESTS = ["d0" * 4, "d1" * 4]
+
+
+class Opened(NamedTuple):
+    """A prepared store and where it is."""
+
+    store: Store
+    url: str
+
+
+@pytest.fixture(params=KINDS)
+def opened(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Opened]:
+    """Every kind of store in turn."""
+    match request.param:
+        case "sqlite":
+            url = f"sqlite:///{tmp_path}/claims.sqlite3"
+        case "mariadb":
+            url = request.getfixturevalue("mysql_url")
+        case kind:
+            url = request.getfixturevalue({"redis": "redis_url", "postgresql": "postgres_url"}[kind])
+    store = open_store(url)
+    store.prepare()
+    yield Opened(store, url)
+    store.close()
+
+
+@pytest.fixture
+def store(opened: Opened) -> Store:
+    """Every kind of store in turn, prepared."""
+    return opened.store
+
+
+def new_key() -> str:
+    """Name a claim that nobody has asked for."""
+    return uuid4().hex
+
+
+def asked(
+    nonce: str = NONCES[0],
+    execution: str = EXECUTIONS[0],
+    digest: str = DIGESTS[0],
+    *,
+    redelivered: bool = False,
+    may_take_over: bool = True,
+) -> Asked:
+    """Build what an execution asks."""
+    return Asked(nonce, execution, digest, redelivered, may_take_over)
+
+
+def test_every_cell_of_the_state_table(store: Store) -> None:
+    second_questions = [
+        asked(nonce, execution, digest, redelivered=redelivered, may_take_over=may)
+        for nonce, execution, digest, redelivered, may in product(
+            NONCES, EXECUTIONS[:2], DIGESTS, (False, True), (False, True)
+        )
+    ]
+    for state, question in product(State, second_questions):
+        key = new_key()
+        assert store.claim(key, asked(), 60) is Verdict.ELECTED
+        assert store.mark(key, EXECUTIONS[0], state)
+        held = store.read(key)
+        assert held is not None
+        assert held[:4] == (state, NONCES[0], EXECUTIONS[0], DIGESTS[0])
+
+        verdict = store.claim(key, question, 60)
+
+        assert verdict is decide(held, question), (state, question)
+        after = store.read(key)
+        assert after is not None
+        if verdict.runs and verdict is not Verdict.MINE:
+            assert after[:4] == (State.RUNNING, *question[:3])
+        else:
+            assert after == held
+
+
+def test_random_histories_agree_with_the_pure_decision(store: Store) -> None:
+    rng = random.Random(5)
+    keys = [new_key() for _ in range(4)]
+    model: dict[str, Claim] = {}
+    for _ in range(400):
+        key = rng.choice(keys)
+        if rng.random() < 0.3:
+            execution, state = rng.choice(EXECUTIONS), rng.choice(list(State))
+            held = model.get(key)
+            holds = held is not None and held.execution == execution
+            assert store.mark(key, execution, state) is holds
+            if holds:
+                model[key] = held._replace(state=state)
+            continue
+        question = asked(
+            rng.choice(NONCES),
+            rng.choice(EXECUTIONS),
+            rng.choice(DIGESTS),
+            redelivered=rng.random() < 0.5,
+            may_take_over=rng.random() < 0.5,
+        )
+        expected = decide(model.get(key), question)
+        assert store.claim(key, question, 60) is expected
+        if expected.runs and expected is not Verdict.MINE:
+            model[key] = Claim(State.RUNNING, *question[:3], started_ms=0)
+    for key, held in model.items():
+        stored = store.read(key)
+        assert stored is not None
+        assert stored[:4] == held[:4]
+
+
+def test_of_many_at_once_one_is_elected(store: Store) -> None:
+    def ask(key: str) -> Verdict:
+        return store.claim(key, asked(uuid4().hex[:16], uuid4().hex[:8]), 60)
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(10):
+            verdicts = list(pool.map(ask, [new_key()] * 8))
+            assert sorted(verdict.value for verdict in verdicts) == ["elected"] + ["other"] * 7
+
+
+def test_a_takeover_is_won_by_one(store: Store) -> None:
+    key = new_key()
+    store.claim(key, asked(), 60)
+
+    def ask(_: int) -> Verdict:
+        return store.claim(key, asked(execution=uuid4().hex[:8], redelivered=True), 60)
+
+    with ThreadPoolExecutor(4) as pool:
+        verdicts = list(pool.map(ask, range(4)))
+    # each redelivery takes over from the one before: the last writer holds the claim, and only that one can mark it
+    assert set(verdicts) == {Verdict.TAKEN_OVER}
+    held = store.read(key)
+    assert held is not None
+    assert store.mark(key, held.execution, State.DONE)
+
+
+def test_an_expired_claim_counts_as_none(store: Store) -> None:
+    key = new_key()
+    assert store.claim(key, asked(), 1) is Verdict.ELECTED
+    wait_until(lambda: store.read(key) is None, "expiry of the claim", timeout_s=10)
+    assert store.claim(key, asked(NONCES[1], EXECUTIONS[1]), 60) is Verdict.ELECTED
+    assert not store.mark(key, EXECUTIONS[0], State.DONE)
+
+
+def test_start_and_end_are_kept_by_the_clock_of_the_server(store: Store) -> None:
+    before_ms = time.time() * 1000
+    key = new_key()
+    store.claim(key, asked(), 60)
+    running = store.read(key)
+    assert running is not None
+    assert abs(running.started_ms - before_ms) < 5_000
+    assert running.ended_ms == 0
+    store.mark(key, EXECUTIONS[0], State.DONE)
+    ended = store.read(key)
+    assert ended is not None
+    assert ended.started_ms == running.started_ms
+    assert ended.started_ms <= ended.ended_ms < ended.started_ms + 5_000
+
+
+def test_a_posted_mark_arrives_and_disturbs_no_later_answer(store: Store) -> None:
+    keys = [new_key() for _ in range(5)]
+    for key in keys:
+        assert store.claim(key, asked(), 60) is Verdict.ELECTED
+        store.post(key, EXECUTIONS[0], State.DONE)
+        store.post(new_key(), EXECUTIONS[0], State.DONE)
+    for key in keys:
+        assert store.claim(key, asked(execution=EXECUTIONS[1], redelivered=True), 60) is Verdict.FINISHED
+
+
+def test_purge_removes_what_has_expired_and_nothing_else(opened: Opened) -> None:
+    store = opened.store
+    if opened.url.startswith("redis"):
+        assert store.purge(100) == 0
+        return
+    alive, gone = new_key(), [new_key() for _ in range(5)]
+    store.claim(alive, asked(), 60)
+    for key in gone:
+        store.claim(key, asked(), 1)
+    wait_until(lambda: all(store.read(key) is None for key in gone), "expiry of the claims", timeout_s=10)
+    counts = [store.purge(2) for _ in range(20)]
+    assert max(counts) == 2
+    assert sum(counts) >= len(gone)
+    assert counts[-1] == 0
+    assert store.read(alive) is not None
+
+
+@pytest.mark.postgres
+def test_purge_and_claims_do_not_wait_for_each_other(postgres_url: str) -> None:
+    store = open_store(postgres_url)
+    store.prepare()
+    held = new_key()
+    store.claim(held, asked(), 1)
+    wait_until(lambda: store.read(held) is None, "expiry of the claim", timeout_s=10)
+    with psycopg.connect(postgres_url) as blocker:
+        blocker.execute("SELECT 1 FROM wheelbeat_claim WHERE id = %s FOR UPDATE", (held,))
+        store.purge(1_000)  # a statement that waited would end in the store's own statement time-out
+        assert blocker.execute("SELECT count(*) FROM wheelbeat_claim WHERE id = %s", (held,)).fetchone() == (1,)
+        assert store.claim(new_key(), asked(), 60) is Verdict.ELECTED
+    store.purge(1_000)
+    with psycopg.connect(postgres_url) as looker:
+        assert looker.execute("SELECT count(*) FROM wheelbeat_claim WHERE id = %s", (held,)).fetchone() == (0,)
+    store.close()
+
+
+def test_a_lease_has_one_owner_and_a_growing_fence(store: Store) -> None:
+    name = f"job:{uuid4()}"
+    first = store.acquire(name, "one", 60)
+    assert first.granted
+    assert not store.acquire(name, "two", 60).granted
+    assert store.acquire(name, "one", 60) == first
+    store.release(name, "two")
+    assert not store.acquire(name, "two", 60).granted
+    store.release(name, "one")
+    second = store.acquire(name, "two", 60)
+    assert second.granted
+    assert second.fence > first.fence
+    assert not store.renew(name, "one", 60)
+
+
+def test_a_lease_that_is_not_renewed_is_free(store: Store) -> None:
+    name = f"job:{uuid4()}"
+    first = store.acquire(name, "one", 0.3)
+    assert first.granted
+    assert store.renew(name, "one", 0.3)
+    wait_until(lambda: store.acquire(name, "two", 60).granted, "end of the lease", timeout_s=10)
+    assert not store.renew(name, "one", 60)
+    assert store.acquire(name, "two", 60).fence > first.fence
+
+
+def test_of_many_at_once_one_gets_the_lease(store: Store) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            name = f"job:{uuid4()}"
+            answers = list(pool.map(lambda owner: store.acquire(name, str(owner), 60), range(8)))  # noqa: B023
+            assert sum(answer.granted for answer in answers) == 1
+
+
+def test_a_forked_process_opens_connections_of_its_own(store: Store) -> None:
+    key = new_key()
+    store.claim(key, asked(), 60)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writer, store.claim(key, asked(NONCES[1], EXECUTIONS[1]), 60).value.encode())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(writer)
+    assert os.read(reader, 100) == b"other"
+    os.close(reader)
+    assert store.mark(key, EXECUTIONS[0], State.DONE)
+
+
+def test_prepare_may_be_repeated(store: Store) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: store.prepare(), range(4)))
+
+
+@pytest.mark.parametrize(
+    "server",
+    [pytest.param(PrivateRedis, marks=pytest.mark.redis), pytest.param(PrivatePostgres, marks=pytest.mark.postgres)],
+)
+def test_a_server_that_stops_is_reported_and_found_again(server: Callable[[], Any]) -> None:
+    with server() as private:
+        store = open_store(private.url)
+        store.prepare()
+        key = new_key()
+        assert store.claim(key, asked(), 60) is Verdict.ELECTED
+        private.stop()
+        with pytest.raises(ClaimStoreDown, match="does not answer"):
+            store.claim(new_key(), asked(), 60)
+        private.start()
+        store.prepare()
+        assert store.claim(new_key(), asked(), 60) is Verdict.ELECTED
+        store.close()
+
+
+@pytest.mark.redis
+def test_a_redis_that_hangs_costs_a_bounded_wait_and_one_that_forgot_its_scripts_none() -> None:
+    with PrivateRedis() as private:
+        store = open_store(private.url)
+        assert store.claim(new_key(), asked(), 60) is Verdict.ELECTED  # no script was loaded before
+        private.pause()
+        with pytest.raises(ClaimStoreDown):
+            store.claim(new_key(), asked(), 60)
+        private.resume()
+        with redis.Redis.from_url(private.url) as client:
+            client.script_flush()
+        assert store.claim(new_key(), asked(), 60) is Verdict.ELECTED
+        store.close()
+
+
+@pytest.mark.redis
+def test_a_claim_takes_at_most_150_bytes_of_redis() -> None:
+    count = 16_384  # a power of two: the hash tables are as full as they get before they grow
+    with PrivateRedis() as private, redis.Redis.from_url(private.url) as client:
+        store = open_store(private.url)
+        store.prepare()
+        store.claim(new_key(), asked(), 60)
+        before = client.info("memory")["used_memory_dataset"]
+        for _ in range(count):
+            key, execution = new_key(), uuid4().hex[:8]
+            store.claim(key, asked(execution=execution), 60)
+            store.mark(key, execution, State.DONE)
+        after = client.info("memory")["used_memory_dataset"]
+        store.close()
+    assert (after - before) / count <= 150
