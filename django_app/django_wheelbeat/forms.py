@@ -9,19 +9,15 @@ from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.utils.translation import gettext_lazy as _
 
+from celery_wheelbeat.checks import SOLAR_EVENTS
 from django_wheelbeat.actors import REASON_LENGTH
 from django_wheelbeat.fields import EXPIRES_NEXT, CodeTextarea, DatalistInput, DurationField, ExpiresField, TagsField
 from django_wheelbeat.known_tasks import offered_tasks
 from django_wheelbeat.models import Monitor
+from django_wheelbeat.preview import SCHEDULE_FIELDS
 
 if TYPE_CHECKING:
     from django.http import QueryDict
-
-SCHEDULE_FIELDS = (
-    "interval_ms", "cron", "timezone", "day_rule", "once_at", "solar_event", "solar_latitude", "solar_longitude",
-    "jitter_s", "start_at", "end_at", "incident_interval_ms", "incident_until",
-)  # fmt: skip
-"""What decides when a monitor fires; the preview needs no other field."""
 
 ROUTING_FIELDS = ("queue", "exchange", "routing_key", "priority", "expires_s", "headers", "options")
 
@@ -41,6 +37,11 @@ class MonitorForm(forms.ModelForm):
         required=False,
         label=_("expires"),
         help_text=_("Seconds, a span such as 5m, or “next”: a message is dropped once the following run is due."),
+    )
+    solar_event = forms.ChoiceField(
+        required=False,
+        label=_("solar event"),
+        choices=[("", "–"), *((event, event.replace("_", " ")) for event in SOLAR_EVENTS)],
     )
     tags = TagsField(required=False, max_length=255, label=_("tags"), help_text=_("Separated by commas."))
     change_reason = forms.CharField(
@@ -67,6 +68,7 @@ class MonitorForm(forms.ModelForm):
             "headers": CodeTextarea(rows=2),
             "options": CodeTextarea(rows=2),
         }
+        labels: ClassVar = {"jitter_s": _("jitter (seconds)"), "one_off": _("one-off"), "cron": _("cron expression")}
         help_texts: ClassVar = {
             "task": _("Name of a registered Celery task."),
             "args": _("JSON list."),

@@ -24,10 +24,10 @@ from django_wheelbeat.actors import acting
 from django_wheelbeat.badges import countdown, state_badges
 from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.change_list import MonitorChangeList
-from django_wheelbeat.forms import ROUTING_FIELDS, SCHEDULE_FIELDS, MonitorForm, PreviewForm
+from django_wheelbeat.forms import ROUTING_FIELDS, MonitorForm, PreviewForm
 from django_wheelbeat.instants import in_zone, now_ms
 from django_wheelbeat.paginator import EstimatingPaginator
-from django_wheelbeat.preview import next_fire_ms, preview_of
+from django_wheelbeat.preview import SCHEDULE_FIELDS, next_fire_ms, preview_of
 from django_wheelbeat.rows import row_of
 from django_wheelbeat.validation import refusal_of
 from django_wheelbeat.words import schedule_in_words

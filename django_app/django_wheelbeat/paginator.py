@@ -42,7 +42,7 @@ class EstimatingPaginator(Paginator):
     def count(self) -> int:
         """Return rows to page through."""
         queryset: Any = self.object_list
-        counted = queryset.order_by()[: COUNTED_MAX + 1].count()
+        counted = queryset.order_by().values("pk")[: COUNTED_MAX + 1].count()
         if counted <= COUNTED_MAX:
             return int(counted)
         if queryset.query.where:

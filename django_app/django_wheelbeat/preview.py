@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils.translation import gettext as _
 
-from celery_wheelbeat.checks import check, cron_of
+from celery_wheelbeat.checks import check, cron_of, kinds_of
 from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.durations import format_duration
 from celery_wheelbeat.errors import InvalidSchedule
@@ -34,6 +34,15 @@ if TYPE_CHECKING:
     from celery_wheelbeat.settings import Settings
 
 FIRES = 10
+
+SCHEDULE_FIELDS = (
+    "interval_ms", "cron", "timezone", "day_rule", "once_at", "solar_event", "solar_latitude", "solar_longitude",
+    "jitter_s", "start_at", "end_at", "incident_interval_ms", "incident_until",
+)  # fmt: skip
+"""What decides when a monitor fires; the preview needs no other field."""
+
+_ASKED_FOR_ANYWAY = ("name", "task")
+"""Empty in a form that nobody has filled in yet; the form itself says so when it is sent."""
 
 
 class Fire(NamedTuple):
@@ -62,8 +71,14 @@ class Preview(NamedTuple):
 
 def preview_of(row: MonitorRow, now_ms: int) -> Preview:
     """Compute what ``row`` will do after ``now_ms``, whether or not it is enabled."""
+    if not kinds_of(row):
+        return Preview("", row.timezone, [], [_("Give a schedule to see its next runs.")], [])
     settings = beat_settings()
-    problems = [f"{problem.field}: {problem.reason}" for problem in check(row, limits=Limits.of(settings))]
+    problems = [
+        f"{problem.field.removesuffix('_ms').replace('_', ' ')}: {problem.reason}"
+        for problem in check(row, limits=Limits.of(settings))
+        if problem.field not in _ASKED_FOR_ANYWAY
+    ]
     times: list[int] = []
     if not problems:
         try:
