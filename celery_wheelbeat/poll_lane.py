@@ -1,0 +1,144 @@
+"""Poll lane: the few jobs whose fire times the wheel cannot hold, asked one by one beside it.
+
+Intervals that are not a multiple of the tick (the same grid, so no drift and the same ids), solar events, custom
+Celery schedules. A schedule here is foreign code: it may raise, lie or be slow, and only its own job may feel it.
+Whatever it answers, a run is never early and the fire times of one job increase strictly.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from celery_wheelbeat.jobs import NEVER_MS, Asked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_wheelbeat.fires import Schedule
+    from celery_wheelbeat.jobs import Polled
+
+BUDGET_S: Final = 0.002
+"""Time of one ``advance``; the jobs that are left come first in the next one."""
+STEPS: Final = 10_000
+"""Questions of one ``advance``."""
+RETRY_MS: Final = 60_000
+"""A job whose schedule raised is asked again after this long."""
+IDLE_MS: Final = 1_000
+"""A schedule that wants to be asked again at once, though nothing was due, waits this long."""
+
+
+class GridSchedule:
+    """A schedule of ours that the wheel cannot hold: replays every fire time after ``after_ms``, in order."""
+
+    def __init__(self, schedule: Schedule, after_ms: int) -> None:
+        self._schedule = schedule
+        self._after_ms = after_ms
+
+    def ask(self, now_ms: int) -> Asked:
+        """Return the earliest fire time ≤ ``now_ms`` that was not returned yet, and the one after it."""
+        fire_ms = self._schedule.next_fire(self._after_ms)
+        if fire_ms is None or fire_ms > now_ms:
+            return Asked(None, NEVER_MS if fire_ms is None else fire_ms)
+        self._after_ms = fire_ms
+        following_ms = self._schedule.next_fire(fire_ms)
+        return Asked(fire_ms, NEVER_MS if following_ms is None else following_ms)
+
+
+class LaneFailure(NamedTuple):
+    """A schedule that raised."""
+
+    job_id: int
+    error: Exception
+
+
+@dataclass(slots=True)
+class LaneTurn:
+    """What one ``advance`` found."""
+
+    due: list[tuple[int, int]] = field(default_factory=list)
+    """(job id, fire time in ms), in the order in which the jobs were asked."""
+    failures: list[LaneFailure] = field(default_factory=list)
+    behind: bool = False
+    """The budget ended before every job was asked: a shorter ``wheelbeat_tick`` keeps grids in the wheel."""
+
+
+@dataclass(slots=True)
+class _Member:
+    schedule: Polled
+    version: int
+    fired_ms: int
+
+
+class PollLane:
+    """The polled jobs, by the instant at which each is to be asked. Owned by the scheduling thread."""
+
+    def __init__(self, monotonic_s: Callable[[], float], *, budget_s: float = BUDGET_S, steps: int = STEPS) -> None:
+        """``monotonic_s`` measures the budget; the lane knows no other clock."""
+        self._monotonic_s = monotonic_s
+        self._budget_s = budget_s
+        self._steps = steps
+        self._members: dict[int, _Member] = {}
+        self._heap: list[tuple[int, int, int]] = []
+        self._version = 0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, job_id: int) -> bool:
+        return job_id in self._members
+
+    def put(self, job_id: int, schedule: Polled, *, ask_ms: int) -> None:
+        """Add a job, or replace its schedule; it is asked at ``ask_ms`` for the first time."""
+        self._version += 1
+        self._members[job_id] = _Member(schedule, self._version, -NEVER_MS)
+        self._push(ask_ms, job_id, self._version)
+
+    def remove(self, job_id: int) -> bool:
+        """Forget a job; says whether it was there."""
+        return self._members.pop(job_id, None) is not None
+
+    def next_ask_ms(self) -> int:
+        """Return the instant at which a job is to be asked next, NEVER_MS if none; the mark stays before it."""
+        while self._heap and not self._is_current(*self._heap[0][1:]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else NEVER_MS
+
+    def advance(self, now_ms: int) -> LaneTurn:
+        """Ask every job whose instant has come, the longest waiting first, within the budget."""
+        turn = LaneTurn()
+        end_s = self._monotonic_s() + self._budget_s
+        for _step in range(self._steps):
+            if self.next_ask_ms() > now_ms:
+                return turn
+            ask_ms, job_id, version = heapq.heappop(self._heap)
+            self._push(self._ask(turn, job_id, ask_ms, now_ms), job_id, version)
+            if self._monotonic_s() >= end_s:
+                break
+        turn.behind = self.next_ask_ms() <= now_ms
+        return turn
+
+    def _ask(self, turn: LaneTurn, job_id: int, ask_ms: int, now_ms: int) -> int:
+        """Ask one job; returns when to ask it again."""
+        member = self._members[job_id]
+        try:
+            fire_ms, again_ms = member.schedule.ask(now_ms)
+            again_ms = int(again_ms)
+            fire_ms = None if fire_ms is None else int(fire_ms)
+        except Exception as error:  # foreign code: whatever it raises is its own job's affair
+            turn.failures.append(LaneFailure(job_id, error))
+            return now_ms + RETRY_MS
+        if fire_ms is not None and member.fired_ms < fire_ms <= now_ms:
+            member.fired_ms = fire_ms
+            turn.due.append((job_id, fire_ms))
+            return again_ms if again_ms > ask_ms else now_ms + IDLE_MS
+        return again_ms if again_ms > now_ms else now_ms + IDLE_MS
+
+    def _push(self, ask_ms: int, job_id: int, version: int) -> None:
+        if ask_ms < NEVER_MS:
+            heapq.heappush(self._heap, (ask_ms, job_id, version))
+
+    def _is_current(self, job_id: int, version: int) -> bool:
+        member = self._members.get(job_id)
+        return member is not None and member.version == version
