@@ -6,7 +6,7 @@ Values only. Whoever builds one of these gives it away: no array is written to a
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum, IntEnum, IntFlag
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -179,6 +179,27 @@ class DefinitionBatch:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def take(self, positions: NDArray[np.integer]) -> DefinitionBatch:
+        """Return the definitions at ``positions`` (ascending) as a batch of their own."""
+        texts = {
+            "payload": _pieces(self.payload, self.lengths, positions),
+            "names": _pieces(self.names, self.name_lengths, positions),
+        }
+        columns = {
+            item.name: getattr(self, item.name)[positions]
+            for item in fields(self)
+            if item.name not in ("payload", "names", "polled")
+        }
+        return DefinitionBatch(**columns, **texts, polled=self.polled)
+
+
+def _pieces(text: bytes, lengths: NDArray[np.integer], positions: NDArray[np.integer]) -> bytes:
+    ends = np.cumsum(lengths, dtype=np.int64)
+    starts = ends - lengths
+    return b"".join(
+        text[start:end] for start, end in zip(starts[positions].tolist(), ends[positions].tolist(), strict=True)
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeBatch:
@@ -207,11 +228,13 @@ class DueBatch:
 
     shard: int
     rows: UInt32s
-    """Rows in the shard's table; only valid until the next ``apply``."""
+    """Rows in the shard's table; only valid until the next ``apply`` or ``sweep``."""
     ids: Int64s
     fire_ms: Int64s
     route_index: UInt32s
     offer: Offer = Offer.DUE
+    step: int = 0
+    """> 0: the clock was stepped back for the n-th time and these fire times are re-lived; ids end in ``~n``."""
 
     def __len__(self) -> int:
         return len(self.ids)

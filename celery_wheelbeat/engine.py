@@ -1,0 +1,352 @@
+"""The engine: which runs are due. Single-threaded owner of all shards; no I/O and no clock, ``now_ms`` is an argument.
+
+Definitions go in (``load``, ``apply``), due runs come out (``advance``), and every fire time that passes is written
+into the ledger as expected, or as skipped with its reason. Invariant: once ``advance`` has caught up, every enabled
+job is armed for its first fire time after the cursor tick. The engine must never arm relative to ``now``: between the
+cursor and now lie slots that are still to be emptied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.jobs import NEVER_MS, DueBatch, Kind, Offer
+from celery_wheelbeat.misfire import Gap, MisfireRule, settle
+from celery_wheelbeat.schedule_columns import ScheduleColumns, fires_between, next_fires, spans
+from celery_wheelbeat.shard import Ticks
+from celery_wheelbeat.shards import JobView, Shards, ids_of
+from celery_wheelbeat.table import ENABLED, IN_LANE, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.cron import CronTable
+    from celery_wheelbeat.jobs import ChangeBatch, DefinitionBatch, Int64s, RouteTable
+    from celery_wheelbeat.ledger import Ledger
+    from celery_wheelbeat.schedules import Bounded
+    from celery_wheelbeat.shard import Shard
+
+NO_MARK_MS = NEVER_MS
+"""Mark of a destination at its first start: nothing was missed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Numbers that the engine needs; times in ms. Defaults are those of ``Settings``."""
+
+    shards: int = 256
+    tick_ms: int = 1_000
+    stall_limit_ms: int = 300_000
+    backlog_max: int = 1_000_000
+    """A gap that holds more runs than this is treated by misfire policy instead of being replayed."""
+    misfire_gap_ms: int = 900_000
+    lookback_ms: int = 5_000
+    starting_deadline_ms: int | None = None
+    """``beat_cron_starting_deadline``: how old a cron's newest missed run may be under ``latest``."""
+    max_jobs: int = 50_000_000
+    window_ms: int = 3_600_000
+    """Length of a far window: a multiple of the tick."""
+    runs_per_advance: int = 2_000_000
+    """``advance`` returns after the tick in which it has collected this many runs."""
+
+
+class ApplyReport(NamedTuple):
+    """What a batch of changes did."""
+
+    inserted: int
+    updated: int
+    deleted: int
+    refused_ids: Sequence[int]
+    """New jobs beyond ``max_jobs``."""
+
+
+class EngineStats(NamedTuple):
+    """Counts for status and metrics."""
+
+    jobs: int
+    armed: int
+    cursor_ms: int
+    refused: int
+    """Jobs turned away because of ``max_jobs``, since the start."""
+    step_number: int
+    payload_bytes: int
+
+
+class Engine:
+    """See the module. ``crons`` and ``ledger`` are shared with whoever compiles definitions and settles runs."""
+
+    def __init__(self, config: EngineConfig, crons: CronTable, ledger: Ledger) -> None:
+        self.config = config
+        self.crons = crons
+        self.ledger = ledger
+        self.cursor = 0
+        """The last tick that was processed."""
+        self.step_number = 0
+        self._ticks = Ticks(config.tick_ms, config.window_ms // config.tick_ms)
+        self.shards = Shards(config.shards, 0, self._ticks)
+        self._relived_until_ms = 0
+        self._replay_until = 0
+        self._owed: list[tuple[Int64s, Int64s]] = []
+        self._refused = 0
+        self._rule = MisfireRule(config.misfire_gap_ms, config.starting_deadline_ms, config.backlog_max)
+
+    def start(self, now_ms: int, *, step_number: int = 0, relived_until_ms: int = 0) -> None:
+        """Set the cursor to the last tick at or before ``now_ms``; nothing is armed yet.
+
+        ``step_number`` and ``relived_until_ms``: how often the clock was stepped back so far, and up to where fire
+        times are being re-lived, as a former process left them.
+        """
+        self.cursor = self._replay_until = now_ms // self.config.tick_ms
+        self.step_number = step_number
+        self._relived_until_ms = relived_until_ms
+        self.shards = Shards(self.config.shards, self.cursor, self._ticks)
+
+    @property
+    def cursor_ms(self) -> int:
+        """End of the last processed tick: every fire time up to here was handed out or accounted for."""
+        return self.cursor * self.config.tick_ms
+
+    @property
+    def relived_until_ms(self) -> int:
+        """Fire times up to here were already handed out before the clock was stepped back."""
+        return self._relived_until_ms
+
+    def load(self, batch: DefinitionBatch, marks: Mapping[str, int | None], routes: RouteTable) -> list[DueBatch]:
+        """Add jobs of a snapshot, and treat what each missed between its destination's mark and the cursor.
+
+        No mark = first start of that destination: nothing was missed. Returns the runs to offer. Ascending ids from
+        call to call are the fast path.
+        """
+        batch = self._within_limit(batch)
+        self._insert(batch)
+        mark_ms = _marks_of(batch, marks, routes)
+        positions = np.flatnonzero((mark_ms < self.cursor_ms) & ((batch.flags & ENABLED) > 0))
+        if not len(positions):
+            return []
+        ids, flags, mark_ms = batch.ids[positions], batch.flags[positions], mark_ms[positions]
+        schedules = ScheduleColumns.of(batch).take(positions)
+        begin = np.maximum(mark_ms, batch.effective_from_ms[positions] - 1)
+        end = np.full(len(ids), self.cursor_ms)
+        certain_from = np.minimum(mark_ms + self.config.lookback_ms, end)
+        again, fires = fires_between(schedules, begin, certain_from, self.crons)
+        due = self.shards.batches(ids[again], fires, Offer.REOFFERED)
+        return due + self._settle(ids, Gap(schedules, flags, np.maximum(begin, certain_from), end), "restart")
+
+    def apply(self, changes: ChangeBatch) -> ApplyReport:
+        """Bring the jobs to the state in ``changes``, armed strictly after the cursor tick. Idempotent.
+
+        A ``Once`` whose instant passed while its definition was on its way here is handed out by the next ``advance``.
+        """
+        deleted = self._remove(changes.deleted_ids)
+        accepted = self._within_limit(changes.upserts)
+        refused = np.setdiff1d(changes.upserts.ids, accepted.ids).tolist()
+        self._owe_late_once(accepted)
+        updated = self._insert(accepted)
+        return ApplyReport(len(accepted) - updated, updated, deleted, refused)
+
+    def advance(self, now_ms: int, *, cause: str = "stall") -> list[DueBatch]:
+        """Empty every slot up to ``now_ms``, in order; returns the due runs.
+
+        Returns early after ``runs_per_advance`` runs: ask ``caught_up``. A gap beyond ``stall_limit_ms``, or with more
+        than ``backlog_max`` runs, is not replayed but treated by misfire policy; what is skipped is counted for
+        ``cause`` (``stall``, or ``clock`` where the clock was stepped forward).
+        """
+        due = self._take_owed()
+        target = now_ms // self.config.tick_ms
+        if target <= self.cursor:
+            return due
+        if self.cursor >= self._replay_until:
+            if not self._replayable(target):
+                return due + self._skip_to(target, cause)
+            self._replay_until = target
+        runs = 0
+        while self.cursor < self._replay_until and runs < self.config.runs_per_advance:
+            found = self._empty_slot(self.cursor + 1)
+            runs += sum(map(len, found))
+            due += found
+        return due
+
+    def caught_up(self, now_ms: int) -> bool:
+        """Say whether every slot up to ``now_ms`` is emptied."""
+        return self.cursor >= now_ms // self.config.tick_ms
+
+    def step_back(self, now_ms: int, step_number: int) -> None:
+        """Follow a clock that was stepped back to ``now_ms``; ``step_number`` counts such steps for ever.
+
+        Interval jobs go on at once and re-live fire times (``DueBatch.step``); cron and once jobs wait until time
+        has passed what was already handed out.
+        """
+        self._relived_until_ms = max(self._relived_until_ms, self.cursor_ms)
+        self.step_number = step_number
+        self.cursor = self._replay_until = now_ms // self.config.tick_ms
+        for shard in self.shards:
+            rows = _in_wheel(shard)
+            shard.table.columns.next_fire[rows] = self._arming(shard.table.schedules(rows))
+            shard.rebuild(self.cursor)
+
+    def lookup(self, ids: Sequence[int] | Int64s) -> list[JobView | None]:
+        """Return each job as it is defined now; None where it is gone or switched off."""
+        return self.shards.views(ids_of(ids))
+
+    def schedule_of(self, job_id: int) -> Bounded | None:
+        """Return the schedule of a job, also of one that is switched off; None where there is no such job."""
+        return self.shards.schedule_of(job_id, self.crons)
+
+    def next_fire(self, job_id: int, after_ms: int) -> int | None:
+        """Return a job's first fire time strictly after ``after_ms``, whether or not it is switched on."""
+        schedule = self.schedule_of(job_id)
+        return None if schedule is None else schedule.next_fire(after_ms)
+
+    def finish(self, ids: Sequence[int] | Int64s) -> None:
+        """Switch off one-off jobs that are done."""
+        done = np.unique(ids_of(ids))
+        for shard, positions in self.shards.partition(done):
+            shard.disable(done[positions])
+
+    def recount(self, shard: int, from_ms: int, to_ms: int) -> int:
+        """Count in closed form the fire times in (``from_ms``, ``to_ms``] of a shard's jobs as defined now."""
+        rows = _in_wheel(self.shards[shard])
+        schedules = self.shards[shard].table.schedules(rows)
+        span = spans(schedules, np.full(len(rows), from_ms), np.full(len(rows), to_ms), self.crons)
+        return int(span.count.sum())
+
+    def stats(self) -> EngineStats:
+        """Return counts for status and metrics."""
+        return EngineStats(
+            jobs=len(self),
+            armed=sum(len(shard.armed()) for shard in self.shards),
+            cursor_ms=self.cursor_ms,
+            refused=self._refused,
+            step_number=self.step_number,
+            payload_bytes=self.shards.payloads.resident_bytes,
+        )
+
+    def __len__(self) -> int:
+        return sum(len(shard.table) for shard in self.shards)
+
+    def _insert(self, batch: DefinitionBatch) -> int:
+        """Write definitions and arm them; returns how many replaced one of the same id."""
+        if not len(batch):
+            return 0
+        payloads = self.shards.payloads
+        refs = payloads.add(batch.payload, batch.lengths, batch.names, batch.name_lengths)
+        rows, rare = encode(batch, self.config.tick_ms, refs)
+        armed = np.flatnonzero((rows.flags & (ENABLED | IN_LANE)) == ENABLED)
+        rows.next_fire[armed] = self._arming(ScheduleColumns.of(batch).take(armed))
+        updated = 0
+        for shard, positions in self.shards.partition(batch.ids):
+            replaced = shard.upsert(rows.take(positions), rare)
+            payloads.release(replaced.ref)
+            updated += len(replaced.ids)
+            self._keep_sorted(shard)
+        return updated
+
+    def _remove(self, ids: Int64s) -> int:
+        removed = 0
+        for shard, positions in self.shards.partition(ids):
+            gone = shard.remove(ids[positions])
+            self.shards.payloads.release(gone.ref)
+            removed += len(gone.ids)
+            self._keep_sorted(shard)
+        return removed
+
+    def _keep_sorted(self, shard: Shard) -> None:
+        if shard.table.crowded():
+            shard.renumber(self.cursor)
+
+    def _arming(self, schedules: ScheduleColumns) -> Int64s:
+        """Return the fire times to arm for; only intervals ever go through the same time twice."""
+        after = np.where(schedules.interval_ms > 0, self.cursor_ms, max(self.cursor_ms, self._relived_until_ms))
+        return next_fires(schedules, after, self.crons)
+
+    def _within_limit(self, batch: DefinitionBatch) -> DefinitionBatch:
+        room = self.config.max_jobs - len(self)
+        if len(batch) <= room:
+            return batch
+        known = self.shards.known(batch.ids)
+        kept = np.flatnonzero(known | (np.cumsum(~known) <= room))
+        self._refused += len(batch) - len(kept)
+        return batch.take(kept)
+
+    def _owe_late_once(self, batch: DefinitionBatch) -> None:
+        at_ms = batch.anchor_ms + batch.offset_ms
+        late = (batch.kind == Kind.ONCE) & ((batch.flags & ENABLED) > 0) & (at_ms <= self.cursor_ms)
+        late &= (at_ms >= np.maximum(batch.effective_from_ms, batch.start_ms)) & (at_ms < batch.end_ms)
+        owed = [
+            position
+            for position in np.flatnonzero(late).tolist()
+            if self.shards.once_of(int(batch.ids[position])) != at_ms[position]
+        ]
+        if owed:
+            self._owed.append((batch.ids[owed], at_ms[owed]))
+
+    def _take_owed(self) -> list[DueBatch]:
+        owed, self._owed = self._owed, []
+        due = [batch for ids, fires in owed for batch in self.shards.batches(ids, fires, Offer.MISFIRE)]
+        self._expect(due)
+        return due
+
+    def _expect(self, due: Iterable[DueBatch]) -> None:
+        self.ledger.expect(sum(map(len, due)))
+
+    def _empty_slot(self, tick: int) -> list[DueBatch]:
+        step = self.step_number if tick * self.config.tick_ms <= self._relived_until_ms else 0
+        due = []
+        for shard in self.shards:
+            rows, fires = shard.pop(tick, self.crons)
+            if len(rows):
+                columns = shard.table.columns
+                due.append(DueBatch(shard.number, rows, columns.ids[rows], fires, columns.route[rows], Offer.DUE, step))
+        self.cursor = tick
+        self._expect(due)
+        return due
+
+    def _replayable(self, target: int) -> bool:
+        gap = target - self.cursor
+        if gap * self.config.tick_ms > self.config.stall_limit_ms:
+            return False
+        if gap * len(self) <= self.config.backlog_max:
+            return True  # a job of the wheel fires at most once in a tick
+        to_ms = target * self.config.tick_ms
+        runs = sum(self.recount(shard.number, self.cursor_ms, to_ms) for shard in self.shards)
+        return runs <= self.config.backlog_max
+
+    def _skip_to(self, target: int, cause: str) -> list[DueBatch]:
+        """Move the cursor to ``target`` without emptying slots; what was in them goes by misfire policy."""
+        until_ms = target * self.config.tick_ms
+        due: list[DueBatch] = []
+        for shard in self.shards:
+            rows = shard.overdue(until_ms)
+            if not len(rows):
+                shard.rebuild(target)
+                continue
+            found = shard.table.rows.take(rows)
+            schedules = shard.table.schedules(rows)
+            end = np.full(len(rows), until_ms)
+            due += self._settle(found.ids, Gap(schedules, found.flags, found.next_fire - 1, end), cause)
+            shard.table.columns.next_fire[rows] = next_fires(schedules, end, self.crons)
+            shard.rebuild(target)
+        self.cursor = self._replay_until = target
+        return due
+
+    def _settle(self, ids: Int64s, gap: Gap, reason: str) -> list[DueBatch]:
+        missed = settle(gap, self._rule, self.crons)
+        self.ledger.expect(missed.expected)
+        self.ledger.skip(reason, missed.skipped)
+        return self.shards.batches(ids[missed.positions], missed.fire_ms, Offer.MISFIRE)
+
+
+def _in_wheel(shard: Shard) -> NDArray[np.intp]:
+    return np.flatnonzero((shard.table.rows.flags & (ENABLED | IN_LANE)) == ENABLED)
+
+
+def _marks_of(batch: DefinitionBatch, marks: Mapping[str, int | None], routes: RouteTable) -> Int64s:
+    """Return the mark of each job's destination, ``NO_MARK_MS`` where there is none."""
+    indexes, inverse = np.unique(batch.route_index, return_inverse=True)
+    mark_of = [marks.get(routes[index].destination) for index in indexes.tolist()]
+    return np.array([NO_MARK_MS if mark is None else mark for mark in mark_of], np.int64)[inverse]

@@ -1,0 +1,240 @@
+"""Payloads and names of all jobs, as bytes in immutable pages.
+
+A job holds one uint32 *ref*: page number and position in the page. A page never changes once it is full, so a slice
+of it can be handed out without a copy being guarded. Released bytes stay where they are until more than half of a
+page is dead; then its owners move what is alive (``thin`` → ``move``), and an empty page is dropped.
+"""
+
+from __future__ import annotations
+
+import zlib
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.errors import WheelbeatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.jobs import UInt32s
+
+PAGE_BITS = 12
+PAGE_ROWS = 1 << PAGE_BITS
+PAGE_BYTES = 1 << 26
+"""A page is full at this many bytes, however few its rows; keeps every end within uint32."""
+PAGES_MAX = 1 << (32 - PAGE_BITS)
+
+
+class Text(NamedTuple):
+    """What a ref stands for."""
+
+    name: bytes
+    payload: bytes
+
+
+class Page(NamedTuple):
+    """Up to ``PAGE_ROWS`` texts. ``*_ends[i]`` is where text ``i`` ends and text ``i + 1`` begins."""
+
+    payloads: bytes
+    payload_ends: UInt32s
+    names: bytes
+    name_ends: UInt32s
+    checksum: int
+
+    @classmethod
+    def of(cls, payloads: bytes, lengths: NDArray[np.integer], names: bytes, name_lengths: NDArray[np.integer]) -> Page:
+        """Build a page and its checksum from texts that lie one after the other."""
+        payload_ends = np.cumsum(lengths, dtype=np.uint32)
+        name_ends = np.cumsum(name_lengths, dtype=np.uint32)
+        return cls(payloads, payload_ends, names, name_ends, _checksum(payloads, payload_ends, names, name_ends))
+
+    def text(self, position: int) -> Text:
+        """Return the text at ``position``."""
+        payload_start = self.payload_ends[position - 1] if position else 0
+        name_start = self.name_ends[position - 1] if position else 0
+        return Text(
+            self.names[name_start : self.name_ends[position]],
+            self.payloads[payload_start : self.payload_ends[position]],
+        )
+
+    def intact(self) -> bool:
+        """Say whether the page still is what it was when it was built."""
+        return self.checksum == _checksum(self.payloads, self.payload_ends, self.names, self.name_ends)
+
+
+class Payloads:
+    """Owner of all pages. Not thread-safe; belongs to the engine."""
+
+    def __init__(self) -> None:
+        self._pages: list[Page | None] = [None]
+        self._rows = [0]
+        self._live = [0]
+        self._free: list[int] = []
+        self._open = 0
+        self._open_texts: list[Text] = []
+        self._open_bytes = 0
+        self._thin: set[int] = set()
+
+    def add(
+        self, payloads: bytes, lengths: NDArray[np.integer], names: bytes, name_lengths: NDArray[np.integer]
+    ) -> UInt32s:
+        """Take over ``n`` texts that lie one after the other; returns their refs.
+
+        Whole pages are sliced off as they are; only the rest goes through the open page, text by text. Raises
+        ``WheelbeatError`` where the lengths do not add up to the bytes.
+        """
+        payload_ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+        name_ends = np.concatenate(([0], np.cumsum(name_lengths, dtype=np.int64)))
+        if payload_ends[-1] != len(payloads) or name_ends[-1] != len(names):
+            raise WheelbeatError(
+                f"a batch of {len(lengths)} jobs has {len(payloads)} payload bytes and {len(names)} name bytes, its"
+                f" lengths say {payload_ends[-1]} and {name_ends[-1]}"
+            )
+        refs = np.empty(len(lengths), np.uint32)
+        start = 0
+        while len(lengths) - start >= PAGE_ROWS and (
+            payload_ends[start + PAGE_ROWS] - payload_ends[start] + name_ends[start + PAGE_ROWS] <= PAGE_BYTES
+        ):
+            stop = start + PAGE_ROWS
+            number = self._new_page()
+            self._fill(
+                number,
+                Page.of(
+                    payloads[payload_ends[start] : payload_ends[stop]],
+                    lengths[start:stop],
+                    names[name_ends[start] : name_ends[stop]],
+                    name_lengths[start:stop],
+                ),
+            )
+            self._live[number] = PAGE_ROWS
+            refs[start:stop] = (number << PAGE_BITS) + np.arange(PAGE_ROWS, dtype=np.uint32)
+            start = stop
+        texts = (
+            Text(names[name_from:name_to], payloads[from_:to])
+            for (from_, to), (name_from, name_to) in zip(
+                pairwise(payload_ends[start:].tolist()), pairwise(name_ends[start:].tolist()), strict=True
+            )
+        )
+        refs[start:] = self._add_texts(texts)
+        return refs
+
+    def read(self, refs: UInt32s) -> list[Text]:
+        """Return the texts of ``refs``, in their order."""
+        texts = []
+        for ref in refs.tolist():
+            page = self._pages[ref >> PAGE_BITS]
+            position = ref & (PAGE_ROWS - 1)
+            texts.append(self._open_texts[position] if page is None else page.text(position))
+        return texts
+
+    def release(self, refs: UInt32s) -> None:
+        """Give up ``refs``: nobody reads them any more."""
+        numbers, counts = np.unique(refs >> PAGE_BITS, return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            self._live[number] -= count
+            if number != self._open:
+                self._judge(number)
+
+    def thin(self, refs: UInt32s) -> NDArray[np.bool_]:
+        """Say which of ``refs`` lie in a page that is more than half dead and should move."""
+        if not self._thin:
+            return np.zeros(len(refs), np.bool_)
+        numbers = np.fromiter(self._thin, np.uint32, len(self._thin))
+        return np.isin(refs >> PAGE_BITS, numbers)
+
+    def move(self, refs: UInt32s) -> UInt32s:
+        """Copy the texts of ``refs`` into the open page and release the old place; returns the new refs."""
+        moved = self._add_texts(self.read(refs))
+        self.release(refs)
+        return moved
+
+    def valid(self, refs: UInt32s) -> NDArray[np.bool_]:
+        """Say which of ``refs`` point to a text at all."""
+        rows = np.array(self._rows, np.int64)
+        rows[self._open] = len(self._open_texts)
+        numbers = refs >> PAGE_BITS
+        known = numbers < len(rows)
+        return known & ((refs & (PAGE_ROWS - 1)) < rows[np.where(known, numbers, 0)])
+
+    def damaged(self, numbers: Iterable[int]) -> list[int]:
+        """Check the pages ``numbers``; returns those whose bytes are not what they were."""
+        pages = ((number, self._pages[number]) for number in numbers)
+        return [number for number, page in pages if page is not None and not page.intact()]
+
+    @property
+    def page_count(self) -> int:
+        """Length of the page list, empty places included."""
+        return len(self._pages)
+
+    @property
+    def live_count(self) -> int:
+        """Texts in use."""
+        return sum(self._live)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes held by pages, dead ones included."""
+        full = sum(len(page.payloads) + len(page.names) + 8 * len(page.name_ends) for page in self._pages if page)
+        return full + self._open_bytes
+
+    def _add_texts(self, texts: Iterable[Text]) -> UInt32s:
+        refs: list[int] = []
+        for text in texts:
+            refs.append((self._open << PAGE_BITS) | len(self._open_texts))
+            self._open_texts.append(text)
+            self._open_bytes += len(text.payload) + len(text.name)
+            self._live[self._open] += 1
+            if len(self._open_texts) == PAGE_ROWS or self._open_bytes >= PAGE_BYTES:
+                self._close_open_page()
+        return np.array(refs, np.uint32)
+
+    def _close_open_page(self) -> None:
+        full, self._open = self._open, self._new_page()
+        self._fill(full, _joined(self._open_texts))
+        self._open_texts = []
+        self._open_bytes = 0
+        self._judge(full)
+
+    def _new_page(self) -> int:
+        if self._free:
+            return self._free.pop()
+        if len(self._pages) == PAGES_MAX:
+            raise WheelbeatError(f"payloads: all {PAGES_MAX} pages are in use; lower wheelbeat_max_jobs")
+        self._pages.append(None)
+        self._rows.append(0)
+        self._live.append(0)
+        return len(self._pages) - 1
+
+    def _fill(self, number: int, page: Page) -> None:
+        self._pages[number] = page
+        self._rows[number] = len(page.payload_ends)
+
+    def _judge(self, number: int) -> None:
+        live = self._live[number]
+        if live == 0:
+            self._thin.discard(number)
+            self._pages[number] = None
+            self._rows[number] = 0
+            self._free.append(number)
+        elif 2 * live < self._rows[number]:
+            self._thin.add(number)
+
+
+def _joined(texts: Sequence[Text]) -> Page:
+    return Page.of(
+        b"".join(text.payload for text in texts),
+        np.fromiter((len(text.payload) for text in texts), np.uint32, len(texts)),
+        b"".join(text.name for text in texts),
+        np.fromiter((len(text.name) for text in texts), np.uint32, len(texts)),
+    )
+
+
+def _checksum(payloads: bytes, payload_ends: UInt32s, names: bytes, name_ends: UInt32s) -> int:
+    crc = zlib.crc32(payloads)
+    for part in (payload_ends.view(np.uint8), names, name_ends.view(np.uint8)):
+        crc = zlib.crc32(part, crc)
+    return crc

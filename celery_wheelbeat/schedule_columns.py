@@ -1,0 +1,225 @@
+"""The schedules of many jobs as columns: the same arithmetic as ``schedules``, for whole shards at once.
+
+Every answer is closed form or shared by the jobs of a cron group; nothing here walks a job's fire times one by one,
+except ``fires_between``, which is asked to list them. Pure: knows neither rows nor the wheel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.jobs import NEVER_MS, Kind
+from celery_wheelbeat.schedules import count_grid_fires, last_grid_fire, next_grid_fire
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.cron import CronTable
+    from celery_wheelbeat.jobs import DefinitionBatch, Int64s
+
+NOT_CRON = -1
+NO_OFFSET: Int64s = np.zeros((), np.int64)
+
+
+class Span(NamedTuple):
+    """The fire times of ``n`` jobs in a stretch of time: how many, and the newest (meaningless where none)."""
+
+    count: Int64s
+    newest_ms: Int64s
+
+
+class ScheduleColumns(NamedTuple):
+    """Schedules of ``n`` jobs. A job that is neither interval nor cron fires once, at ``phase_ms`` (NEVER_MS = not)."""
+
+    interval_ms: Int64s
+    """Interval of interval jobs, else 0."""
+    phase_ms: Int64s
+    """Interval jobs: an instant of the grid (anchor + offset). Once: the instant."""
+    cron_index: NDArray[np.int32]
+    """Index into the ``CronTable``, else ``NOT_CRON``."""
+    offset_ms: Int64s
+    """Added to the fire times of the cron; part of the phase of an incident."""
+    start_ms: Int64s
+    end_ms: Int64s
+    incident_interval_ms: Int64s
+    incident_until_ms: Int64s
+
+    @classmethod
+    def of(cls, batch: DefinitionBatch) -> ScheduleColumns:
+        """Read the schedules of compiled definitions; polled jobs never fire here."""
+        phase_ms = batch.anchor_ms + batch.offset_ms
+        return cls(
+            np.where(batch.kind == Kind.INTERVAL, batch.interval_ms, 0),
+            np.where(batch.kind == Kind.POLLED, NEVER_MS, phase_ms),
+            np.where(batch.kind == Kind.CRON, batch.cron_index, NOT_CRON).astype(np.int32),
+            batch.offset_ms,
+            batch.start_ms,
+            batch.end_ms,
+            batch.incident_interval_ms,
+            batch.incident_until_ms,
+        )
+
+    def take(self, positions: NDArray[np.integer] | NDArray[np.bool_]) -> ScheduleColumns:
+        """Return the schedules at ``positions``."""
+        return ScheduleColumns(*(column[positions] for column in self))
+
+    def endless(self) -> ScheduleColumns:
+        """Return the same schedules without their end."""
+        return self._replace(end_ms=np.full(len(self.end_ms), NEVER_MS))
+
+
+def next_fires(schedules: ScheduleColumns, after_ms: Int64s, crons: CronTable) -> Int64s:
+    """Return each job's first fire time strictly after its ``after_ms``; NEVER_MS where none comes."""
+    after_ms = np.maximum(after_ms, schedules.start_ms - 1)
+    incident = np.flatnonzero(schedules.incident_interval_ms)
+    fires = _next_base_fires(schedules, after_ms, crons)
+    if len(incident):
+        within = schedules.take(incident)
+        in_incident = _next_incident_fires(within, after_ms[incident])
+        fires[incident] = np.where(in_incident <= within.incident_until_ms, in_incident, fires[incident])
+    fires[fires >= schedules.end_ms] = NEVER_MS
+    return fires
+
+
+def spans(schedules: ScheduleColumns, after_ms: Int64s, until_ms: Int64s, crons: CronTable) -> Span:
+    """Count each job's fire times in (``after_ms``, ``until_ms``] and find the newest."""
+    low = np.maximum(after_ms, schedules.start_ms - 1)
+    high = np.minimum(until_ms, schedules.end_ms - 1)
+    incident = np.flatnonzero(schedules.incident_interval_ms)
+    if not len(incident):
+        return _base_spans(schedules, low, high, crons)
+    within = schedules.take(incident)
+    fast = _grid_span(
+        low[incident],
+        np.minimum(high[incident], within.incident_until_ms),
+        within.incident_interval_ms,
+        _incident_phase(within),
+    )
+    low[incident] = np.maximum(low[incident], _last_incident_fire(within))
+    base = _base_spans(schedules, low, high, crons)
+    base.newest_ms[incident] = np.where(base.count[incident] > 0, base.newest_ms[incident], fast.newest_ms)
+    base.count[incident] += fast.count
+    return base
+
+
+def fires_between(
+    schedules: ScheduleColumns, after_ms: Int64s, until_ms: Int64s, crons: CronTable
+) -> tuple[Int64s, Int64s]:
+    """List all fire times in (``after_ms``, ``until_ms``]: position of the job and fire time, by fire time.
+
+    As many steps as the busiest job has fire times: the caller bounds the stretch.
+    """
+    positions = np.arange(len(after_ms))
+    found: list[tuple[Int64s, Int64s]] = []
+    while len(positions):
+        fires = next_fires(schedules, after_ms, crons)
+        left = fires <= until_ms
+        positions, after_ms, until_ms = positions[left], fires[left], until_ms[left]
+        schedules = schedules.take(left)
+        found.append((positions, after_ms))
+    if not found:
+        return positions, after_ms
+    all_positions = np.concatenate([part for part, _ in found])
+    all_fires = np.concatenate([part for _, part in found])
+    order = np.argsort(all_fires, kind="stable")
+    return all_positions[order], all_fires[order]
+
+
+def _incident_phase(schedules: ScheduleColumns) -> Int64s:
+    """An incident is phased like the base: from the same anchor and offset."""
+    return np.where(schedules.interval_ms > 0, schedules.phase_ms, schedules.offset_ms)
+
+
+def _next_incident_fires(schedules: ScheduleColumns, after_ms: Int64s) -> Int64s:
+    return next_grid_fire(after_ms, schedules.incident_interval_ms, _incident_phase(schedules), NO_OFFSET)
+
+
+def _last_incident_fire(schedules: ScheduleColumns) -> Int64s:
+    until_ms = schedules.incident_until_ms
+    return last_grid_fire(until_ms, schedules.incident_interval_ms, _incident_phase(schedules), NO_OFFSET)
+
+
+def _next_base_fires(schedules: ScheduleColumns, after_ms: Int64s, crons: CronTable) -> Int64s:
+    fires = np.where(schedules.phase_ms > after_ms, schedules.phase_ms, NEVER_MS)
+    interval = schedules.interval_ms > 0
+    if interval.all():
+        return next_grid_fire(after_ms, schedules.interval_ms, schedules.phase_ms, NO_OFFSET)
+    if interval.any():
+        fires[interval] = next_grid_fire(
+            after_ms[interval], schedules.interval_ms[interval], schedules.phase_ms[interval], NO_OFFSET
+        )
+    cron = np.flatnonzero(schedules.cron_index != NOT_CRON)
+    if len(cron):
+        fires[cron] = _next_cron_fires(schedules.cron_index[cron], schedules.offset_ms[cron], after_ms[cron], crons)
+    return fires
+
+
+def _next_cron_fires(indexes: NDArray[np.int32], offset_ms: Int64s, after_ms: Int64s, crons: CronTable) -> Int64s:
+    """Ask each cron group once for all of its jobs that lie between the same two fire times."""
+    after_ms = after_ms - offset_ms
+    order = np.lexsort((after_ms, indexes))
+    indexes, after_ms = indexes[order], after_ms[order]
+    group_ends = np.append(np.flatnonzero(indexes[1:] != indexes[:-1]) + 1, len(indexes))
+    sorted_fires = np.empty(len(order), np.int64)
+    position = 0
+    for group_end in group_ends.tolist():
+        index = int(indexes[position])
+        while position < group_end:
+            fire_ms = crons.next_fire(index, int(after_ms[position]))
+            if fire_ms is None:
+                sorted_fires[position:group_end] = NEVER_MS
+                position = group_end
+                continue
+            shared = int(np.searchsorted(after_ms[position:group_end], fire_ms))
+            sorted_fires[position : position + shared] = fire_ms
+            position += shared
+    fires = np.empty(len(order), np.int64)
+    fires[order] = sorted_fires
+    return np.where(fires == NEVER_MS, NEVER_MS, fires + offset_ms)
+
+
+def _base_spans(schedules: ScheduleColumns, low: Int64s, high: Int64s, crons: CronTable) -> Span:
+    once = (schedules.phase_ms > low) & (schedules.phase_ms <= high)
+    count = once.astype(np.int64)
+    newest = schedules.phase_ms.copy()
+    interval = np.flatnonzero(schedules.interval_ms)
+    if len(interval):
+        span = _grid_span(low[interval], high[interval], schedules.interval_ms[interval], schedules.phase_ms[interval])
+        count[interval], newest[interval] = span
+    cron = np.flatnonzero(schedules.cron_index != NOT_CRON)
+    if len(cron):
+        offset = schedules.offset_ms[cron]
+        span = _cron_spans(schedules.cron_index[cron], low[cron] - offset, high[cron] - offset, crons)
+        count[cron] = span.count
+        newest[cron] = span.newest_ms + offset
+    return Span(count, newest)
+
+
+def _grid_span(low: Int64s, high: Int64s, interval_ms: Int64s, phase_ms: Int64s) -> Span:
+    count = count_grid_fires(low, high, interval_ms, phase_ms, NO_OFFSET)
+    return Span(np.maximum(count, 0), last_grid_fire(high, interval_ms, phase_ms, NO_OFFSET))
+
+
+def _cron_spans(indexes: NDArray[np.int32], low: Int64s, high: Int64s, crons: CronTable) -> Span:
+    count = np.zeros(len(indexes), np.int64)
+    newest = np.zeros(len(indexes), np.int64)
+    for index in np.unique(indexes).tolist():
+        members = np.flatnonzero(indexes == index)
+        begin, end = int(low[members].min()), int(high[members].max())
+        fires = np.array(_cron_fires(index, begin, end, crons), np.int64)
+        until = np.searchsorted(fires, high[members], side="right")
+        count[members] = np.maximum(until - np.searchsorted(fires, low[members], side="right"), NO_OFFSET)
+        if len(fires):
+            newest[members] = fires[np.maximum(until - 1, 0)]
+    return Span(count, newest)
+
+
+def _cron_fires(index: int, after_ms: int, until_ms: int, crons: CronTable) -> list[int]:
+    fires: list[int] = []
+    fire_ms = crons.next_fire(index, after_ms)
+    while fire_ms is not None and fire_ms <= until_ms:
+        fires.append(fire_ms)
+        fire_ms = crons.next_fire(index, fire_ms)
+    return fires

@@ -1,0 +1,151 @@
+"""All shards of one engine: which shard owns which job, and what is known about jobs by id.
+
+Reading only, apart from handing out the shards themselves. The shards and the payloads are one owner's: the engine's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.errors import WheelbeatError
+from celery_wheelbeat.jobs import NEVER_MS, DueBatch, Offer
+from celery_wheelbeat.payloads import Payloads
+from celery_wheelbeat.schedule_columns import NOT_CRON
+from celery_wheelbeat.schedules import Bounded, Interval, Once
+from celery_wheelbeat.shard import Shard
+from celery_wheelbeat.table import ENABLED, ONCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.cron import Cron, CronTable
+    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.shard import Ticks
+
+PUBLIC_FLAGS = 0xFF
+STAGGER_TICKS = 256
+"""The shards promote a far window one after the other within this many ticks before it begins."""
+
+
+class JobView(NamedTuple):
+    """A job as it is defined now, for whoever renders its message."""
+
+    id: int
+    name: str
+    payload: bytes
+    route_index: int
+    flags: int
+    """Bits of ``jobs.Flag``."""
+    next_fire_ms: int | None
+    """None: no fire time is left, or the poll lane keeps it."""
+
+
+class Shards:
+    """The shards of one engine and the payloads of their jobs. ``count`` is a power of two."""
+
+    def __init__(self, count: int, cursor: int, ticks: Ticks) -> None:
+        if count < 1 or count & (count - 1):
+            raise WheelbeatError(f"shards = {count}: expected a power of two")
+        self.payloads = Payloads()
+        stagger = min(ticks.window_ticks // 2, STAGGER_TICKS)
+        self._shards = [Shard(number, cursor, ticks, number * stagger // count) for number in range(count)]
+
+    def __iter__(self) -> Iterator[Shard]:
+        return iter(self._shards)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __getitem__(self, number: int) -> Shard:
+        return self._shards[number]
+
+    def owner(self, job_id: int) -> Shard:
+        """Return the shard that owns ``job_id``."""
+        return self._shards[job_id & (len(self._shards) - 1)]
+
+    def partition(self, ids: Int64s) -> Iterator[tuple[Shard, NDArray[np.intp]]]:
+        """Yield each shard that owns some of ``ids``, with their positions in order."""
+        if len(ids) == 1:
+            yield self.owner(int(ids[0])), np.zeros(1, np.intp)
+            return
+        numbers = (ids & (len(self._shards) - 1)).astype(np.uint16)
+        order = np.argsort(numbers, kind="stable")
+        numbers = numbers[order]
+        start = 0
+        for end in np.append(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1, len(ids)).tolist():
+            if end > start:
+                yield self._shards[numbers[start]], order[start:end]
+            start = end
+
+    def located(self, ids: Int64s) -> Iterator[tuple[Shard, NDArray[np.intp], Int64s]]:
+        """Yield, by shard, the positions of those ``ids`` that are jobs, and their rows."""
+        for shard, positions in self.partition(ids):
+            rows = shard.find(ids[positions])
+            found = rows >= 0
+            yield shard, positions[found], rows[found]
+
+    def known(self, ids: Int64s) -> NDArray[np.bool_]:
+        """Say which of ``ids`` are jobs, switched on or not."""
+        known = np.zeros(len(ids), np.bool_)
+        for _, positions, _ in self.located(ids):
+            known[positions] = True
+        return known
+
+    def once_of(self, job_id: int) -> int | None:
+        """Return the instant of a job that fires once; None for any other job and where there is none."""
+        shard = self.owner(job_id)
+        rows = shard.living(np.array([job_id]))
+        if not len(rows) or not shard.table.columns.flags[rows[0]] & ONCE:
+            return None
+        return shard.table.rare[job_id].phase_ms
+
+    def batches(self, ids: Int64s, fire_ms: Int64s, offer: Offer) -> list[DueBatch]:
+        """Make due batches of runs given by id and ascending fire time; ids that are gone are left out."""
+        due = []
+        for shard, positions, rows in self.located(ids):
+            if len(rows):
+                route = shard.table.columns.route[rows]
+                fires = fire_ms[positions]
+                due.append(DueBatch(shard.number, rows.astype(np.uint32), ids[positions], fires, route, offer))
+        return due
+
+    def views(self, ids: Int64s) -> list[JobView | None]:
+        """Return each job as it is defined now; None where it is gone or switched off."""
+        views: list[JobView | None] = [None] * len(ids)
+        for shard, all_positions, rows in self.located(ids):
+            found = shard.table.rows.take(rows)
+            enabled = (found.flags & ENABLED) > 0
+            positions, found = all_positions[enabled], found.take(enabled)
+            columns = (positions, found.ids, found.route, found.flags & PUBLIC_FLAGS, found.next_fire)
+            for text, (position, job_id, route, flags, fire_ms) in zip(
+                self.payloads.read(found.ref), zip(*(column.tolist() for column in columns), strict=True), strict=True
+            ):
+                next_fire_ms = None if fire_ms == NEVER_MS else fire_ms
+                views[position] = JobView(job_id, text.name.decode(), text.payload, route, flags, next_fire_ms)
+        return views
+
+    def schedule_of(self, job_id: int, crons: CronTable) -> Bounded | None:
+        """Return the schedule of a job, also of one that is switched off; None where there is no such job."""
+        shard = self.owner(job_id)
+        rows = shard.living(np.array([job_id]))
+        if not len(rows):
+            return None
+        columns = (column.tolist()[0] for column in shard.table.schedules(rows))
+        interval_ms, phase_ms, cron_index, offset_ms, *bounds = columns
+        base: Interval | Cron | Once
+        if interval_ms:
+            base, offset_ms = Interval(interval_ms / 1000, anchor_ms=phase_ms), 0
+        elif cron_index != NOT_CRON:
+            base = crons[cron_index]
+        else:
+            base = Once(phase_ms - offset_ms)
+        return Bounded(base, offset_ms, *bounds)
+
+
+def ids_of(ids: Sequence[int] | Int64s) -> Int64s:
+    """Return ``ids`` as the array that the shards work on."""
+    return np.asarray(ids, np.int64)

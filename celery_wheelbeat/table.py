@@ -1,0 +1,219 @@
+"""The jobs of one shard as columns: 34 bytes each, found by id without a dict of all of them.
+
+The table owns its columns; nobody else writes to them. ``ids[:sorted_rows]`` ascends and is searched; ids that came
+out of order lie behind it and in ``overlay``, until ``renumber`` sorts everything. What only few jobs have lives in
+``rare``, by id. ``next_fire`` is the next armed fire time, NEVER_MS where none is armed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, Flag, Kind
+from celery_wheelbeat.runs import interval_offset_ms
+from celery_wheelbeat.schedule_columns import NOT_CRON, ScheduleColumns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.jobs import DefinitionBatch, Int64s, UInt32s
+
+ENABLED = int(Flag.ENABLED)
+RARE = 1 << 8
+"""The job has a record in ``rare``."""
+ON_GRID = 1 << 9
+"""Phase 0 instead of the default jitter."""
+IN_LANE = 1 << 10
+"""Its fire times come from the poll lane."""
+DEAD = 1 << 11
+"""Deleted; the row keeps its id until the table is renumbered."""
+POLLED = 1 << 12
+ONCE = 1 << 13
+
+OFFSET_BITS = 32
+"""A cron job's ``interval`` holds ``~(cron_index << 32 | offset_ms)``: negative, and no column of its own."""
+_SMALLEST = 16
+_GROWTH = 1.125
+
+
+class Rare(NamedTuple):
+    """What only few jobs have; the fields of ``ScheduleColumns``."""
+
+    phase_ms: int
+    offset_ms: int
+    start_ms: int
+    end_ms: int
+    incident_interval_ms: int
+    incident_until_ms: int
+
+
+class Rows(NamedTuple):
+    """Stored columns of ``n`` jobs."""
+
+    ids: Int64s
+    interval: Int64s
+    """> 0: interval in ms; < 0: cron group and offset; 0: once or polled."""
+    next_fire: Int64s
+    flags: NDArray[np.uint16]
+    route: UInt32s
+    ref: UInt32s
+
+    def take(self, positions: NDArray[np.integer] | slice) -> Rows:
+        """Return the jobs at ``positions``."""
+        return Rows(*(column[positions] for column in self))
+
+
+DTYPES = Rows(np.int64, np.int64, np.int64, np.uint16, np.uint32, np.uint32)  # type: ignore[arg-type]
+
+
+def encode(batch: DefinitionBatch, tick_ms: int, refs: UInt32s) -> tuple[Rows, dict[int, Rare]]:
+    """Turn compiled definitions into stored columns, not yet armed, and the rare attributes by id."""
+    kind, interval = batch.kind, batch.interval_ms.copy()
+    is_interval, is_cron = kind == Kind.INTERVAL, kind == Kind.CRON
+    interval[is_cron] = ~((batch.cron_index[is_cron].astype(np.int64) << OFFSET_BITS) | batch.offset_ms[is_cron])
+    interval[~(is_interval | is_cron)] = 0
+    period = np.where(is_interval, interval, 1)
+    phase = np.where(is_interval, (batch.anchor_ms + batch.offset_ms) % period, 0)
+    incident = batch.incident_interval_ms
+    jittered = is_interval & (phase == interval_offset_ms(batch.ids, period))
+    on_grid = is_interval & (phase == 0) & ~jittered
+    rare = (batch.start_ms != ALWAYS_MS) | (batch.end_ms != NEVER_MS) | (incident > 0) | (kind == Kind.ONCE)
+    rare |= is_interval & ~jittered & ~on_grid
+    polled = kind == Kind.POLLED
+    # the wheel could hold these too, but several fires of one job in one slot would make every pop a loop
+    in_lane = polled | (is_interval & (interval % tick_ms > 0)) | (incident % tick_ms > 0)
+    flags = batch.flags | (rare * np.uint16(RARE)) | (on_grid * np.uint16(ON_GRID)) | (in_lane * np.uint16(IN_LANE))
+    flags |= (polled * np.uint16(POLLED)) | ((kind == Kind.ONCE) * np.uint16(ONCE))
+    attributes = {}
+    if rare.any():
+        schedules = ScheduleColumns.of(batch).take(np.flatnonzero(rare))
+        columns = (getattr(schedules, name).tolist() for name in Rare._fields)
+        attributes = dict(zip(batch.ids[rare].tolist(), map(Rare, *columns), strict=True))
+    next_fire = np.full(len(batch), NEVER_MS)
+    return Rows(batch.ids, interval, next_fire, flags.astype(np.uint16), batch.route_index, refs), attributes
+
+
+class Table:
+    """Columns with room to grow. A row number is valid until ``renumber``."""
+
+    def __init__(self) -> None:
+        self.columns = Rows(*(np.empty(_SMALLEST, dtype) for dtype in DTYPES))
+        self.row_count = 0
+        self.sorted_rows = 0
+        self.overlay: dict[int, int] = {}
+        self.rare: dict[int, Rare] = {}
+        self.dead_rows = 0
+
+    def __len__(self) -> int:
+        return self.row_count - self.dead_rows
+
+    @property
+    def rows(self) -> Rows:
+        """The columns up to the last row, as views."""
+        return Rows(*(column[: self.row_count] for column in self.columns))
+
+    def rows_of(self, ids: Int64s) -> Int64s:
+        """Return the row of each id, dead ones included, -1 where there is none."""
+        ascending = self.columns.ids[: self.sorted_rows]
+        rows = np.searchsorted(ascending, ids)
+        if self.sorted_rows:
+            known = ascending[np.minimum(rows, self.sorted_rows - 1)] == ids
+            rows[~known] = -1
+        else:
+            rows[:] = -1
+        if self.overlay:
+            for position in np.flatnonzero(rows < 0).tolist():
+                rows[position] = self.overlay.get(int(ids[position]), -1)
+        return rows
+
+    def append(self, new: Rows) -> UInt32s:
+        """Add jobs whose ids (ascending) are not in the table; returns their rows."""
+        first = self.row_count
+        count = len(new.ids)
+        self._reserve(first + count)
+        for column, values in zip(self.columns, new, strict=True):
+            column[first : first + count] = values
+        self.row_count += count
+        in_order = self.sorted_rows == first and (not first or new.ids[0] > self.columns.ids[first - 1])
+        if in_order:
+            self.sorted_rows += count
+        else:
+            self.overlay.update(zip(new.ids.tolist(), range(first, first + count), strict=True))
+        return np.arange(first, first + count, dtype=np.uint32)
+
+    def write(self, rows: Int64s, new: Rows) -> None:
+        """Replace the jobs in ``rows`` by other definitions of the same ids."""
+        self.dead_rows -= int(np.count_nonzero(self.columns.flags[rows] & DEAD))
+        for column, values in zip(self.columns[1:], new[1:], strict=True):
+            column[rows] = values
+
+    def bury(self, rows: Int64s) -> None:
+        """Mark the jobs in ``rows`` as deleted. They must be alive."""
+        self.columns.flags[rows] = DEAD
+        self.columns.next_fire[rows] = NEVER_MS
+        self.dead_rows += len(rows)
+        for job_id in self.columns.ids[rows].tolist():
+            self.rare.pop(job_id, None)
+
+    def set_rare(self, ids: Int64s, attributes: dict[int, Rare]) -> None:
+        """Give ``ids`` the rare attributes in ``attributes``, and none to those that are not in it."""
+        if not self.rare and not attributes:
+            return
+        for job_id in ids.tolist():
+            if job_id in attributes:
+                self.rare[job_id] = attributes[job_id]
+            else:
+                self.rare.pop(job_id, None)
+
+    def schedules(self, rows: NDArray[np.integer] | slice) -> ScheduleColumns:
+        """Decode the schedules of ``rows``."""
+        ids, interval, flags = self.columns.ids[rows], self.columns.interval[rows], self.columns.flags[rows]
+        count = len(ids)
+        cron = interval < 0
+        packed = np.where(cron, ~interval, 0)
+        phase = np.full(count, NEVER_MS)
+        jittered = np.flatnonzero((interval > 0) & ((flags & (ON_GRID | RARE)) == 0))
+        phase[interval > 0] = 0
+        phase[jittered] = interval_offset_ms(ids[jittered], interval[jittered])
+        schedules = ScheduleColumns(
+            np.maximum(interval, 0),
+            phase,
+            np.where(cron, packed >> OFFSET_BITS, NOT_CRON).astype(np.int32),
+            packed & ((1 << OFFSET_BITS) - 1),
+            np.full(count, ALWAYS_MS),
+            np.full(count, NEVER_MS),
+            np.zeros(count, np.int64),
+            np.zeros(count, np.int64),
+        )
+        rare = np.flatnonzero(flags & RARE)
+        if len(rare):
+            values = np.array([self.rare[job_id] for job_id in ids[rare].tolist()], np.int64)
+            for position, name in enumerate(Rare._fields):
+                getattr(schedules, name)[rare] = values[:, position]
+        return schedules
+
+    def crowded(self) -> bool:
+        """Say whether so many ids came out of order, or so many rows are dead, that sorting anew pays."""
+        return len(self.overlay) > max(1024, self.row_count // 4) or self.dead_rows > max(1024, self.row_count // 4)
+
+    def renumber(self) -> None:
+        """Drop dead rows and sort the rest by id. Every row number known elsewhere is void."""
+        rows = self.rows
+        alive = np.flatnonzero((rows.flags & DEAD) == 0)
+        order = alive[np.argsort(rows.ids[alive], kind="stable")]
+        self.columns = rows.take(order)
+        self.row_count = self.sorted_rows = len(order)
+        self.dead_rows = 0
+        self.overlay.clear()
+
+    def _reserve(self, row_count: int) -> None:
+        capacity = len(self.columns.ids)
+        if row_count <= capacity:
+            return
+        capacity = max(row_count, int(capacity * _GROWTH), _SMALLEST)
+        grown = Rows(*(np.empty(capacity, dtype) for dtype in DTYPES))
+        for column, old in zip(grown, self.rows, strict=True):
+            column[: self.row_count] = old
+        self.columns = grown
