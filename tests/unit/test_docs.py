@@ -1,0 +1,40 @@
+"""Every page of the documentation can be reached from the index, and no link leads nowhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)|\]\((#[^)\s]+)\)")
+
+
+def _links(page: Path) -> list[tuple[str, str]]:
+    """Relative links of ``page`` as (path, anchor); code blocks do not count."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    found = [(path, anchor or own) for path, anchor, own in LINK.findall(text)]
+    return [(path, anchor) for path, anchor in found if "://" not in path]
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in _links(page):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name} links to {path}, which does not exist"
+        if anchor and target.suffix == ".md":
+            assert anchor in _anchors(target), f"{page.name} links to {path}{anchor}; there is no such heading"
+
+
+def test_index_lists_every_page() -> None:
+    listed = {(DOCS / path).resolve() for path, _ in _links(DOCS / "index.md")}
+    missing = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if page.resolve() not in listed]
+    assert sorted(missing) == ["index.md"]
