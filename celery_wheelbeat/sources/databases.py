@@ -33,19 +33,19 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
     """
     try:
         if vendor == "sqlite":
-            from celery_wheelbeat.sources import sqlite
+            from celery_wheelbeat.sources import sqlite  # noqa: PLC0415 - see above
 
             session = Session(vendor, sqlite.connector(parameters))
             return MonitorDatabase(
                 vendor, sqlite.SqliteSource(session, sqlite.file_identity(parameters)), Store(session)
             )
         if vendor == "postgresql":
-            from celery_wheelbeat.sources import postgres
+            from celery_wheelbeat.sources import postgres  # noqa: PLC0415 - see above
 
             session = Session(vendor, postgres.connector(parameters))
             return MonitorDatabase(vendor, postgres.PostgresSource(session), Store(session))
         if vendor == "mysql":
-            from celery_wheelbeat.sources import mariadb
+            from celery_wheelbeat.sources import mariadb  # noqa: PLC0415 - see above
 
             session = Session(vendor, mariadb.connector(parameters))
             return MonitorDatabase(vendor, mariadb.MariadbSource(session), Store(session))

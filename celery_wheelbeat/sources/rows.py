@@ -1,30 +1,37 @@
-"""From tuples of a database driver to ``MonitorRow``: SQLite and MariaDB know no booleans."""
+"""From tuples of a database driver to ``MonitorRow`` and changed ids, for SQLite and MariaDB."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from celery_wheelbeat.errors import CursorLost
 from celery_wheelbeat.monitors import MonitorRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-ONE_OFF = MonitorRow._fields.index("one_off")
-EXPIRES_NEXT = MonitorRow._fields.index("expires_next")
-ENABLED = MonitorRow._fields.index("enabled")
+    from celery_wheelbeat.jobs import Int64s
+
+SWITCHES = tuple(MonitorRow._fields.index(name) for name in ("one_off", "expires_next", "enabled"))
+"""Columns that are true or false; these databases keep them as 0 and 1."""
 
 
 def to_rows(found: Iterable[Sequence[Any]]) -> list[MonitorRow]:
     """Build rows from tuples in the order of ``MonitorRow``."""
-    return [
-        MonitorRow(
-            *values[:ONE_OFF],
-            bool(values[ONE_OFF]),
-            *values[ONE_OFF + 1 : EXPIRES_NEXT],
-            bool(values[EXPIRES_NEXT]),
-            *values[EXPIRES_NEXT + 1 : ENABLED],
-            bool(values[ENABLED]),
-            *values[ENABLED + 1 :],
-        )
-        for values in found
-    ]
+    rows = []
+    for columns in found:
+        values = list(columns)
+        for index in SWITCHES:
+            values[index] = bool(values[index])
+        rows.append(MonitorRow._make(values))
+    return rows
+
+
+def changed_ids(changes: Sequence[Sequence[Any]]) -> Int64s:
+    """Return the ids of rows ``(monitor_id, operation)``; raises ``CursorLost`` for a change of the whole table."""
+    for monitor_id, operation in changes:
+        if monitor_id is None:
+            raise CursorLost("manual" if operation == "R" else "truncated")
+    return np.unique(np.fromiter((change[0] for change in changes), np.int64, len(changes)))

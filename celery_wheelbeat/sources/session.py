@@ -5,7 +5,7 @@ Never a connection of Django's. Whatever goes wrong below comes out as ``SourceE
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.errors import SourceError
@@ -59,10 +59,8 @@ class Session:
         """Drop the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            try:
+            with suppress(Exception):  # it is being thrown away; its state says nothing any more
                 connection.close()
-            except Exception:  # noqa: S110 - it is being thrown away; its state says nothing any more
-                pass
 
     def _connected(self) -> Any:
         if self._connection is None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from celery_wheelbeat.errors import CursorLost, SourceError
 from celery_wheelbeat.sources import Block, Poll, Snapshot
-from celery_wheelbeat.sources.rows import to_rows
+from celery_wheelbeat.sources.rows import changed_ids, to_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,21 +110,13 @@ class SqliteSource:
         found = self._session.rows("state", {"high": high})
         if not found:
             raise SourceError("wheelbeat_installation is empty: run `manage.py migrate wheelbeat`")
-        return tuple(found[0])  # type: ignore[return-value]  # one row of four columns
+        return tuple(found[0])
 
 
-def changed_ids(changes: Sequence[Sequence[Any]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the ids of rows ``(monitor_id, operation)``; raises ``CursorLost`` for a change of the whole table."""
-    for monitor_id, operation in changes:
-        if monitor_id is None:
-            raise CursorLost("manual" if operation == "R" else "truncated")
-    return np.unique(np.fromiter((change[0] for change in changes), np.int64, len(changes)))
-
-
-def connector(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], sqlite3.Connection]:
+def connector(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], Any]:
     """Return a function that opens the file anew, in autocommit mode, with a bounded wait for other writers."""
 
-    def connect() -> sqlite3.Connection:
+    def connect() -> Any:
         given = dict(parameters())
         for name in ("detect_types", "factory"):
             given.pop(name, None)

@@ -1,7 +1,9 @@
 """What the database itself refuses in ``wheelbeat_monitor``, whoever writes: forms, ``update()`` or plain SQL.
 
 Only what a row can say about itself in comparisons. Whether a cron expression or JSON text is valid is checked by
-``celery_wheelbeat.monitors``; a row that fails there is quarantined, never sent. ``isnull=False`` stands beside each comparison because a check that evaluates to NULL passes.
+``celery_wheelbeat.monitors``; a row that fails there is quarantined, never sent.
+
+``isnull=False`` stands beside each comparison because a check that evaluates to NULL passes.
 """
 
 from __future__ import annotations

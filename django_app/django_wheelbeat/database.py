@@ -14,6 +14,8 @@ from celery_wheelbeat.sources.databases import open_database
 from django_wheelbeat import triggers
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from celery_wheelbeat.sources import MonitorDatabase
 
 
@@ -23,7 +25,11 @@ def monitor_database(app: Any) -> MonitorDatabase | None:  # noqa: ARG001 - the 
     vendor = connections[alias].vendor
     if not triggers.supported(vendor):
         return None
-    return open_database(vendor, lambda: connections[alias].get_connection_params())
+
+    def parameters() -> Mapping[str, Any]:
+        return connections[alias].get_connection_params()
+
+    return open_database(vendor, parameters)
 
 
 def monitor_alias() -> str:

@@ -6,6 +6,7 @@ table rebuild drops them. Installing is idempotent and takes no lock where every
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
@@ -38,7 +39,9 @@ _INSTALLED = {
         SELECT 'trigger_' || tgname, CASE tgenabled WHEN 'A' THEN '' ELSE 'not ENABLE ALWAYS' END FROM pg_trigger
         WHERE tgrelid = to_regclass('wheelbeat_monitor') AND NOT tgisinternal
     """,
-    "sqlite": "SELECT 'trigger_' || name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'wheelbeat_monitor'",
+    "sqlite": """
+        SELECT 'trigger_' || name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'wheelbeat_monitor'
+    """,
     "mysql": """
         SELECT CONCAT('trigger_', trigger_name), action_statement FROM information_schema.triggers
         WHERE event_object_schema = DATABASE() AND event_object_table = 'wheelbeat_monitor'
@@ -67,7 +70,11 @@ def install(connection: Any) -> list[str]:
     """Install what ``missing`` names and return it; nothing is touched where nothing is missing."""
     wanted = missing(connection)
     if wanted:
-        with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
+        all_or_nothing = connection.features.can_rollback_ddl
+        with (
+            transaction.atomic(using=connection.alias) if all_or_nothing else nullcontext(),
+            connection.cursor() as cursor,
+        ):
             for name, statement in _statements(connection).items():
                 if connection.vendor != "postgresql":  # PostgreSQL replaces; the others have to drop first
                     cursor.execute(f"DROP TRIGGER IF EXISTS {name.partition('_')[2]}")

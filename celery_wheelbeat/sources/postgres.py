@@ -1,0 +1,165 @@
+"""Monitors in PostgreSQL. The cursor is a snapshot: each poll reads what the last snapshot could not see.
+
+``id > cursor`` would lose a row whose transaction commits late; waiting for the oldest transaction would hold back
+everybody's edits. Log rows carry the id of their transaction (``xid8``), so "invisible then, visible now" is two index
+scans. Transaction ids only mean something within one history of one server: system identifier, timeline, database and
+tables are compared in every poll, because a promoted standby uses ids again that the old primary had given out.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import psycopg
+
+from celery_wheelbeat.errors import CursorLost, SourceError
+from celery_wheelbeat.monitors import MonitorRow
+from celery_wheelbeat.sources import Block, Poll, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.sources.session import Session
+
+BLOCK_ROWS = 5_000
+CONNECT_TIMEOUT_S = 5
+DEAD_PEER_MS = 15_000
+"""How long sent bytes may stay unacknowledged before the connection counts as dead."""
+
+
+class History(NamedTuple):
+    """What gives transaction ids their meaning; a difference means that the cursor is lost."""
+
+    system_identifier: int
+    timeline: int
+    database: int
+    monitor_table: int
+    changelog_table: int
+    changelog_file: int
+    installation: str
+
+
+class PostgresCursor(NamedTuple):
+    """A snapshot of transactions: those below ``xmax`` are visible unless they were in progress."""
+
+    xmin: int
+    xmax: int
+    in_progress: tuple[int, ...]
+    history: History
+
+
+class PostgresSource:
+    """``MonitorSource`` of a PostgreSQL database."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._oldest = (0, 0.0)  # xmin of the last poll, and since when it has stood still
+
+    def snapshot(self) -> Snapshot:
+        """Begin to read the whole table, ascending by id."""
+        cursor, _ = self._head()
+        return Snapshot(cursor, self._session.rows("estimate")[0][0], self._blocks())
+
+    def poll(self, cursor: PostgresCursor) -> Poll:
+        """Look what changed since ``cursor``; raises ``CursorLost``."""
+        with self._session.transaction("begin_read"):
+            return self._changes(cursor)
+
+    def fetch(self, ids: Sequence[int]) -> Sequence[MonitorRow]:
+        """Read the current rows of ``ids``."""
+        return self._rows("fetch", {"ids": [int(job_id) for job_id in ids]})
+
+    def block(self, after_id: int, limit: int, cursor: PostgresCursor) -> Block:
+        """Read up to ``limit`` rows after ``after_id`` and poll, in one snapshot."""
+        with self._session.transaction("begin_read"):
+            poll = self._changes(cursor)
+            rows = self._rows("block", {"after_id": after_id, "limit": limit})
+        return Block(rows, len(rows) < limit, poll)
+
+    def logged(self, ids: Sequence[int], within_s: float) -> set[int]:
+        """Return those of ``ids`` that the change log mentions in the last ``within_s`` seconds."""
+        parameters = {"ids": [int(job_id) for job_id in ids], "within_s": within_s}
+        return {row[0] for row in self._session.rows("logged", parameters)}
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._session.close()
+
+    def _rows(self, statement: str, parameters: Mapping[str, Any]) -> list[MonitorRow]:
+        return [MonitorRow._make(values) for values in self._session.rows(statement, parameters)]
+
+    def _blocks(self) -> Iterator[Sequence[MonitorRow]]:
+        after_id = -(2**63)
+        while rows := self._rows("block", {"after_id": after_id, "limit": BLOCK_ROWS}):
+            yield rows
+            after_id = rows[-1].id
+
+    def _head(self) -> tuple[PostgresCursor, int]:
+        """Return the cursor of the present snapshot and the greatest transaction id that was pruned."""
+        found = self._session.rows("head")
+        if not found:
+            raise SourceError("wheelbeat_installation is empty: run `manage.py migrate wheelbeat`")
+        text, *history, pruned_xid = found[0]
+        return PostgresCursor(*parse_snapshot(text), History(*history)), pruned_xid
+
+    def _changes(self, cursor: PostgresCursor) -> Poll:
+        """Compare the present snapshot with ``cursor``; both statements must run in one REPEATABLE READ transaction."""
+        head, pruned_xid = self._head()
+        _refuse_lost(cursor, head, pruned_xid)
+        packed, whole_table = self._session.rows(
+            "changes", {"xmax": str(cursor.xmax), "in_progress": "{" + ",".join(map(str, cursor.in_progress)) + "}"}
+        )[0]
+        if whole_table is not None:
+            raise CursorLost("manual" if whole_table == "R" else "truncated")
+        return Poll(np.unique(unpack_int64s(packed)), head, self._oldest_transaction_s(head))
+
+    def _oldest_transaction_s(self, head: PostgresCursor) -> float:
+        """Age of the oldest writing transaction as far as we have watched it: needs no right to see other sessions."""
+        now_s = time.monotonic()
+        if head.xmin == head.xmax or head.xmin != self._oldest[0]:
+            self._oldest = (head.xmin, now_s)
+        return now_s - self._oldest[1]
+
+
+def _refuse_lost(cursor: PostgresCursor, head: PostgresCursor, pruned_xid: int) -> None:
+    if head.history != cursor.history:
+        same_server = head.history[:2] == cursor.history[:2]
+        raise CursorLost("replaced" if same_server else "failover")
+    if head.xmax < cursor.xmax or head.xmin < cursor.xmin:
+        raise CursorLost("failover")
+    if cursor.xmin <= pruned_xid:
+        raise CursorLost("pruned")
+
+
+def parse_snapshot(text: str) -> tuple[int, int, tuple[int, ...]]:
+    """Split ``xmin:xmax:xid,xid…``, the text form of PostgreSQL's ``pg_snapshot``."""
+    xmin, xmax, in_progress = text.split(":")
+    return int(xmin), int(xmax), tuple(map(int, in_progress.split(","))) if in_progress else ()
+
+
+def unpack_int64s(packed: bytes | None) -> Int64s:
+    """Read the bytes of ``array_send(bigint[])``: a 20-byte head, then length (always 8) and value of each element."""
+    if not packed:
+        return np.empty(0, np.int64)
+    elements = np.frombuffer(packed, np.dtype([("length", ">i4"), ("value", ">i8")]), offset=20)
+    return elements["value"].astype(np.int64)
+
+
+def connector(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], Any]:
+    """Return a function that connects anew: autocommit, no prepared statements, dead peers noticed."""
+
+    def connect() -> Any:
+        given = dict(parameters())
+        for name in ("cursor_factory", "context", "row_factory", "autocommit"):
+            given.pop(name, None)
+        given.setdefault("connect_timeout", CONNECT_TIMEOUT_S)
+        given.setdefault("tcp_user_timeout", DEAD_PEER_MS)
+        given.setdefault("keepalives_idle", 10)
+        given.setdefault("application_name", "wheelbeat")
+        given["prepare_threshold"] = None
+        return psycopg.connect(given.pop("conninfo", ""), autocommit=True, **given)
+
+    return connect

@@ -1,0 +1,82 @@
+-- Statements of a beat on MariaDB. The session's time zone is UTC. Instants leave as integer milliseconds, cut.
+
+-- name: columns
+id, name, task, args, kwargs, interval_ms, nullif(cron, ''), timezone, day_rule,
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', once_at) DIV 1000,
+nullif(solar_event, ''), solar_latitude, solar_longitude, jitter_s,
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', start_at) DIV 1000,
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', end_at) DIV 1000,
+one_off, nullif(queue, ''), nullif(exchange, ''), nullif(routing_key, ''), priority, headers, expires_s, expires_next,
+options, misfire, overlap, enabled, incident_interval_ms,
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', incident_until) DIV 1000,
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', effective_from) DIV 1000,
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at) DIV 1000
+
+-- name: begin_read
+START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY
+
+-- name: begin_write
+START TRANSACTION
+
+-- name: commit
+COMMIT
+
+-- name: estimate
+SELECT coalesce(max(table_rows), 0) FROM information_schema.tables
+WHERE table_schema = DATABASE() AND table_name = 'wheelbeat_monitor'
+
+-- name: block
+SELECT {columns} FROM wheelbeat_monitor WHERE id > %(after_id)s ORDER BY id LIMIT %(limit)s
+
+-- name: fetch
+SELECT {columns} FROM wheelbeat_monitor WHERE id IN %(ids)s ORDER BY id
+
+-- name: oldest_transaction
+SELECT max(TIMESTAMPDIFF(SECOND, trx_started, now())) FROM information_schema.innodb_trx
+WHERE trx_mysql_thread_id <> connection_id()
+
+-- name: state
+SELECT (SELECT coalesce(max(id), 0) FROM wheelbeat_changelog), uuid, pruned_id,
+       (SELECT concat(operation, coalesce(monitor_id, ''), ' ', at) FROM wheelbeat_changelog WHERE id = %(high)s)
+FROM wheelbeat_installation ORDER BY id LIMIT 1
+
+-- name: changes
+SELECT id, monitor_id, operation FROM wheelbeat_changelog WHERE id BETWEEN %(low)s AND %(high)s ORDER BY id
+
+-- name: recent
+SELECT id, TIMESTAMPDIFF(SECOND, at, UTC_TIMESTAMP(6)) FROM wheelbeat_changelog
+WHERE id <= %(high)s ORDER BY id DESC LIMIT 10000
+
+-- name: logged
+SELECT DISTINCT monitor_id FROM wheelbeat_changelog
+WHERE monitor_id IN %(ids)s AND at >= TIMESTAMPADD(SECOND, -%(within_s)s, UTC_TIMESTAMP(6))
+
+-- name: namespace
+SELECT uuid FROM wheelbeat_installation ORDER BY id LIMIT 1
+
+-- name: marks
+SELECT marks, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000 FROM wheelbeat_beat
+WHERE namespace = %(namespace)s
+
+-- name: report
+INSERT INTO wheelbeat_beat (beat_id, namespace, host, pid, version, started_at, seen_at, marks, status)
+VALUES (%(beat_id)s, %(namespace)s, %(host)s, %(pid)s, %(version)s,
+        TIMESTAMPADD(MICROSECOND, %(started_ms)s * 1000, '1970-01-01'), UTC_TIMESTAMP(6), %(marks)s, %(status)s)
+ON DUPLICATE KEY UPDATE
+    namespace = VALUES(namespace), host = VALUES(host), pid = VALUES(pid), version = VALUES(version),
+    started_at = VALUES(started_at), seen_at = VALUES(seen_at), marks = VALUES(marks), status = VALUES(status)
+
+-- name: quarantine
+INSERT INTO wheelbeat_quarantine (job_key, definition_hash, reason, since)
+VALUES (%(job_key)s, %(definition_hash)s, %(reason)s, UTC_TIMESTAMP(6))
+ON DUPLICATE KEY UPDATE
+    since = IF(definition_hash = VALUES(definition_hash), since, VALUES(since)),
+    definition_hash = VALUES(definition_hash), reason = VALUES(reason)
+
+-- name: lift
+DELETE FROM wheelbeat_quarantine WHERE job_key = %(job_key)s
+
+-- name: finish
+UPDATE wheelbeat_monitor SET finished_at = TIMESTAMPADD(MICROSECOND, %(finished_ms)s * 1000, '1970-01-01')
+WHERE id = %(id)s AND finished_at IS NULL
+  AND effective_from <= TIMESTAMPADD(MICROSECOND, %(finished_ms)s * 1000, '1970-01-01')

@@ -1,0 +1,95 @@
+-- Statements of a beat on PostgreSQL. None leaves anything behind in the session, so a pooler in transaction mode may
+-- give every statement another backend. Instants leave as integer milliseconds, cut; "infinity" as the bounds that
+-- jobs.ALWAYS_MS and jobs.NEVER_MS name.
+
+-- name: columns
+id, name, task, args, kwargs, interval_ms, nullif(cron, ''), timezone, day_rule,
+CASE once_at WHEN 'infinity' THEN 4611686018427387904 WHEN '-infinity' THEN -4611686018427387904
+    ELSE floor(extract(epoch FROM once_at) * 1000)::bigint END,
+nullif(solar_event, ''), solar_latitude, solar_longitude, jitter_s,
+CASE start_at WHEN 'infinity' THEN 4611686018427387904 WHEN '-infinity' THEN -4611686018427387904
+    ELSE floor(extract(epoch FROM start_at) * 1000)::bigint END,
+CASE end_at WHEN 'infinity' THEN 4611686018427387904 WHEN '-infinity' THEN -4611686018427387904
+    ELSE floor(extract(epoch FROM end_at) * 1000)::bigint END,
+one_off, nullif(queue, ''), nullif(exchange, ''), nullif(routing_key, ''), priority, headers, expires_s, expires_next,
+options, misfire, overlap, enabled, incident_interval_ms,
+CASE incident_until WHEN 'infinity' THEN 4611686018427387904 WHEN '-infinity' THEN -4611686018427387904
+    ELSE floor(extract(epoch FROM incident_until) * 1000)::bigint END,
+CASE effective_from WHEN 'infinity' THEN 4611686018427387904 WHEN '-infinity' THEN -4611686018427387904
+    ELSE floor(extract(epoch FROM effective_from) * 1000)::bigint END,
+CASE finished_at WHEN 'infinity' THEN 4611686018427387904 WHEN '-infinity' THEN -4611686018427387904
+    ELSE floor(extract(epoch FROM finished_at) * 1000)::bigint END
+
+-- name: begin_read
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
+
+-- name: begin_write
+BEGIN; SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '5s'
+
+-- name: commit
+COMMIT
+
+-- name: estimate
+SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'wheelbeat_monitor'::regclass
+
+-- name: block
+SELECT {columns} FROM wheelbeat_monitor WHERE id > %(after_id)s ORDER BY id LIMIT %(limit)s
+
+-- name: fetch
+SELECT {columns} FROM wheelbeat_monitor WHERE id = ANY(%(ids)s) ORDER BY id
+
+-- name: head
+SELECT pg_current_snapshot()::text,
+    (SELECT system_identifier FROM pg_control_system()),
+    CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
+         ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END,
+    (SELECT oid FROM pg_database WHERE datname = current_database())::bigint,
+    'wheelbeat_monitor'::regclass::oid::bigint,
+    'wheelbeat_changelog'::regclass::oid::bigint,
+    pg_relation_filenode('wheelbeat_changelog')::bigint,
+    uuid, pruned_xid
+FROM wheelbeat_installation ORDER BY id LIMIT 1
+
+-- name: changes
+-- Rows that the snapshot (xmax, in_progress) could not see and the present one can.
+WITH found AS MATERIALIZED (
+    SELECT monitor_id, operation FROM wheelbeat_changelog WHERE xid >= %(xmax)s::xid8
+    UNION ALL
+    SELECT monitor_id, operation FROM wheelbeat_changelog WHERE xid = ANY(%(in_progress)s::xid8[])
+)
+SELECT array_send(array_agg(monitor_id) FILTER (WHERE monitor_id IS NOT NULL)),
+       max(operation) FILTER (WHERE monitor_id IS NULL)
+FROM found
+
+-- name: logged
+SELECT DISTINCT monitor_id FROM wheelbeat_changelog
+WHERE monitor_id = ANY(%(ids)s) AND at >= now() - %(within_s)s * interval '1 second'
+
+-- name: namespace
+SELECT uuid FROM wheelbeat_installation ORDER BY id LIMIT 1
+
+-- name: marks
+SELECT marks, floor(extract(epoch FROM now()) * 1000)::bigint FROM wheelbeat_beat WHERE namespace = %(namespace)s
+
+-- name: report
+INSERT INTO wheelbeat_beat (beat_id, namespace, host, pid, version, started_at, seen_at, marks, status)
+VALUES (%(beat_id)s, %(namespace)s, %(host)s, %(pid)s, %(version)s, to_timestamp(%(started_ms)s / 1000.0), now(),
+        %(marks)s, %(status)s)
+ON CONFLICT (beat_id) DO UPDATE
+SET namespace = excluded.namespace, host = excluded.host, pid = excluded.pid, version = excluded.version,
+    started_at = excluded.started_at, seen_at = excluded.seen_at, marks = excluded.marks, status = excluded.status
+
+-- name: quarantine
+INSERT INTO wheelbeat_quarantine (job_key, definition_hash, reason, since)
+VALUES (%(job_key)s, %(definition_hash)s, %(reason)s, now())
+ON CONFLICT (job_key) DO UPDATE
+SET definition_hash = excluded.definition_hash, reason = excluded.reason,
+    since = CASE WHEN wheelbeat_quarantine.definition_hash = excluded.definition_hash
+                 THEN wheelbeat_quarantine.since ELSE excluded.since END
+
+-- name: lift
+DELETE FROM wheelbeat_quarantine WHERE job_key = %(job_key)s
+
+-- name: finish
+UPDATE wheelbeat_monitor SET finished_at = to_timestamp(%(finished_ms)s / 1000.0)
+WHERE id = %(id)s AND finished_at IS NULL AND effective_from <= to_timestamp(%(finished_ms)s / 1000.0)
