@@ -134,11 +134,15 @@ class Cron:
     def warnings(self, now_ms: int | None = None) -> tuple[str, ...]:
         """Return what is legal but often not meant, one sentence each.
 
-        With ``now_ms`` also the clock changes of the following year that hit this schedule.
+        With ``now_ms`` also the clock changes of the following year that hit this schedule; one that follows the wall
+        clock through every hour keeps its pace and is not worth a word.
         """
         fields = cron_fields.parse(self.expression)
         found = cron_words.field_warnings(fields, day_rule=self.day_rule, either=self._either())
-        return found if now_ms is None else found + tuple(self._clock_warnings(now_ms // 1000))
+        every_hour = self._hours == cron_fields.HOUR.every and not self.fixed_time
+        if now_ms is None or every_hour:
+            return found
+        return found + tuple(self._clock_warnings(now_ms // 1000))
 
     def _clock_warnings(self, now_s: int) -> Iterator[str]:
         instant_s, end_s = max(now_s, EARLIEST_S), min(now_s + 366 * 86_400, LATEST_S)

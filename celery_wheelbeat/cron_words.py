@@ -33,7 +33,7 @@ def field_warnings(fields: CronFields, *, day_rule: str, either: bool) -> tuple[
             f"step /{step} in the {field.title} field is larger than the field ({size} values), so only the first "
             f"value counts; for 'every {step} …' use an interval"
             for step in re.findall(r"/([0-9]+)", text)
-            if int(step) >= size > 1 and int(step) > size
+            if int(step) > size
         ]
     days = fields.day_fields
     if _restricts_dates(days) and _restricts_weekdays(days):
@@ -52,7 +52,8 @@ def _times(fields: CronFields) -> str:
         return (
             minute_words if len(minutes) > 1 and minute_words.startswith("every") else f"{minute_words} of every hour"
         )
-    return f"{minute_words} during {_repeated(HOUR, hours, 'hour')}"
+    hour_words = _repeated(HOUR, hours, "hour")
+    return f"{minute_words}, {hour_words}" if hour_words.startswith("every") else f"{minute_words} during {hour_words}"
 
 
 def _repeated(field: Field, values: list[int], unit: str) -> str:
@@ -81,7 +82,7 @@ def _days(days: DayFields, *, either: bool) -> str:
         # Under this rule an unrestricted field that is not a star chooses every day.
         return f"{date_words} or {weekday_words}" if date_words and weekday_words else ""
     if date_words and weekday_words:
-        return f"{date_words} if that is {weekday_words.removeprefix('on ')}"
+        return f"{date_words} if it is {weekday_words.removeprefix('on ')}"
     return date_words or weekday_words
 
 

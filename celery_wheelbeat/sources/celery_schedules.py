@@ -132,7 +132,7 @@ def _behaves_like(schedule: Any, base: type) -> bool:
     """Whether class and instance leave alone everything that decides when ``base`` is due."""
     return (
         isinstance(schedule, base)
-        and schedule.nowfun is None
+        and getattr(schedule, "nowfun", None) is None
         and all(
             getattr(type(schedule), name, None) is getattr(base, name, None)
             and (name in _CACHED or name not in vars(schedule))

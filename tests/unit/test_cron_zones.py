@@ -1,0 +1,109 @@
+"""Zones as segments of constant offset: no hole, no overlap, the offsets of zoneinfo, and bounded work."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo, available_timezones
+
+import pytest
+
+from celery_wheelbeat.cron import Cron
+from celery_wheelbeat.zones import EARLIEST_S, LATEST_S, Zone, zone
+
+ZONES = sorted(available_timezones())
+EXPRESSIONS = ("0 2,3 * * *", "0 */2 * * *", "30 * * * *", "30 3 * * *")
+FROM_2015_MS = 1_420_070_400_000
+
+
+def offset_s(name: str, instant_s: int) -> int:
+    offset = datetime.fromtimestamp(instant_s, UTC).astimezone(ZoneInfo(name)).utcoffset()
+    assert offset is not None
+    return int(offset.total_seconds())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "America/New_York",
+        "Africa/Casablanca",
+        "Australia/Lord_Howe",
+        "Pacific/Apia",
+        "Europe/Dublin",
+        "Africa/Monrovia",
+    ],
+)
+def test_segments_cover_time_with_the_offsets_of_the_zone(name: str) -> None:
+    instant_s, end_s = -3_000_000_000, 4_200_000_000
+    before = None
+    changes = 0
+    while instant_s < end_s:
+        segment = zone(name).segment(instant_s)
+        assert segment.start_s <= instant_s < segment.end_s
+        if before is not None:
+            assert segment.start_s == before.end_s
+            assert segment.shift_s == segment.offset_s - before.offset_s
+        assert segment.offset_s == offset_s(name, segment.start_s) == offset_s(name, segment.end_s - 1)
+        assert segment.offset_s == offset_s(name, (segment.start_s + segment.end_s) // 2)
+        if segment.shift_s:
+            changes += 1
+            assert offset_s(name, segment.start_s - 1) == segment.offset_s - segment.shift_s
+        before, instant_s = segment, segment.end_s
+    assert changes > 1
+
+
+@pytest.mark.parametrize("name", ["UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago", "America/New_York"])
+def test_the_first_and_the_last_instant(name: str) -> None:
+    assert zone(name).segment(EARLIEST_S).start_s == EARLIEST_S
+    assert zone(name).segment(LATEST_S - 1).end_s == LATEST_S
+
+
+def test_blocks_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_wheelbeat.zones._BLOCKS_MAX", 3)
+    fresh = Zone("Europe/Berlin")
+    for year in range(10):
+        instant_s = year * 31_557_600
+        assert fresh.segment(instant_s).offset_s == offset_s("Europe/Berlin", instant_s)
+        assert len(fresh._blocks) <= 3
+
+
+def check_all_zones(count: int) -> None:
+    for name, expression in itertools.product(ZONES, EXPRESSIONS):
+        cron = Cron(expression, name)
+        before = FROM_2015_MS - 1
+        for _ in range(count):
+            fire_ms = cron.next_fire(before)
+            assert fire_ms is not None, (name, expression, before)
+            assert fire_ms > before, (name, expression, before)
+            before = fire_ms
+
+
+def test_fires_of_every_zone_advance() -> None:
+    check_all_zones(100)
+
+
+@pytest.mark.soak
+def test_fires_of_every_zone_advance_through_years() -> None:
+    check_all_zones(2000)
+
+
+def test_a_search_takes_bounded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = 0
+    segment = Zone.segment
+
+    def counting(self: Zone, instant_s: int) -> object:
+        nonlocal steps
+        steps += 1
+        return segment(self, instant_s)
+
+    monkeypatch.setattr(Zone, "segment", counting)
+    for expression, most in [
+        ("* * * * *", 2),
+        ("0 3 * * *", 3),
+        ("0 0 29 2 1", 120),
+        ("0 0 1 1 *", 8),
+        ("*/30 2 8-14 3 0", 2_500),
+    ]:
+        steps = 0
+        Cron(expression, "America/New_York").next_fire(FROM_2015_MS)
+        assert steps <= most, expression
