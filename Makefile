@@ -21,7 +21,8 @@ help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
 		|| sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1: \2/p' $(MAKEFILE_LIST)
 
-demo: $(VENV)/demo.stamp ## run the example project: 200 monitors, admin, beat, worker; Ctrl-C ends it
+DEMO := $(if $(filter services,$(WHEELBEAT_EXAMPLE)),demo-services,demo)
+demo: $(VENV)/$(DEMO).stamp ## run the example project: 200 monitors, admin, beat, worker; Ctrl-C ends it
 	@exec $(BIN)/python example_project/demo.py
 
 test: services venv venv-celery55 lint ## everything but the soak tests, against real services
@@ -59,6 +60,10 @@ $(VENV)/demo.stamp: pyproject.toml | $(VENV)/bin/python
 	@$(BIN)/python $(PIP) --editable '.[django]'
 	@touch $@
 
+$(VENV)/demo-services.stamp: $(VENV)/demo.stamp
+	@$(BIN)/python $(PIP) --editable '.[django,postgres,redis]'
+	@touch $@
+
 $(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
 	@PYTHON=$(PYTHON) tests/services/install --headers
 	@echo "Installing celery-wheelbeat, every extra and the test tools into $(VENV) …"
@@ -66,7 +71,7 @@ $(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
 		echo "If mysqlclient failed to build: it needs a C compiler, pkg-config and the client library of MariaDB or" >&2; \
 		echo "MySQL with its headers (Debian: libmariadb-dev, Fedora: mariadb-connector-c-devel, macOS: mariadb-connector-c)." >&2; \
 		exit 1; }
-	@touch $@ $(VENV)/demo.stamp
+	@touch $(VENV)/demo.stamp $(VENV)/demo-services.stamp $@
 
 $(VENV55)/test.stamp: pyproject.toml | $(VENV55)/bin/python
 	@echo "Installing celery-wheelbeat with Celery 5.5 into $(VENV55) …"
