@@ -135,6 +135,7 @@ class Backlog:
         self._keep_all = keep_all
         self._pending = 0
         self._offered: list[_Pairs] = []
+        self._offered_count = 0
         self._late = _Queue()
         self._late_ids: Int64s | None = None
         """The ids in *late*, ascending; None = to be found again."""
@@ -154,7 +155,7 @@ class Backlog:
     @property
     def waiting(self) -> int:
         """Pairs that can be taken; reoffered ones included."""
-        return sum(len(pairs.ids) for pairs in self._offered) + self._late.count + self._fresh.count
+        return self._offered_count + self._late.count + self._fresh.count
 
     @property
     def in_flight(self) -> int:
@@ -170,8 +171,11 @@ class Backlog:
         tag = (_REOFFERED if due.offer is Offer.REOFFERED else 0) | due.step << _STEP_SHIFT
         self._offered.append(_Pairs(due.ids, due.fire_ms, np.full(len(due), tag, np.int32)))
         self._squeezed = False
+        self._offered_count += len(due)
         if not tag & _REOFFERED:
             self._pending += len(due)
+        if self.waiting > 2 * self._limit:  # nobody takes, nobody squeezes: a full window that does not move
+            self.squeeze()
 
     def take(self, runs: int) -> dict[int, Pair]:
         """Hand out up to ``runs`` pairs by token, the oldest first; half of the room is kept for what came since.
@@ -230,8 +234,7 @@ class Backlog:
         """
         if self._squeezed:
             return 0
-        every = _joined([self._late.clear(), self._fresh.clear(), *self._offered])
-        self._offered = []
+        every = _joined([self._late.clear(), self._fresh.clear(), *self._drain_offered()])
         every = every.at(np.argsort(every.ids, kind="stable"))  # quick: what was squeezed before is already in order
         stays = np.ones(len(every.ids), np.bool_)
         stays[:-1] = every.ids[1:] != every.ids[:-1]
@@ -266,7 +269,7 @@ class Backlog:
         fires_ms = list(self._fires(newest=True))
         leftover = Leftover(self.waiting + self.in_flight, self.oldest_fire_ms(), max(fires_ms, default=None))
         self._let_go(self._pending, "shutdown")
-        self._offered = []
+        self._drain_offered()
         self._late, self._fresh = _Queue(), _Queue()
         self._late_ids, self._late_by_id, self._squeezed = None, False, False
         self._in_flight.clear()
@@ -292,8 +295,7 @@ class Backlog:
             self.squeeze()
         if not self._offered:
             return
-        offered = _joined(self._offered)
-        self._offered = []
+        offered = _joined(self._drain_offered())
         if np.any(offered.fire_ms[1:] < offered.fire_ms[:-1]):
             offered = offered.at(np.argsort(offered.fire_ms, kind="stable"))
         if not self._late.count:
@@ -305,6 +307,10 @@ class Backlog:
         behind = self._late_ids[place] == offered.ids
         self._late.append(offered.at(behind))
         self._fresh.append(offered.at(~behind))
+
+    def _drain_offered(self) -> list[_Pairs]:
+        offered, self._offered, self._offered_count = self._offered, [], 0
+        return offered
 
     def _fires(self, *, newest: bool = False) -> Iterable[int]:
         for pairs in (*self._offered, *self._late.chunks, *self._fresh.chunks):

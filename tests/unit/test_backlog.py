@@ -1,0 +1,331 @@
+"""Backlog: every offered run leaves exactly once, in the order of its job, within bounded memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from celery_wheelbeat.backlog import Backlog, Pair
+from celery_wheelbeat.jobs import DueBatch, Int64s, Offer
+from celery_wheelbeat.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+REPLAYED = {7, 8, 9}
+"""Job ids of the tests that have ``misfire=all``."""
+
+
+def keep_all(ids: Int64s) -> np.ndarray:
+    return np.isin(ids, list(REPLAYED))
+
+
+def due(pairs: Iterable[tuple[int, int]], offer: Offer = Offer.DUE, step: int = 0) -> DueBatch:
+    pairs = list(pairs)
+    ids = np.array([job_id for job_id, _ in pairs], np.int64)
+    fire_ms = np.array([fire for _, fire in pairs], np.int64)
+    nothing = np.zeros(len(pairs), np.uint32)
+    return DueBatch(shard=0, rows=nothing, ids=ids, fire_ms=fire_ms, route_index=nothing, offer=offer, step=step)
+
+
+class Desk:
+    """A backlog and its ledger, with the engine's part of the bookkeeping."""
+
+    def __init__(self, limit: int = 1_000_000) -> None:
+        self.ledger = Ledger()
+        self.backlog = Backlog(self.ledger, limit=limit, keep_all=keep_all)
+
+    def offer(self, *pairs: tuple[int, int], offer: Offer = Offer.DUE, step: int = 0) -> None:
+        if offer is not Offer.REOFFERED:
+            self.ledger.expect(len(pairs))
+        self.backlog.offer(due(pairs, offer, step))
+
+    def balanced(self) -> bool:
+        return self.ledger.difference(self.backlog.pending) == 0
+
+
+def job_fires(taken: dict[int, Pair]) -> list[tuple[int, int]]:
+    return [(pair.job_id, pair.fire_ms) for pair in taken.values()]
+
+
+def test_what_is_taken_and_confirmed_is_sent():
+    desk = Desk()
+    desk.offer((1, 1000), (2, 1000), (3, 2000))
+    taken = desk.backlog.take(2)
+    assert job_fires(taken) == [(1, 1000), (2, 1000)]
+    assert (desk.backlog.waiting, desk.backlog.in_flight, desk.backlog.pending) == (1, 2, 3)
+    assert desk.backlog.oldest_fire_ms() == 1000
+    confirmed = desk.backlog.confirm(taken)
+    assert [pair.job_id for pair in confirmed] == [1, 2]
+    assert (desk.ledger.sent, desk.backlog.pending) == (2, 1)
+    assert desk.backlog.oldest_fire_ms() == 2000
+    assert desk.balanced()
+
+
+def test_the_shards_of_one_tick_are_taken_in_order_of_fire_time():
+    desk = Desk()
+    desk.offer((0, 1000), (0, 2000), (0, 3000))
+    desk.offer((1, 1000), (1, 2500))
+    assert job_fires(desk.backlog.take(10)) == [(0, 1000), (1, 1000), (0, 2000), (1, 2500), (0, 3000)]
+
+
+def test_an_outage_keeps_the_newest_run_of_a_job_and_all_of_those_that_want_it():
+    desk = Desk()
+    for runs in ([(1, 1000), (2, 1000), (7, 1000)], [(1, 2000), (2, 2000), (7, 2000)], [(1, 3000)]):
+        desk.offer(*runs)
+        desk.backlog.squeeze()
+    assert desk.ledger.skipped["backlog"] == 3
+    assert desk.backlog.pending == 4
+    assert desk.balanced()
+    assert job_fires(desk.backlog.take(10)) == [(7, 1000), (2, 2000), (7, 2000), (1, 3000)]
+
+
+def test_runs_of_a_momentarily_full_window_are_not_squeezed():
+    desk = Desk()
+    desk.offer((1, 1000))
+    desk.backlog.take(0)
+    desk.offer((1, 2000))
+    assert job_fires(desk.backlog.take(5)) == [(1, 1000), (1, 2000)]
+
+
+def test_beyond_the_limit_the_oldest_runs_go_whatever_their_policy():
+    desk = Desk(limit=4)
+    desk.offer(*[(7, fire) for fire in range(0, 6000, 1000)], (1, 6000))
+    desk.backlog.squeeze()
+    assert desk.ledger.skipped["backlog"] == 3
+    assert job_fires(desk.backlog.take(10)) == [(7, 3000), (7, 4000), (7, 5000), (1, 6000)]
+    assert desk.balanced()
+
+
+def test_a_slow_destination_is_squeezed_only_beyond_the_limit():
+    desk = Desk(limit=5)
+    desk.offer((1, 1000), (1, 2000), (2, 1000), (2, 2000))
+    assert len(desk.backlog.take(1)) == 1
+    assert desk.ledger.skipped["backlog"] == 0
+    desk.offer((1, 3000), (2, 3000), (3, 3000))
+    assert job_fires(desk.backlog.take(9)) == [(1, 3000), (2, 3000), (3, 3000)]
+    assert desk.ledger.skipped["backlog"] == 3
+    assert desk.balanced()
+
+
+def test_a_drained_outage_leaves_half_of_the_room_to_what_is_due_now():
+    desk = Desk()
+    desk.offer(*[(job_id, 1000) for job_id in range(100, 110)])
+    desk.backlog.squeeze()
+    desk.offer(*[(job_id, 60_000) for job_id in range(200, 210)])
+    taken = job_fires(desk.backlog.take(6))
+    assert [fire for _, fire in taken] == [1000] * 3 + [60_000] * 3
+    assert len(desk.backlog.take(100)) == 14
+
+
+def test_a_new_run_waits_behind_the_late_ones_of_its_job():
+    desk = Desk()
+    desk.offer(*[(job_id, 1000) for job_id in range(100, 110)])
+    desk.backlog.squeeze()
+    desk.offer((109, 2000), (300, 2000))
+    taken = job_fires(desk.backlog.take(4))
+    assert taken == [(100, 1000), (101, 1000), (102, 1000), (300, 2000)]
+    rest = job_fires(desk.backlog.take(100))
+    assert rest.index((109, 1000)) < rest.index((109, 2000))
+
+
+def test_runs_that_were_not_sent_come_first_again():
+    desk = Desk()
+    desk.offer((1, 1000), (2, 2000), (3, 3000), (4, 4000))
+    first = desk.backlog.take(3)
+    desk.backlog.give_back(reversed(list(first)))
+    assert (desk.backlog.in_flight, desk.backlog.pending) == (0, 4)
+    assert job_fires(desk.backlog.take(4)) == [(1, 1000), (2, 2000), (3, 3000), (4, 4000)]
+    assert desk.balanced()
+
+
+def test_runs_given_back_while_the_destination_is_down_are_squeezed_with_the_others():
+    desk = Desk()
+    desk.offer((1, 1000))
+    taken = desk.backlog.take(1)
+    desk.offer((1, 2000))
+    desk.backlog.squeeze()
+    desk.backlog.give_back(taken)
+    desk.backlog.squeeze()
+    assert job_fires(desk.backlog.take(5)) == [(1, 2000)]
+    assert desk.ledger.skipped["backlog"] == 1
+    assert desk.balanced()
+
+
+@pytest.mark.parametrize("reason", ["error", "unroutable", "removed", "quarantined"])
+def test_a_run_that_can_never_be_sent_is_skipped_with_its_reason(reason: str):
+    desk = Desk()
+    desk.offer((1, 1000), (2, 1000))
+    token, *_ = desk.backlog.take(2)
+    assert desk.backlog.skip([token], reason) == [Pair(1, 1000)]
+    assert desk.ledger.skipped[reason] == 1
+    assert desk.balanced()
+
+
+def test_an_outcome_that_comes_twice_is_counted_apart():
+    desk = Desk()
+    desk.offer((1, 1000))
+    taken = desk.backlog.take(1)
+    desk.backlog.confirm(taken)
+    desk.backlog.confirm(taken)
+    desk.backlog.give_back(taken)
+    assert (desk.backlog.strays, desk.ledger.sent, desk.backlog.waiting) == (2, 1, 0)
+    assert desk.balanced()
+
+
+def test_reoffered_runs_stand_outside_the_sum():
+    desk = Desk()
+    desk.offer((1, 1000), (2, 1000), offer=Offer.REOFFERED)
+    desk.offer((3, 2000), offer=Offer.MISFIRE)
+    taken = desk.backlog.take(3)
+    assert [pair.reoffered for pair in taken.values()] == [True, True, False]
+    assert desk.backlog.pending == 1
+    one, two, three = taken
+    desk.backlog.skip([one], "error")
+    desk.backlog.confirm([two, three])
+    assert (desk.ledger.sent, desk.ledger.reoffered, desk.ledger.skipped.total()) == (1, 1, 0)
+    assert desk.balanced()
+
+
+def test_a_relived_fire_time_keeps_the_number_of_its_clock_step():
+    desk = Desk()
+    desk.offer((1, 1000), step=3)
+    (pair,) = desk.backlog.take(1).values()
+    assert (pair.step, pair.reoffered) == (3, False)
+
+
+def test_drop_lets_the_waiting_runs_of_a_job_go():
+    desk = Desk()
+    desk.offer((1, 1000), (2, 1000))
+    desk.backlog.squeeze()
+    desk.offer((1, 2000), (3, 2000))
+    assert desk.backlog.drop(np.array([1]), "removed") == 2
+    assert job_fires(desk.backlog.take(9)) == [(2, 1000), (3, 2000)]
+    assert desk.ledger.skipped["removed"] == 2
+    assert desk.balanced()
+
+
+def test_shutdown_skips_what_is_left_and_reports_it():
+    desk = Desk()
+    desk.offer((1, 1000), (2, 2000), (3, 3000))
+    desk.backlog.take(1)
+    assert desk.backlog.shutdown() == (3, 1000, 3000)
+    assert desk.ledger.skipped["shutdown"] == 3
+    assert (desk.backlog.pending, desk.backlog.oldest_fire_ms()) == (0, None)
+    assert desk.balanced()
+    assert desk.backlog.shutdown() == (0, None, None)
+
+
+def test_an_outage_of_any_length_needs_memory_for_its_jobs_only():
+    desk = Desk(limit=50_000)
+    ids = np.arange(20_000, dtype=np.int64) + 1_000
+    nothing = np.zeros(len(ids), np.uint32)
+
+    def minute(number: int) -> None:
+        desk.ledger.expect(len(ids))
+        desk.backlog.offer(DueBatch(0, nothing, ids, np.full(len(ids), number * 60_000, np.int64), nothing))
+        desk.backlog.squeeze()
+
+    minute(0)
+    tracemalloc.start()
+    try:
+        for number in range(1, 200):
+            minute(number)
+        kept, _peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert desk.backlog.waiting == len(ids)
+    assert kept < 40 * len(ids)
+    assert desk.balanced()
+
+
+class Drill(RuleBasedStateMachine):
+    """Random offers, outages, failures, drops and ends; the account, the order and the bound hold after each."""
+
+    LIMIT = 30
+
+    @initialize()
+    def begin(self) -> None:
+        self.desk = Desk(limit=self.LIMIT)
+        self.now_ms = 0
+        self.taken_first: dict[int, list[int]] = defaultdict(list)
+        self.handed_out: set[tuple[int, int]] = set()
+        self.flying: dict[int, Pair] = {}
+
+    @rule(ids=st.lists(st.integers(0, 12), max_size=12, unique=True), jump=st.integers(1, 3))
+    def offer(self, ids: list[int], jump: int) -> None:
+        self.now_ms += jump * 1000
+        half = len(ids) // 2
+        self.desk.offer(*[(job_id, self.now_ms - 500) for job_id in ids[:half]])
+        self.desk.offer(*[(job_id, self.now_ms) for job_id in ids])
+        assert self.desk.backlog.waiting <= 2 * self.LIMIT
+
+    @rule(ids=st.lists(st.integers(20, 25), max_size=5, unique=True))
+    def offer_again(self, ids: list[int]) -> None:
+        self.now_ms += 1000
+        self.desk.offer(*[(job_id, self.now_ms) for job_id in ids], offer=Offer.REOFFERED)
+
+    @rule(runs=st.integers(0, 15))
+    def take(self, runs: int) -> None:
+        before = self.desk.backlog.waiting
+        taken = self.desk.backlog.take(runs)
+        assert len(taken) <= runs
+        if before <= self.LIMIT:
+            assert len(taken) == min(runs, before)
+        for pair in taken.values():
+            run = (pair.job_id, pair.fire_ms)
+            if run not in self.handed_out:
+                self.handed_out.add(run)
+                self.taken_first[pair.job_id].append(pair.fire_ms)
+        assert not self.flying.keys() & taken.keys()
+        self.flying.update(taken)
+
+    @rule(data=st.data(), outcome=st.sampled_from(["confirm", "give_back", "error", "removed"]))
+    def settle(self, data: st.DataObject, outcome: str) -> None:
+        if not self.flying:
+            return
+        tokens = data.draw(st.lists(st.sampled_from(sorted(self.flying)), unique=True))
+        if outcome == "confirm":
+            self.desk.backlog.confirm(tokens)
+        elif outcome == "give_back":
+            self.desk.backlog.give_back(tokens)
+        else:
+            self.desk.backlog.skip(tokens, outcome)
+        for token in tokens:
+            del self.flying[token]
+
+    @rule()
+    def outage(self) -> None:
+        self.desk.backlog.squeeze()
+        assert self.desk.backlog.waiting <= self.LIMIT
+
+    @rule(ids=st.lists(st.integers(0, 12), max_size=3))
+    def drop(self, ids: list[int]) -> None:
+        self.desk.backlog.drop(np.array(ids, np.int64), "removed")
+
+    @rule()
+    def shut_down(self) -> None:
+        self.desk.backlog.shutdown()
+        self.flying.clear()
+
+    @invariant()
+    def the_account_balances(self) -> None:
+        assert self.desk.balanced()
+        assert self.desk.backlog.strays == 0
+        assert self.desk.backlog.in_flight == len(self.flying)
+
+    @invariant()
+    def the_runs_of_a_job_are_handed_out_in_order(self) -> None:
+        for fires in self.taken_first.values():
+            assert fires == sorted(set(fires))
+
+
+Drill.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestDrill = Drill.TestCase
