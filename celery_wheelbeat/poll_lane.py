@@ -89,10 +89,10 @@ class PollLane:
     def __contains__(self, job_id: int) -> bool:
         return job_id in self._members
 
-    def put(self, job_id: int, schedule: Polled, *, ask_ms: int) -> None:
-        """Add a job, or replace its schedule; it is asked at ``ask_ms`` for the first time."""
+    def put(self, job_id: int, schedule: Polled, *, ask_ms: int, after_ms: int = -NEVER_MS) -> None:
+        """Add a job, or replace its schedule; it is asked at ``ask_ms`` first and fires only after ``after_ms``."""
         self._version += 1
-        self._members[job_id] = _Member(schedule, self._version, -NEVER_MS)
+        self._members[job_id] = _Member(schedule, self._version, after_ms)
         self._push(ask_ms, job_id, self._version)
 
     def remove(self, job_id: int) -> bool:

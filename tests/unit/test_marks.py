@@ -1,0 +1,125 @@
+"""Marks: how far they move, what is stored, which one a start goes by, and the file for a beat without a database."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_wheelbeat.marks import EntryMark, InvalidMark, Mark, MarkDocument, choose
+from celery_wheelbeat.observe.mark_file import MarkFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW_MS = 1_700_000_000_000
+FULL = MarkDocument(NOW_MS, steps=2, relived_until_ms=NOW_MS + 7, entries={"cleanup": EntryMark("ab" * 16, 12)})
+
+
+def test_the_mark_stays_before_whatever_is_open():
+    mark = Mark()
+    assert mark.move(10_000) == 10_000
+    assert mark.move(20_000, oldest_fire_ms=15_000) == 14_999
+    assert mark.move(20_000, ask_ms=17_000, oldest_fire_ms=19_000) == 16_999
+    assert mark.move(30_000, limit_ms=25_000) == 25_000
+    assert mark.move(31_000, oldest_fire_ms=99_000) == 31_000
+
+
+def test_the_mark_never_moves_back_but_with_the_clock():
+    mark = Mark(50_000)
+    assert mark.move(60_000, oldest_fire_ms=40_000) == 50_000
+    mark.step_back(20_000)
+    assert mark.mark_ms == 20_000
+    assert mark.move(21_000) == 21_000
+    mark.step_back(30_000)
+    assert mark.mark_ms == 21_000
+
+
+def test_a_document_survives_json():
+    assert MarkDocument.from_json(json.loads(json.dumps(FULL.to_json()))) == FULL
+    assert MarkDocument.from_json({"version": 1, "mark_ms": 5}) == MarkDocument(5)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {},
+        {"version": 1},
+        {"version": 1, "mark_ms": "noon"},
+        {"version": 1, "mark_ms": 1, "entries": {"a": 3}},
+        {"version": 1, "mark_ms": 1, "entries": [1]},
+        {"version": None, "mark_ms": 1},
+    ],
+)
+def test_a_broken_document_is_refused(stored: dict[str, object]):
+    with pytest.raises(InvalidMark, match="cannot be read"):
+        MarkDocument.from_json(stored)
+
+
+def test_a_document_of_a_newer_release_is_refused():
+    with pytest.raises(InvalidMark, match="mark of version 2: this release reads up to 1"):
+        MarkDocument.from_json({"version": 2, "mark_ms": 1})
+
+
+def test_no_mark_is_a_first_start():
+    assert choose([], NOW_MS) == (None, [])
+
+
+def test_a_start_goes_by_the_latest_mark_and_reports_those_ahead_of_the_clock():
+    old, new = MarkDocument(NOW_MS - 9_000, steps=3), MarkDocument(NOW_MS + 5_000, steps=1)
+    ahead = MarkDocument(NOW_MS + 5_001, steps=4)
+    chosen = choose([old, ahead, new], NOW_MS)
+    assert chosen.document == MarkDocument(NOW_MS + 5_000, steps=4)
+    assert chosen.ignored == [ahead]
+    assert choose([ahead], NOW_MS) == (None, [ahead])
+
+
+def test_the_entries_are_those_of_the_latest_mark():
+    older = MarkDocument(NOW_MS - 1, relived_until_ms=NOW_MS + 9, entries={"gone": EntryMark("cd", 1)})
+    document = choose([older, FULL], NOW_MS).document
+    assert document is not None
+    assert document.entries == FULL.entries
+    assert document.relived_until_ms == NOW_MS + 9
+
+
+def test_the_file_lies_beside_the_schedule_of_s_and_is_replaced_whole(tmp_path: Path):
+    celery_file = tmp_path / "celerybeat-schedule"
+    celery_file.write_bytes(b"not ours")
+    file = MarkFile(celery_file)
+    assert file.read() == {}
+    assert file.write({"broker": FULL.to_json()})
+    assert file.write({"broker": FULL.to_json(), "other": MarkDocument(1).to_json()})
+    assert file.path == tmp_path / "celerybeat-schedule.wheelbeat"
+    assert MarkDocument.from_json(MarkFile(celery_file).read()["broker"]) == FULL
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["celerybeat-schedule", "celerybeat-schedule.wheelbeat"]
+    assert celery_file.read_bytes() == b"not ours"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b'{"marks": 3}'])
+def test_an_unreadable_file_is_a_warning_and_a_first_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+):
+    file = MarkFile(tmp_path / "schedule")
+    file.path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert file.read() == {}
+    assert "taken as a first start" in caplog.text
+
+
+def test_an_unwritable_place_is_one_warning_until_it_works_again(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    folder = tmp_path / "missing"
+    file = MarkFile(folder / "schedule")
+    with caplog.at_level(logging.WARNING):
+        assert not file.write({})
+        assert not file.write({})
+        assert len(caplog.records) == 1
+        folder.mkdir()
+        assert file.write({})
+        file.path.unlink()
+        file.path.mkdir()
+        assert not file.write({})
+    assert len(caplog.records) == 2
+    assert str(file.path) in caplog.text
+    assert [path.name for path in folder.iterdir()] == ["schedule.wheelbeat"]
