@@ -44,13 +44,16 @@ class MarkFile:
             return {}
         return {str(name): mark for name, mark in marks.items() if isinstance(mark, dict)}
 
-    def write(self, marks: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Replace the file; says whether it is written. Warns once until a write has gone well again."""
+    def write(self, marks: Mapping[str, Mapping[str, Any]], row: Mapping[str, Any] | None = None) -> bool:
+        """Replace the file; says whether it is written. Warns once until a write has gone well again.
+
+        ``row``: what else a status row holds, for the command that shows it.
+        """
         partial = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         try:
             try:
                 with partial.open("w", encoding="utf-8") as stream:
-                    json.dump({"marks": marks}, stream)
+                    json.dump({**(row or {}), "marks": marks}, stream)
                     stream.flush()
                     os.fsync(stream.fileno())
                 partial.replace(self.path)

@@ -18,6 +18,7 @@ from celery_wheelbeat import runs
 from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, ChangeBatch, DefinitionBatch, Kind, Misfire, Route, flags_of
+from celery_wheelbeat.marks import EntryMark
 from celery_wheelbeat.sources.celery_schedules import polled, translate
 
 if TYPE_CHECKING:
@@ -30,19 +31,13 @@ if TYPE_CHECKING:
 _LOWEST_ID = -(2**63)
 
 
-class Effective(NamedTuple):
-    """Since when an entry has its schedule: kept beside the mark, so that a restart knows how long its gap is."""
-
-    schedule_hash: str
-    since_ms: int
-
-
 class _Known(NamedTuple):
     job_id: int
     task: str
     schedule: Any
     """The Celery schedule object that was compiled."""
-    effective: Effective
+    mark: EntryMark
+    """Since when it has its schedule: a restart then knows how long its gap is."""
 
 
 def key_of(name: str) -> str:
@@ -64,7 +59,7 @@ class Entries:
     """
 
     def __init__(
-        self, timezone: str, crons: CronTable, routes: RouteTable, stored: Mapping[str, Effective] | None = None
+        self, timezone: str, crons: CronTable, routes: RouteTable, stored: Mapping[str, EntryMark] | None = None
     ) -> None:
         self.refused: dict[str, InvalidMonitor] = {}
         """Broken entries by name, with the reason."""
@@ -89,9 +84,9 @@ class Entries:
         """Return the job id of the entry; raises ``KeyError``."""
         return self._known[name].job_id
 
-    def effective(self) -> dict[str, Effective]:
+    def marks(self) -> dict[str, EntryMark]:
         """Return since when each entry has its schedule, for the mark document."""
-        return {name: known.effective for name, known in self._known.items()}
+        return {name: known.mark for name, known in self._known.items()}
 
     def changes(self, entries: Mapping[str, Any], now_ms: int) -> ChangeBatch:
         """Make ``entries`` (name → ``ScheduleEntry``) the ones in force and return what that changes."""
@@ -127,12 +122,12 @@ class Entries:
     def _admit(self, name: str, entry: Any, definition: _Definition, now_ms: int) -> _Known:
         digest = _schedule_hash(entry.schedule, definition)
         known = self._known.get(name)
-        effective = known.effective if known else self._stored.get(name)
-        if effective is None or effective.schedule_hash != digest:
-            effective = Effective(digest, now_ms)
+        mark = known.mark if known else self._stored.get(name)
+        if mark is None or mark.definition_hash != digest:
+            mark = EntryMark(digest, now_ms)
         job_id = known.job_id if known else self._free_id(name)
         self._names[job_id] = name
-        self._known[name] = _Known(job_id, entry.task, entry.schedule, effective)
+        self._known[name] = _Known(job_id, entry.task, entry.schedule, mark)
         return self._known[name]
 
     def _free_id(self, name: str) -> int:
@@ -166,7 +161,7 @@ class Entries:
             end_ms=np.full(n, NEVER_MS, dtype=np.int64),
             incident_interval_ms=np.zeros(n, dtype=np.int64),
             incident_until_ms=np.zeros(n, dtype=np.int64),
-            effective_from_ms=np.array([known.effective.since_ms for known, _ in changed], dtype=np.int64),
+            effective_from_ms=np.array([known.mark.effective_from_ms for known, _ in changed], dtype=np.int64),
             payload=b"",
             lengths=np.zeros(n, dtype=np.uint32),
             names=b"".join(names),

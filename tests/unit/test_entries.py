@@ -13,7 +13,8 @@ from celery.schedules import BaseSchedule, crontab
 from celery_wheelbeat import runs
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.jobs import Kind, Misfire, RouteTable, misfire_of
-from celery_wheelbeat.sources.entries import Effective, Entries, timezone_of
+from celery_wheelbeat.marks import EntryMark
+from celery_wheelbeat.sources.entries import Entries, timezone_of
 
 NOW_MS = 1_700_000_000_000
 
@@ -27,7 +28,7 @@ def an_entry(app: Celery, name: str, schedule: Any = 10.0, task: Any = "a.task",
     return ScheduleEntry(name=name, task=task, schedule=schedule, options=options, app=app)
 
 
-def entries_of(app: Celery, stored: dict[str, Effective] | None = None) -> tuple[Entries, CronTable, RouteTable]:
+def entries_of(app: Celery, stored: dict[str, EntryMark] | None = None) -> tuple[Entries, CronTable, RouteTable]:
     crons, routes = CronTable(), RouteTable()
     return Entries(timezone_of(app), crons, routes, stored), crons, routes
 
@@ -110,7 +111,7 @@ def test_an_entry_that_breaks_leaves_the_wheel(app: Celery) -> None:
 def test_a_restart_knows_since_when_a_schedule_is_in_force(app: Celery) -> None:
     before, _, _ = entries_of(app)
     before.changes({"same": an_entry(app, "same", 60.0), "other": an_entry(app, "other", 60.0)}, NOW_MS)
-    after, _, _ = entries_of(app, before.effective())
+    after, _, _ = entries_of(app, before.marks())
     later_ms = NOW_MS + 3_600_000
     after.changes(
         {
@@ -120,7 +121,7 @@ def test_a_restart_knows_since_when_a_schedule_is_in_force(app: Celery) -> None:
         },
         later_ms,
     )
-    assert {name: effective.since_ms for name, effective in after.effective().items()} == {
+    assert {name: mark.effective_from_ms for name, mark in after.marks().items()} == {
         "same": NOW_MS,
         "other": later_ms,
         "new": later_ms,

@@ -1,0 +1,202 @@
+"""From due runs to confirmed ones: the way of one destination from the engine to its publisher and back.
+
+Owned by the scheduling thread. Runs wait as pairs in the backlog and are rendered from the definition at the moment
+they are handed over. Every outcome ends in the ledger: nothing is dropped here without a reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.jobs import Flag
+from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
+
+    from celery_wheelbeat.backlog import Backlog, Pair
+    from celery_wheelbeat.engine import Engine
+    from celery_wheelbeat.jobs import DueBatch, Int64s
+    from celery_wheelbeat.observe.lateness import Lateness
+    from celery_wheelbeat.publishers import Publisher
+    from celery_wheelbeat.runs import RunIds
+    from celery_wheelbeat.shards import JobView
+
+logger = logging.getLogger("celery.beat")
+
+SQUEEZE_AFTER_S = 1.0
+"""A destination that is away for longer than this is down: of each job only the newest run is kept."""
+HAND_OVER_MAX = 1_000
+"""Runs that one call renders; the rest follows when there is time before the next tick."""
+
+
+class Rendering(NamedTuple):
+    """What turns a pair into a run."""
+
+    run_ids: RunIds
+    key_of: Callable[[int], str]
+    """Job id → text key."""
+    entry_of: Callable[[JobView, int], Any]
+    """Job and fire time → private ``ScheduleEntry``."""
+
+
+class Settled(NamedTuple):
+    """What a look at the outcomes brought, for whoever keeps books about jobs."""
+
+    finished: dict[int, int]
+    """One-off jobs that are done: job id → instant of the confirmation."""
+    poisoned: dict[int, tuple[str, str]]
+    """Jobs that can never be sent: job id → (definition hash, reason)."""
+
+
+class Dispatch:
+    """Backlog and publisher of one destination."""
+
+    def __init__(self, engine: Engine, backlog: Backlog, publisher: Publisher, lateness: Lateness) -> None:
+        self.backlog = backlog
+        self.publisher = publisher
+        self.rendering: Rendering | None = None
+        """None while the namespace of run ids is not known: runs wait."""
+        self.last_error = ""
+        self._engine = engine
+        self._lateness = lateness
+        self._quarantined: dict[int, str] = {}
+        self._one_offs: dict[int, int] = {}
+        """Tokens of one-off runs on their way → job id."""
+        self._connected_s: float | None = None
+
+    def offer(self, due: Iterable[DueBatch]) -> None:
+        """Put due runs into the backlog."""
+        for batch in due:
+            self.backlog.offer(batch)
+
+    def hand_over(self, now_s: float) -> int:
+        """Give the publisher as many waiting runs as it has room for, up to ``HAND_OVER_MAX``; returns how many."""
+        if self._is_down(now_s):
+            self.backlog.squeeze()
+            return 0
+        room = min(self.publisher.capacity(), HAND_OVER_MAX)
+        if self.rendering is None or not room or not self.backlog.waiting:
+            return 0
+        pairs = self.backlog.take(room)
+        runs = self._render(pairs, self.rendering)
+        if runs:
+            self.publisher.submit(runs)
+        return len(pairs)
+
+    def take_in(self, now_s: float) -> Settled:
+        """Settle every run that the publisher has news about."""
+        settled = Settled({}, {})
+        outcomes = self.publisher.poll()
+        by_instant: dict[int, list[int]] = {}
+        for outcome in outcomes:
+            if isinstance(outcome, Confirmed):
+                by_instant.setdefault(outcome.confirmed_ms, []).append(outcome.token)
+        for at_ms, tokens in by_instant.items():
+            for pair in self.backlog.confirm(tokens):
+                self._lateness.note(at_ms - pair.fire_ms, now_s)
+            settled.finished.update((self._one_offs[token], at_ms) for token in tokens if token in self._one_offs)
+        self._settle_failed([outcome for outcome in outcomes if isinstance(outcome, Failed)], settled)
+        if self._one_offs:
+            for outcome in outcomes:
+                self._one_offs.pop(outcome.token, None)
+        if settled.finished:
+            self.finish(settled.finished)
+        return settled
+
+    def finish(self, job_ids: Iterable[int]) -> None:
+        """Switch off one-off jobs that are done; what they still have waiting ends with them."""
+        ids = np.array(sorted(job_ids), np.int64)
+        self._engine.finish(ids)
+        self.backlog.drop(ids, "ended")
+
+    def redefined(self, ids: Int64s) -> list[int]:
+        """Note that the definitions of ``ids`` changed; returns the jobs whose quarantine that lifts."""
+        lifted = [job_id for job_id in ids.tolist() if job_id in self._quarantined] if self._quarantined else []
+        for job_id in lifted:
+            del self._quarantined[job_id]
+        return lifted
+
+    @property
+    def quarantined(self) -> dict[int, str]:
+        """Jobs that are not sent, with the reason."""
+        return self._quarantined
+
+    def _is_down(self, now_s: float) -> bool:
+        if self.publisher.health().connected or self._connected_s is None:
+            self._connected_s = now_s
+        return now_s - self._connected_s > SQUEEZE_AFTER_S
+
+    def _render(self, pairs: dict[int, Pair], rendering: Rendering) -> list[Run]:
+        views = self._engine.lookup(np.fromiter((pair.job_id for pair in pairs.values()), np.int64, len(pairs)))
+        kept: list[tuple[int, Pair, JobView]] = []
+        for (token, pair), view in zip(pairs.items(), views, strict=True):
+            reason = self._reason_to_skip(pair, view)
+            if view is None or reason is not None:
+                self.backlog.skip([token], reason or "removed")
+            else:
+                kept.append((token, pair, view))
+        runs: list[Run] = []
+        for run_id, (token, pair, view) in zip(_run_ids(kept, rendering), kept, strict=True):
+            try:
+                entry = rendering.entry_of(view, pair.fire_ms)
+            except Exception as error:
+                logger.exception("beat: %s cannot be sent at all", view.name)
+                self._quarantined[view.id] = f"{type(error).__name__}: {error}"
+                self.backlog.skip([token], "error")
+                continue
+            if view.flags & Flag.ONE_OFF:
+                self._one_offs[token] = view.id
+            runs.append(Run(view.id, rendering.key_of(view.id), view.name, pair.fire_ms, run_id, entry, token))
+        return runs
+
+    def _reason_to_skip(self, pair: Pair, view: JobView | None) -> str | None:
+        if view is None:
+            return "removed"
+        if pair.job_id in self._quarantined:
+            return "quarantined"
+        if view.flags & Flag.ONE_OFF and pair.job_id in self._one_offs.values():
+            return "ended"  # its one run is on its way; if that fails, it is that run which is sent again
+        return None
+
+    def _settle_failed(self, outcomes: Sequence[Failed], settled: Settled) -> None:
+        self.backlog.give_back(o.token for o in outcomes if o.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN))
+        for outcome in outcomes:
+            self.last_error = outcome.reason
+            if outcome.kind is FailureKind.UNROUTABLE:
+                self.backlog.skip([outcome.token], "unroutable")
+            elif outcome.kind is FailureKind.ERROR:
+                self.backlog.skip([outcome.token], "error")
+            elif outcome.kind is FailureKind.POISON:
+                for pair in self.backlog.skip([outcome.token], "error"):
+                    self._quarantined[pair.job_id] = outcome.reason
+                    (view,) = self._engine.lookup(np.array([pair.job_id]))
+                    settled.poisoned[pair.job_id] = (_definition_hash(view), outcome.reason)
+                    logger.error("beat: %s is quarantined: %s", view.name if view else pair.job_id, outcome.reason)
+
+
+def _run_ids(kept: Sequence[tuple[int, Pair, JobView]], rendering: Rendering) -> list[str]:
+    """Return the run ids; a fire time that is lived through again after a step of the clock has its own."""
+    ids = [""] * len(kept)
+    by_step: dict[int, list[int]] = {}
+    for position, (_, pair, _) in enumerate(kept):
+        by_step.setdefault(pair.step, []).append(position)
+    for step, positions in by_step.items():
+        keys = [rendering.key_of(kept[position][1].job_id) for position in positions]
+        fires_ms = np.array([kept[position][1].fire_ms for position in positions], np.int64)
+        for position, run_id in zip(
+            positions, rendering.run_ids.render(keys, fires_ms, f"~{step}" if step else ""), strict=True
+        ):
+            ids[position] = run_id
+    return ids
+
+
+def _definition_hash(view: JobView | None) -> str:
+    if view is None:
+        return ""
+    return hashlib.blake2b(repr((view.name, view.payload, view.route_index)).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,109 @@
+"""The status document: what one beat says about itself. Schema and meaning: ``docs/reference/status.md``.
+
+Built from values alone; everything that shows a beat (command line, admin, demo, alarms) reads only this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from celery_wheelbeat.ledger import Ledger
+    from celery_wheelbeat.observe.lateness import Quantiles
+    from celery_wheelbeat.publishers import PublisherHealth
+
+VERSION = 1
+
+
+class Jobs(NamedTuple):
+    """How many jobs there are, and which of them are not sent."""
+
+    monitors: int
+    entries: int
+    refused: Mapping[str, str]
+    """Key or name → reason, for at most ``REFUSED_SHOWN`` jobs."""
+    refused_total: int
+
+
+REFUSED_SHOWN = 20
+
+
+class DestinationState(NamedTuple):
+    """One destination: its publisher, its backlog, its mark."""
+
+    health: PublisherHealth
+    waiting: int
+    oldest_fire_ms: int | None
+    mark_ms: int | None
+    last_error: str
+
+
+class Observed(NamedTuple):
+    """Everything that goes into a status document."""
+
+    state: str
+    """``starting``, ``loading``, ``running`` or ``stopped``."""
+    now_ms: int
+    cursor_ms: int
+    jobs: Jobs
+    ledger: Ledger
+    pending: int
+    lateness: Quantiles
+    destinations: Mapping[str, DestinationState]
+    source: Mapping[str, Any]
+    watchdog: Mapping[str, int]
+    clock_steps: int
+    threads: Mapping[str, float]
+    """Seconds since each thread's last turn."""
+    wedged: list[str]
+
+
+def document(seen: Observed) -> dict[str, Any]:
+    """Return the status document as JSON values."""
+    ledger = seen.ledger
+    return {
+        "version": VERSION,
+        "state": seen.state,
+        "at_ms": seen.now_ms,
+        "behind_s": max(0.0, round((seen.now_ms - seen.cursor_ms) / 1000, 3)),
+        "jobs": {
+            "monitors": seen.jobs.monitors,
+            "entries": seen.jobs.entries,
+            "refused": seen.jobs.refused_total,
+            "reasons": dict(seen.jobs.refused),
+        },
+        "runs": {
+            "expected": ledger.expected,
+            "sent": ledger.sent,
+            "skipped": {reason: runs for reason, runs in ledger.skipped.items() if runs},
+            "pending": seen.pending,
+            "reoffered": ledger.reoffered,
+            "difference": ledger.difference(seen.pending),
+        },
+        "lateness": {
+            "runs": seen.lateness.runs,
+            "p50_s": round(seen.lateness.p50_s, 3),
+            "p99_s": round(seen.lateness.p99_s, 3),
+            "max_s": round(seen.lateness.max_s, 3),
+        },
+        "destinations": {name: _destination(state, seen.now_ms) for name, state in seen.destinations.items()},
+        "source": dict(seen.source),
+        "watchdog": dict(seen.watchdog),
+        "clock_steps": seen.clock_steps,
+        "threads": {name: round(age_s, 1) for name, age_s in seen.threads.items()},
+        "wedged": seen.wedged,
+    }
+
+
+def _destination(state: DestinationState, now_ms: int) -> dict[str, Any]:
+    oldest_ms = state.oldest_fire_ms
+    return {
+        "connected": state.health.connected,
+        "in_flight": state.health.in_flight,
+        "waiting": state.waiting,
+        "oldest_s": 0.0 if oldest_ms is None else max(0.0, round((now_ms - oldest_ms) / 1000, 3)),
+        "mark_ms": state.mark_ms,
+        "last_error": state.last_error,
+    }

@@ -1,0 +1,51 @@
+"""``scheduler.schedule``: one mapping of names to entries over ``beat_schedule`` and the monitors.
+
+Writing concerns entries only; monitors are edited in the database. Reading a monitor builds its entry on the spot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_wheelbeat.sources.monitor_entries import MonitorEntries
+
+
+class ScheduleView(MutableMapping[str, Any]):
+    """``data`` holds the entries; ``monitors`` is None until the beat has started."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+        self.monitors: MonitorEntries | None = None
+        self.version = 0
+        """Grows with each change of ``data`` made through the view."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self.data:
+            return self.data[name]
+        entry = None if self.monitors is None else self.monitors.find(name)
+        if entry is None:
+            raise KeyError(name)
+        return entry
+
+    def __setitem__(self, name: str, entry: Any) -> None:
+        self.data[name] = entry
+        self.version += 1
+
+    def __delitem__(self, name: str) -> None:
+        del self.data[name]
+        self.version += 1
+
+    def __iter__(self) -> Iterator[str]:
+        yield from list(self.data)
+        if self.monitors is not None:
+            yield from (name for name in self.monitors if name not in self.data)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self.data)} entries of beat_schedule>"

@@ -1,0 +1,90 @@
+"""The I/O thread of a beat without a database: marks and status in one file beside Celery's schedule file."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from celery_wheelbeat.sources.news import News, Opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from celery_wheelbeat.clock import Clock
+    from celery_wheelbeat.observe.mark_file import MarkFile
+
+_TURN_S = 1.0
+
+
+class FileDesk:
+    """See ``news.Desk``. A file system that hangs delays the mark and nothing else."""
+
+    def __init__(self, file: MarkFile, clock: Clock, wake: Callable[[], None]) -> None:
+        self._file = file
+        self._clock = clock
+        self._wake = wake
+        self._rows: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
+        self._news: SimpleQueue[News] = SimpleQueue()
+        self._stamp_s = clock.monotonic_s()
+        self._thread = threading.Thread(target=self._loop, name="wheelbeat-file", daemon=True)
+
+    def start(self) -> None:
+        """See ``Desk``."""
+        self._thread.start()
+
+    def take(self) -> Sequence[News]:
+        """See ``Desk``."""
+        news = []
+        while not self._news.empty():
+            news.append(self._news.get())
+        return news
+
+    def report(self, row: Mapping[str, Any]) -> None:
+        """See ``Desk``."""
+        self._rows.put(row)
+
+    def finish(self, finished: Mapping[int, int]) -> None:
+        """See ``Desk``; entries are never one-off."""
+
+    def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
+        """See ``Desk``; the status document names broken entries."""
+
+    def stamp_s(self) -> float:
+        """See ``Desk``."""
+        return self._stamp_s
+
+    def status(self) -> Mapping[str, Any]:
+        """See ``Desk``."""
+        return {"kind": "file", "path": str(self._file.path)}
+
+    def close(self, timeout_s: float) -> None:
+        """See ``Desk``."""
+        self._rows.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _loop(self) -> None:
+        self._news.put(Opened(None, self._file.read(), loading=False))
+        self._wake()
+        while (row := self._newest_row()) is not None:
+            self._file.write(json.loads(row["marks"]), {**row, "status": json.loads(row["status"])})
+
+    def _newest_row(self) -> Mapping[str, Any] | None:
+        """Wait for a row and return the newest; None at the end, once nothing waits any more."""
+        row: Mapping[str, Any] | None = None
+        while row is None:
+            self._stamp_s = self._clock.monotonic_s()
+            with suppress(Empty):
+                row = self._rows.get(timeout=_TURN_S)
+                if row is None:
+                    return None
+        while not self._rows.empty():
+            newer = self._rows.get()
+            if newer is None:
+                self._rows.put(None)
+                break
+            row = newer
+        return row

@@ -1,0 +1,125 @@
+"""Monitors as Celery sees them: a ``ScheduleEntry`` built when somebody asks, or when a run is sent.
+
+Every run gets an entry of its own, for extensions write into it. An entry that was handed out by name is remembered as
+long as its options differ from the definition's, so that a change made to them affects later sends.
+"""
+
+from __future__ import annotations
+
+import copy
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from kombu.utils.json import loads
+
+from celery_wheelbeat.jobs import Flag
+from celery_wheelbeat.sources.celery_objects import celery_schedule_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_wheelbeat.engine import Engine
+    from celery_wheelbeat.jobs import RouteTable
+    from celery_wheelbeat.shards import JobView
+
+REMEMBERED_MAX = 10_000
+"""Handed-out entries; above it the unchanged ones are forgotten."""
+_CHUNK = 4_096
+
+
+class MonitorEntries:
+    """Builds entries from the engine's jobs. Owned by the scheduling thread."""
+
+    def __init__(self, app: Any, entry_class: type, engine: Engine, routes: RouteTable) -> None:
+        self._app = app
+        self._entry_class = entry_class
+        self._engine = engine
+        self._routes = routes
+        self._options: dict[int, dict[str, Any]] = {}
+        self._handed_out: dict[str, Any] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of all enabled monitors, in no particular order."""
+        for view in self._views():
+            yield view.name
+
+    def find(self, name: str) -> Any:
+        """Return the entry of the monitor with this name, or None. Looks at every job: for people, not for runs."""
+        if name in self._handed_out:
+            return self._handed_out[name]
+        view = next((view for view in self._views() if view.name == name), None)
+        if view is None:
+            return None
+        if len(self._handed_out) >= REMEMBERED_MAX:
+            self._forget_unchanged()
+        entry = self._handed_out[name] = self._build(view, self._options_of(view), datetime.now(UTC))
+        return entry
+
+    def forget(self, name: str) -> None:
+        """Take back what was handed out: the definition has changed."""
+        self._handed_out.pop(name, None)
+
+    def entry_for(self, view: JobView, fire_ms: int) -> Any:
+        """Return a private entry for the run at ``fire_ms``; raises ``ValueError`` for args that are not JSON."""
+        handed_out = self._handed_out.get(view.name)
+        options = self._options_of(view) if handed_out is None else private_options(handed_out.options)
+        if self._routes[view.route_index].expires_next and "expires" not in options:
+            next_ms = self._engine.next_fire(view.id, fire_ms)
+            if next_ms is not None:
+                options["expires"] = instant(next_ms)
+        return self._build(view, options, instant(fire_ms))
+
+    def _build(self, view: JobView, options: dict[str, Any], last_run_at: datetime) -> Any:
+        args, kwargs = loads(view.payload)
+        return self._entry_class(
+            name=view.name,
+            task=self._routes[view.route_index].task,
+            args=args,
+            kwargs=kwargs,
+            options=options,
+            schedule=celery_schedule_of(self._engine.schedule_of(view.id)),
+            last_run_at=last_run_at,
+            app=self._app,
+        )
+
+    def _options_of(self, view: JobView) -> dict[str, Any]:
+        index = view.route_index
+        if index not in self._options:
+            self._options[index] = loads(self._routes[index].options)
+        return copy.deepcopy(self._options[index])
+
+    def _forget_unchanged(self) -> None:
+        by_name = {view.name: view for view in self._views() if view.name in self._handed_out}
+        self._handed_out = {
+            name: entry
+            for name, entry in self._handed_out.items()
+            if name in by_name and entry.options != self._options_of(by_name[name])
+        }
+
+    def _views(self) -> Iterator[JobView]:
+        for shard in self._engine.shards:
+            ids = shard.table.rows.ids
+            for start in range(0, len(ids), _CHUNK):
+                for view in self._engine.lookup(ids[start : start + _CHUNK]):
+                    if view is not None and view.id >= 0 and view.flags & Flag.ENABLED:
+                        yield view
+
+
+def private_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Copy the options of an entry as far as extensions write into them: the dict and its headers."""
+    private = dict(options)
+    if private.get("headers"):
+        private["headers"] = dict(private["headers"])
+    return private
+
+
+def private_entry(entry: Any, fire_ms: int) -> Any:
+    """Return a copy of an entry of ``beat_schedule`` for the run at ``fire_ms``."""
+    private = entry.__class__.__new__(entry.__class__)
+    private.__dict__.update(entry.__dict__, options=private_options(entry.options), last_run_at=instant(fire_ms))
+    return private
+
+
+def instant(at_ms: int) -> datetime:
+    """Return an aware datetime in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC)

@@ -1,0 +1,73 @@
+"""What the I/O thread tells the scheduling thread, and the one interface between the two.
+
+Values cross the border in one direction each: news to the scheduling thread, rows and orders to the I/O thread. Neither
+ever waits for the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from celery_wheelbeat.errors import InvalidMonitor
+    from celery_wheelbeat.jobs import ChangeBatch, DefinitionBatch
+
+
+class Opened(NamedTuple):
+    """The store was read for the first time: who we are, and where earlier processes stopped."""
+
+    namespace: str | None
+    """The installation's own namespace of run ids; None without a database."""
+    marks: Mapping[str, Mapping[str, Any]]
+    """Per destination the latest stored mark document, as JSON values."""
+    loading: bool
+    """Whether blocks of monitors follow."""
+
+
+class Loaded(NamedTuple):
+    """One block of the initial load."""
+
+    batch: DefinitionBatch
+    refused: Mapping[int, InvalidMonitor]
+    last: bool
+    """Every monitor has been delivered."""
+
+
+class Changed(NamedTuple):
+    """What changed since."""
+
+    changes: ChangeBatch
+    refused: Mapping[int, InvalidMonitor]
+
+
+News = Opened | Loaded | Changed
+
+
+class Desk(Protocol):
+    """The I/O thread as the scheduling thread sees it. No method blocks, ``close`` excepted."""
+
+    def start(self) -> None:
+        """Start the thread; in the process that schedules, so after any fork."""
+
+    def take(self) -> Sequence[News]:
+        """Return the news since the last call, in order."""
+
+    def report(self, row: Mapping[str, Any]) -> None:
+        """Store this status row soon; a newer one replaces one that is still waiting."""
+
+    def finish(self, finished: Mapping[int, int]) -> None:
+        """Record one-off monitors as done: job id → instant in ms."""
+
+    def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
+        """Record job keys with (definition hash, reason), and remove the lifted ones."""
+
+    def stamp_s(self) -> float:
+        """Return the monotonic instant of the thread's last turn."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Return what the status document says about the database."""
+
+    def close(self, timeout_s: float) -> None:
+        """Write what is waiting and stop, within ``timeout_s``."""
