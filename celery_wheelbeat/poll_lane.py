@@ -58,7 +58,7 @@ class LaneTurn:
     """What one ``advance`` found."""
 
     due: list[tuple[int, int]] = field(default_factory=list)
-    """(job id, fire time in ms), in the order in which the jobs were asked."""
+    """(job id, fire time in ms), in the order of fire times."""
     failures: list[LaneFailure] = field(default_factory=list)
     behind: bool = False
     """The budget ended before every job was asked: a shorter ``wheelbeat_tick`` keeps grids in the wheel."""
@@ -111,11 +111,12 @@ class PollLane:
         end_s = self._monotonic_s() + self._budget_s
         for _step in range(self._steps):
             if self.next_ask_ms() > now_ms:
-                return turn
+                break
             ask_ms, job_id, version = heapq.heappop(self._heap)
             self._push(self._ask(turn, job_id, ask_ms, now_ms), job_id, version)
             if self._monotonic_s() >= end_s:
                 break
+        turn.due.sort(key=lambda run: run[1])
         turn.behind = self.next_ask_ms() <= now_ms
         return turn
 
