@@ -19,30 +19,41 @@ def set_up_django() -> None:
 
 
 @contextmanager
-def site_database(url: str) -> Iterator[Any]:
-    """Let ``default`` be the database at ``url``, migrated; give the connection. The former default comes back."""
-    from django.core.management import call_command
+def as_default(connection: Any) -> Iterator[None]:
+    """Let ``connection`` be Django's default database; the former default comes back."""
     from django.db import connections
-    from django_settings import database_of
 
-    former = connections.settings["default"]
-    connections["default"].close()
-    connections.settings["default"] = connections.configure_settings({"default": database_of(url)})["default"]
-    del connections["default"]
+    former = connections["default"]
+    connections["default"] = connection
     try:
-        call_command("migrate", verbosity=0, interactive=False)
-        yield connections["default"]
+        yield
     finally:
-        connections["default"].close()
-        connections.settings["default"] = former
-        del connections["default"]
+        connections["default"] = former
 
 
 @contextmanager
-def rolled_back() -> Iterator[None]:
-    """Undo everything that the block writes to the default database."""
+def site_database(url: str) -> Iterator[Any]:
+    """Yield a connection to the database at ``url``, migrated; it is the default only ``as_default``."""
+    from django.core.management import call_command
+    from django.db import connections
+    from django.db.utils import load_backend
+    from django_settings import database_of
+
+    settings = connections.configure_settings({"default": database_of(url)})["default"]
+    connection = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, "default")
+    with as_default(connection):
+        call_command("migrate", verbosity=0, interactive=False)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
+def rolled_back(connection: Any) -> Iterator[None]:
+    """Let ``connection`` be the default database and undo everything that the block writes to it."""
     from django.db import transaction
 
-    with transaction.atomic():
+    with as_default(connection), transaction.atomic():
         yield
         transaction.set_rollback(True)

@@ -27,27 +27,27 @@ EMPTY_JSON = {"args": "[]", "kwargs": "{}", "headers": "{}", "options": "{}"}
 class MonitorForm(forms.ModelForm):
     """Add and change form of ``Monitor``; fields have the names of columns, so errors find their place."""
 
-    interval_ms = DurationField(required=False, label=_("interval"), help_text=_("For example 90s, 5m or 1h30m."))
+    interval_ms = DurationField(required=False, label=_("Interval"), help_text=_("For example 90s, 5m or 1h30m."))
     incident_interval_ms = DurationField(
         required=False,
-        label=_("incident interval"),
+        label=_("Incident interval"),
         help_text=_("Fires this often instead, until the end of the incident. Shorter than the interval."),
     )
     expires_s = ExpiresField(
         required=False,
-        label=_("expires"),
+        label=_("Expires"),
         help_text=_("Seconds, a span such as 5m, or “next”: a message is dropped once the following run is due."),
     )
     solar_event = forms.ChoiceField(
         required=False,
-        label=_("solar event"),
+        label=_("Solar event"),
         choices=[("", "–"), *((event, event.replace("_", " ")) for event in SOLAR_EVENTS)],
     )
-    tags = TagsField(required=False, max_length=255, label=_("tags"), help_text=_("Separated by commas."))
+    tags = TagsField(required=False, max_length=255, label=_("Tags"), help_text=_("Separated by commas."))
     change_reason = forms.CharField(
         required=False,
         max_length=REASON_LENGTH,
-        label=_("reason for this change"),
+        label=_("Reason for this change"),
         help_text=_("Kept with the change, beside your name."),
         widget=forms.TextInput({"class": "vTextField"}),
     )
@@ -68,7 +68,7 @@ class MonitorForm(forms.ModelForm):
             "headers": CodeTextarea(rows=2),
             "options": CodeTextarea(rows=2),
         }
-        labels: ClassVar = {"jitter_s": _("jitter (seconds)"), "one_off": _("one-off"), "cron": _("cron expression")}
+        labels: ClassVar = {"jitter_s": _("Jitter (seconds)"), "one_off": _("One-off"), "cron": _("Cron expression")}
         help_texts: ClassVar = {
             "task": _("Name of a registered Celery task."),
             "args": _("JSON list."),
@@ -90,6 +90,8 @@ class MonitorForm(forms.ModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if "timezone" in self.fields:  # Django compares a computed default with a hidden copy; the row is at hand
+            self.fields["timezone"].show_hidden_initial = False
         if self.instance.expires_next:
             self.initial["expires_s"] = EXPIRES_NEXT
 
@@ -144,9 +146,9 @@ class PreviewForm(MonitorForm):
         is_key = key.isascii() and key.isdigit() and len(key) < 19
         return cls(query, instance=Monitor(pk=int(key) if is_key else None, name="preview", task="preview"))
 
-    def clean(self) -> dict[str, Any]:
-        """Leave out what ``ModelForm`` would ask the database: uniqueness and constraints."""
-        return self.cleaned_data
+    def _post_clean(self) -> None:
+        """Only fill the instance: the preview checks the row itself, and uniqueness would ask the database."""
+        forms.models.construct_instance(self, self.instance, self.fields)
 
 
 class PauseForm(forms.Form):
@@ -154,7 +156,7 @@ class PauseForm(forms.Form):
 
     reason = forms.CharField(
         max_length=REASON_LENGTH,
-        label=_("reason"),
+        label=_("Reason"),
         help_text=_("Shown in the list and kept with the change, beside your name."),
         widget=forms.TextInput({"class": "vTextField", "autofocus": True}),
     )

@@ -6,12 +6,14 @@ class MonitorAdmin(MonitorAdminMixin, unfold.admin.ModelAdmin): ...
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin import ShowFacets, display
 from django.contrib.admin.models import LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, router
+from django.forms import modelform_factory
 from django.http import JsonResponse
 from django.template.loader import render_to_string
 from django.urls import path, reverse
@@ -142,7 +144,9 @@ class MonitorAdminMixin:
         """Answer the form's script with the preview of the schedule in the query string. Reads no monitor."""
         if not self.has_view_or_change_permission(request) and not self.has_add_permission(request):
             raise PermissionDenied
-        form = PreviewForm.of_query(request.GET)
+        widgets = partial(self.formfield_for_dbfield, request=request)
+        form_class = modelform_factory(self.model, PreviewForm, SCHEDULE_FIELDS, formfield_callback=widgets)
+        form = form_class.of_query(request.GET)
         if form.is_valid():
             return JsonResponse(preview_of(row_of(form.instance), now_ms()).as_json())
         problems = [f"{form[name].label}: {text}" for name, texts in form.errors.items() for text in texts]

@@ -5,6 +5,7 @@ Invariant: no count reads more than ``COUNTED_MAX`` rows, except by an index-onl
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 from django.core.paginator import Paginator
@@ -32,20 +33,35 @@ def estimated_rows(table: str, using: str) -> int | None:
     return None if found is None or found[0] is None else int(found[0])
 
 
+class Precision(Enum):
+    """How much a count can be trusted."""
+
+    EXACT = "exact"
+    ESTIMATE = "estimate"
+    AT_LEAST = "at least"
+
+
 class EstimatingPaginator(Paginator):
     """Counts exactly up to ``COUNTED_MAX`` rows; beyond that, the whole table by its estimate, a selection by the cap.
 
     A selection with more rows shows its first ``COUNTED_MAX``: narrowing the search is quicker than paging there.
     """
 
+    precision = Precision.EXACT
+    """Of ``count``, once it has been read."""
+
     @cached_property
     def count(self) -> int:
         """Return rows to page through."""
         queryset: Any = self.object_list
-        counted = queryset.order_by().values("pk")[: COUNTED_MAX + 1].count()
+        counted = int(queryset.order_by().values("pk")[: COUNTED_MAX + 1].count())
         if counted <= COUNTED_MAX:
-            return int(counted)
+            return counted
         if queryset.query.where:
+            self.precision = Precision.AT_LEAST
             return COUNTED_MAX
         estimate = estimated_rows(queryset.model._meta.db_table, queryset.db)
-        return int(queryset.order_by().count()) if estimate is None else max(estimate, counted)
+        if estimate is None:
+            return int(queryset.order_by().values("pk").count())
+        self.precision = Precision.ESTIMATE
+        return max(estimate, counted)

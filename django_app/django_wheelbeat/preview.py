@@ -62,7 +62,7 @@ class Preview(NamedTuple):
     notes: list[str]
     """What is worth knowing: where in its minute it lands, local times skipped, days that result."""
     problems: list[str]
-    """Why it cannot run; then there are no fire times."""
+    """Why it cannot run as it is; fire times are shown where the schedule itself can be read."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the document that the form's script reads."""
@@ -74,20 +74,21 @@ def preview_of(row: MonitorRow, now_ms: int) -> Preview:
     if not kinds_of(row):
         return Preview("", row.timezone, [], [_("Give a schedule to see its next runs.")], [])
     settings = beat_settings()
-    problems = [
-        f"{problem.field.removesuffix('_ms').replace('_', ' ')}: {problem.reason}"
-        for problem in check(row, limits=Limits.of(settings))
-        if problem.field not in _ASKED_FOR_ANYWAY
-    ]
+    found = [problem for problem in check(row, limits=Limits.of(settings)) if problem.field not in _ASKED_FOR_ANYWAY]
+    problems = [f"{_in_words(problem.field)}: {problem.reason}" for problem in found]
     times: list[int] = []
-    if not problems:
+    if not any(problem.field in SCHEDULE_FIELDS for problem in found):
         try:
             times = list(islice(_fire_times(row, now_ms, settings), FIRES))
         except InvalidSchedule as error:
-            problems = [str(error)]
+            problems.append(str(error))
     shown = [Fire(ms, in_zone(ms, row.timezone), in_zone(ms, "UTC")) for ms in times]
-    notes = [] if problems else list(_notes(row, times, now_ms, settings))
+    notes = list(_notes(row, times, now_ms, settings)) if times or not problems else []
     return Preview(schedule_in_words(row), row.timezone, shown, notes, problems)
+
+
+def _in_words(column: str) -> str:
+    return column.removesuffix("_ms").replace("_", " ")
 
 
 def next_fire_ms(row: MonitorRow, now_ms: int, settings: Settings) -> int | None:

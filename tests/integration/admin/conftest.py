@@ -1,0 +1,91 @@
+"""Fixtures of the admin's tests: a migrated site on SQLite and on PostgreSQL, rolled back after each test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from django_site import rolled_back, set_up_django, site_database
+from services.found import OWN_NAME, with_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+set_up_django()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environment() -> Iterator[None]:
+    """Let responses keep their templates and contexts."""
+    from django.test.utils import setup_test_environment, teardown_test_environment
+
+    setup_test_environment()
+    yield
+    teardown_test_environment()
+
+
+@pytest.fixture(scope="session")
+def admin_postgres_url(postgres_url: str) -> Iterator[str]:
+    """URL of a PostgreSQL database beside the one that other tests use."""
+    name = f"{OWN_NAME}_admin"
+    with psycopg.connect(postgres_url, autocommit=True) as server:
+        server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        server.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
+        yield with_path(postgres_url, name)
+        server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+@pytest.fixture(scope="session")
+def sqlite_connection() -> Iterator[Any]:
+    """A migrated SQLite database in memory."""
+    with site_database("sqlite:///:memory:") as connection:
+        yield connection
+
+
+@pytest.fixture(scope="session")
+def postgres_connection(admin_postgres_url: str) -> Iterator[Any]:
+    """A migrated PostgreSQL database."""
+    with site_database(admin_postgres_url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def db(sqlite_connection: Any) -> Iterator[Any]:
+    """Connection of the default database, SQLite; what the test writes is undone."""
+    with rolled_back(sqlite_connection):
+        yield sqlite_connection
+
+
+@pytest.fixture
+def pg(postgres_connection: Any) -> Iterator[Any]:
+    """Connection of the default database, PostgreSQL; what the test writes is undone."""
+    with rolled_back(postgres_connection):
+        yield postgres_connection
+
+
+@pytest.fixture(params=["db", pytest.param("pg", marks=pytest.mark.postgres)])
+def either(request: pytest.FixtureRequest) -> Any:
+    """Connection of the default database, once SQLite and once PostgreSQL."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def login() -> Callable[..., Any]:
+    """Return a function that logs a new user in: a superuser, or staff with the named permissions."""
+    from django.contrib.auth.models import Permission, User
+    from django.test import Client
+
+    def as_user(name: str = "ann", *, only: tuple[str, ...] | None = None, **client: Any) -> Client:
+        if only is None:
+            user = User.objects.create_superuser(name, password="x")
+        else:
+            user = User.objects.create_user(name, password="x", is_staff=True)
+            found = Permission.objects.filter(codename__in=only, content_type__app_label="wheelbeat")
+            assert found.count() == len(only)
+            user.user_permissions.set(found)
+        browser = Client(**client)
+        browser.force_login(user)
+        return browser
+
+    return as_user
