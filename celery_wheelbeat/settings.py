@@ -170,7 +170,9 @@ class Settings:
         low=1,
         high=3_600,
     )
-    worker: bool = _setting(False, bool, "Workers of this app drop copies of a run that another worker has claimed.")
+    worker: bool | None = _setting(
+        None, bool, "Workers drop copies of runs and prevent overlap; by default only with django_wheelbeat installed."
+    )
     dedup_url: str | None = _setting(
         None, str, "Store of the claims; without it the result backend's own store is used."
     )
@@ -182,6 +184,17 @@ class Settings:
         str,
         "While the store of claims is down: open = run, closed = put back (acks_late tasks only).",
         choices=("open", "closed"),
+    )
+    dedup_exclusive: bool = _setting(
+        False,
+        bool,
+        "A redelivered run waits until the execution before it has ended or its worker is known to be dead.",
+    )
+    dedup_key: str = _setting(
+        "id",
+        str,
+        "How copies are recognised: by task id, or by content (SHA-256 of task, arguments and fire time).",
+        choices=("id", "content"),
     )
 
     @property

@@ -10,6 +10,7 @@ was prefetched and never ran comes back redelivered, too.
 from __future__ import annotations
 
 import json
+import re
 from enum import Enum
 from hashlib import blake2b, sha256
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ KEY_BYTES = 16
 NONCE_BYTES = 8
 EXECUTION_BYTES = 4
 DIGEST_BYTES = 4
+_NONCE = re.compile("[0-9a-f]{32}")
 
 
 class State(Enum):
@@ -96,10 +98,8 @@ def decide(held: Claim | None, asked: Asked) -> Verdict:
         return Verdict.OTHER if held.digest == asked.digest else Verdict.UNLIKE
     if held.execution == asked.execution:
         return Verdict.MINE
-    if held.state is State.DONE:
-        return Verdict.FINISHED
-    if held.state is State.OPEN:
-        return Verdict.REOPENED
+    if held.state is not State.RUNNING:
+        return Verdict.REOPENED if held.state is State.OPEN else Verdict.FINISHED
     if not asked.redelivered:
         return Verdict.TWIN
     return Verdict.TAKEN_OVER if asked.may_take_over else Verdict.HELD
@@ -126,7 +126,9 @@ def digest_of(task: str, args: Any, kwargs: Any) -> str:
 
 
 def nonce_token(nonce: str) -> str:
-    """Shorten the nonce of a message to what a claim keeps of it."""
+    """Shorten the nonce of a message to what a claim keeps of it: the first half of 32 hex digits, else a hash."""
+    if _NONCE.fullmatch(nonce):
+        return nonce[: 2 * NONCE_BYTES]
     return blake2b(nonce.encode(), digest_size=NONCE_BYTES).hexdigest()
 
 

@@ -37,7 +37,7 @@ class Connections(Generic[C]):
     def borrow(self) -> Iterator[C]:
         """Lend a connection; a failure of the driver becomes ``ClaimStoreDown`` and closes all free ones."""
         if self._pid != os.getpid():
-            # kept, not dropped: MySQLdb says goodbye to the server when a connection is collected, over the parent's socket
+            # kept: MySQLdb takes leave of the server when a connection is collected, over the parent's socket
             self._inherited.append(self._free)
             self._pid, self._free = os.getpid(), deque()
         free = self._free

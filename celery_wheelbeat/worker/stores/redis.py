@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis import ConnectionPool
 from redis.backoff import NoBackoff
@@ -19,9 +19,6 @@ from redis.retry import Retry
 from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict
 from celery_wheelbeat.worker.overlap import Lease
 from celery_wheelbeat.worker.stores.connections import Connections
-
-if TYPE_CHECKING:
-    from redis.connection import ConnectionInterface
 
 TIMEOUT_S = 1.0
 FENCE_REMEMBERED_S = 86_400
@@ -138,7 +135,7 @@ class RedisStore:
         where = f"redis {parameters.get('host') or parameters.get('path') or ''}".strip()
 
         def connect() -> _Line:
-            connection: ConnectionInterface = pool.connection_class(**parameters)
+            connection: Any = pool.connection_class(**parameters)
             connection.connect()
             return _Line(connection)
 
@@ -157,7 +154,7 @@ class RedisStore:
 
     def mark(self, key: str, execution: str, state: State) -> bool:
         """See ``ClaimStore``."""
-        return self._call(_MARK, _claim_at(key), bytes.fromhex(execution), state.value.encode()) == 1
+        return bool(self._call(_MARK, _claim_at(key), bytes.fromhex(execution), state.value.encode()))
 
     def post(self, key: str, execution: str, state: State) -> None:
         """See ``ClaimStore``: a server that refuses it refuses the next claim, too, and that is noticed."""
@@ -193,7 +190,7 @@ class RedisStore:
 
     def renew(self, name: str, owner: str, lease_s: float) -> bool:
         """See ``LeaseStore``."""
-        return self._call(_RENEW, _lease_at(name), owner.encode(), _ms(lease_s), _ms(FENCE_REMEMBERED_S)) == 1
+        return bool(self._call(_RENEW, _lease_at(name), owner.encode(), _ms(lease_s), _ms(FENCE_REMEMBERED_S)))
 
     def release(self, name: str, owner: str) -> None:
         """See ``LeaseStore``."""
@@ -227,7 +224,7 @@ class _Line:
     dressing the reply.
     """
 
-    def __init__(self, connection: ConnectionInterface) -> None:
+    def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._owed = 0
 

@@ -66,7 +66,7 @@ class Dialect(NamedTuple):
     """What stands before and after INTO … VALUES … so that an existing row is no error and no row is written."""
     purge: str
     """Delete up to ``%s`` expired claims without waiting for a lock and without locking what is not expired."""
-    index: str
+    create_index: str
     placeholder: str = "%s"
 
     def write(self, statement: str) -> str:
@@ -79,21 +79,21 @@ POSTGRES = Dialect(
     insert=("INSERT", " ON CONFLICT DO NOTHING"),
     purge="DELETE FROM wheelbeat_claim WHERE id IN (SELECT id FROM wheelbeat_claim WHERE expires_ms <= {now} "
     "ORDER BY expires_ms LIMIT %s FOR UPDATE SKIP LOCKED)",
-    index="CREATE INDEX IF NOT EXISTS wheelbeat_claim_expires ON wheelbeat_claim (expires_ms)",
+    create_index="CREATE INDEX IF NOT EXISTS wheelbeat_claim_expires ON wheelbeat_claim (expires_ms)",
 )
 SQLITE = Dialect(
     now="CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
     insert=("INSERT OR IGNORE", ""),
     purge="DELETE FROM wheelbeat_claim WHERE id IN (SELECT id FROM wheelbeat_claim WHERE expires_ms <= {now} "
     "ORDER BY expires_ms LIMIT %s)",
-    index="CREATE INDEX IF NOT EXISTS wheelbeat_claim_expires ON wheelbeat_claim (expires_ms)",
+    create_index="CREATE INDEX IF NOT EXISTS wheelbeat_claim_expires ON wheelbeat_claim (expires_ms)",
     placeholder="?",
 )
 MARIADB = Dialect(
     now="FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)",
     insert=("INSERT IGNORE", ""),
     purge="DELETE FROM wheelbeat_claim WHERE expires_ms <= {now} ORDER BY expires_ms LIMIT %s",
-    index="CREATE INDEX IF NOT EXISTS wheelbeat_claim_expires ON wheelbeat_claim (expires_ms)",
+    create_index="CREATE INDEX IF NOT EXISTS wheelbeat_claim_expires ON wheelbeat_claim (expires_ms)",
 )
 
 
@@ -163,7 +163,7 @@ class SqlStore:
                 return
         except ClaimStoreDown:
             pass  # no tables, or no server: what follows tells
-        for statement in (CREATE_CLAIMS, CREATE_LEASES, self._dialect.index):
+        for statement in (CREATE_CLAIMS, CREATE_LEASES, self._dialect.create_index):
             self._create(statement)
 
     def purge(self, limit: int) -> int:

@@ -1,0 +1,73 @@
+"""The leases that a worker's pool holds, as its main process sees them: prolonged while the execution is alive.
+
+The main process gives every delivered message that needs a lease an owner token before the pool sees it, and prolongs
+the leases of those that Celery counts as active. A pool process that is killed, or ends by its hard time limit, is no
+longer active: its lease ends by itself. A task that holds the GIL for minutes cannot starve the renewal of a prefork
+pool, because it does not run in this process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_wheelbeat.worker.headers import DELIVERY, FIRE_MS, RunHeaders
+from celery_wheelbeat.worker.overlap import lease_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from celery_wheelbeat.worker.gate import Gate
+
+
+class Delivery(NamedTuple):
+    """A lease that an execution of this worker may hold."""
+
+    owner: str
+    lease: str
+    lease_s: float
+    request: weakref.ref[Any]
+    """Celery's request; it is gone when the message is settled."""
+
+
+class Deliveries:
+    """Deliveries that need a lease. Filled by the consumer's thread, read by the keeper's."""
+
+    def __init__(self) -> None:
+        self._boot = uuid.uuid4().hex
+        self._numbers = itertools.count(1)
+        self._held: dict[str, Delivery] = {}
+        self._lock = threading.Lock()
+
+    def receive(self, gate: Gate, request: Any) -> None:
+        """Give the message of ``request`` its owner token where its run needs a lease."""
+        headers = request.request_dict
+        headers.pop(DELIVERY, None)
+        if FIRE_MS not in headers:
+            return
+        task = request.task
+        policy = gate.policy_of(task)
+        try:
+            lease = lease_name(RunHeaders.read(request.id, headers), policy, task.name)
+        except (TypeError, ValueError):
+            return  # the gate says so when it executes
+        if lease is None:
+            return
+        owner = headers[DELIVERY] = f"{self._boot}-{next(self._numbers)}"
+        with self._lock:
+            self._held[owner] = Delivery(owner, lease, policy.lease_s, weakref.ref(request))
+
+    def executing(self, active: Collection[Any]) -> list[Delivery]:
+        """Return the deliveries among Celery's ``active`` requests, and forget the settled ones."""
+        with self._lock:
+            alive = {owner: delivery for owner, delivery in self._held.items() if delivery.request() is not None}
+            self._held = alive
+        executing = []
+        for delivery in alive.values():
+            request = delivery.request()
+            if request is not None and request in active:
+                executing.append(delivery)
+        return executing

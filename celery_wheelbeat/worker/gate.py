@@ -1,0 +1,305 @@
+"""The gate that every run passes before its task starts: claim, then lease, then go, drop, wait or give back.
+
+Runs in the process (thread, greenlet) that executes the task. It never lets an exception of the store reach the task:
+what happens without a store is the task's own policy. After an execution the claim is marked before the lease is
+released, so that whoever waits for the lease sees how the run before it ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery.exceptions import Ignore, Reject
+from celery.states import REJECTED
+
+from celery_wheelbeat.errors import ClaimStoreDown
+from celery_wheelbeat.worker.breaker import Breaker
+from celery_wheelbeat.worker.claims import Asked, State, Verdict, claim_key, content_id, digest_of, nonce_token
+from celery_wheelbeat.worker.headers import DELIVERY, FENCE, RunHeaders
+from celery_wheelbeat.worker.overlap import Contention, contend, lease_name, place_name
+from celery_wheelbeat.worker.policy import Policy
+from celery_wheelbeat.worker.waiting import publish_again
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, MutableMapping
+
+    from celery_wheelbeat.settings import Settings
+    from celery_wheelbeat.worker.counters import Counters
+    from celery_wheelbeat.worker.stores import Store
+
+logger = logging.getLogger(__name__)
+
+GIVE_BACK_PAUSE_S = 1.0
+"""A message that is given back returns at once; the pause keeps an outage from becoming a busy loop."""
+UNRENEWED_LEASE_S = 3_600.0
+"""Lease of an execution that the main process does not know of and cannot renew, without a time limit of its own."""
+
+
+class Admission(NamedTuple):
+    """What the gate decided, and what has to be settled after the execution."""
+
+    refusal: Exception | None = None
+    """``Ignore`` = acknowledge and forget, ``Reject`` = give back to the broker; None = execute."""
+    key: str = ""
+    execution: str = ""
+    """Empty where the run executes without a claim."""
+    lease: str | None = None
+    owner: str = ""
+
+
+class Attempt(NamedTuple):
+    """One message in front of the gate."""
+
+    task: Any
+    args: Any
+    kwargs: Any
+    request: MutableMapping[str, Any]
+    run: RunHeaders
+    policy: Policy
+    key: str
+    asked: Asked
+    ttl_s: int
+    lease: str | None
+    owner: str
+    lease_s: float
+
+
+class Gate:
+    """The gate of one process; used by all its threads.
+
+    ``flags_redelivery`` says whether the broker's transport marks a message that it delivers again; where it does not,
+    every delivery may be one.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        counters: Counters,
+        *,
+        flags_redelivery: bool,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self.store = store
+        self._settings = settings
+        self._counters = counters
+        self._flags_redelivery = flags_redelivery
+        self._wall_ms = wall_ms
+        self._default_policy = Policy.of(settings)
+        self._policies: dict[str, Policy] = {}
+        self._breaker = Breaker()
+
+    def policy_of(self, task: Any) -> Policy:
+        """Return the policy of ``task``; raises ``InvalidSetting``, at start for every task that is known then."""
+        policy = self._policies.get(task.name)
+        if policy is None:
+            choices = getattr(task, "wheelbeat", None) or {}
+            policy = self._default_policy.choose(task.name, choices, acks_late=bool(task.acks_late))
+            self._policies[task.name] = policy
+        return policy
+
+    def shortest_lease_s(self) -> float:
+        """Return the shortest lease of the policies that are known."""
+        return min((policy.lease_s for policy in self._policies.values()), default=self._default_policy.lease_s)
+
+    def admit(self, task: Any, task_id: str, args: Any, kwargs: Any, request: MutableMapping[str, Any]) -> Admission:
+        """Decide about a message that carries ``wheelbeat_fire_ms``."""
+        try:
+            attempt = self._attempt(task, task_id, args, kwargs, request)
+        except (TypeError, ValueError) as error:
+            logger.warning(
+                "%s[%s] runs without a claim: its wheelbeat headers are not ours: %r", task.name, task_id, error
+            )
+            return Admission()
+        if self._wall_ms() - attempt.run.fire_ms > attempt.ttl_s * 1000:
+            self._counters.add("stale")
+            if attempt.policy.stale == "drop":
+                return self._drop(attempt, "stale", "its fire time is older than a claim is remembered")
+            logger.warning(
+                "%s[%s] runs although copies of it may have run: its fire time is more than %d s ago, and claims are "
+                "remembered no longer (wheelbeat_dedup_ttl)",
+                task.name,
+                task_id,
+                attempt.ttl_s,
+            )
+        if not self._breaker.allows(time.monotonic()):
+            return self._without_store(attempt)
+        try:
+            admission = self._claim(attempt)
+        except ClaimStoreDown as error:
+            if self._breaker.failed(time.monotonic()):
+                logger.error("%s; until it does, tasks run or are given back as their outage option says", error)
+            return self._without_store(attempt)
+        if self._breaker.succeeded():
+            logger.info("the claim store answers again")
+        return admission
+
+    def settle(self, admission: Admission, state: str | None) -> None:
+        """Take note that an execution ended in Celery's ``state``; None: it was torn away, and may be redelivered."""
+        if not admission.execution:
+            return
+        if state is not None:
+            ended = State.OPEN if state == REJECTED else State.DONE
+            # only where nobody may be waiting for the lease is it enough that the mark is on its way
+            self._note(admission.key, admission.execution, ended, wait=ended is State.OPEN or bool(admission.lease))
+        if admission.lease is not None:
+            self._release(admission.lease, admission.owner)
+
+    def _note(self, key: str, execution: str, state: State, *, wait: bool = True) -> None:
+        try:
+            (self.store.mark if wait else self.store.post)(key, execution, state)
+        except ClaimStoreDown as error:
+            self._counters.add("marks_lost")
+            logger.warning("the end of an execution could not be noted, a redelivery would repeat it: %s", error)
+
+    def _release(self, lease: str, owner: str) -> None:
+        try:
+            self.store.release(lease, owner)
+        except ClaimStoreDown as error:
+            logger.warning("the lease %s could not be released and ends by itself: %s", lease, error)
+
+    def _attempt(self, task: Any, task_id: str, args: Any, kwargs: Any, request: MutableMapping[str, Any]) -> Attempt:
+        run = RunHeaders.read(task_id, request)
+        policy = self.policy_of(task)
+        lease = lease_name(run, policy, task.name)
+        execution = os.urandom(4).hex()
+        renewed = request.get(DELIVERY)
+        limit_s = (request.get("timelimit") or (None,))[0] or task.time_limit or UNRENEWED_LEASE_S
+        identity = content_id(task.name, args, kwargs) if policy.key == "content" else task_id
+        return Attempt(
+            task=task,
+            args=args,
+            kwargs=kwargs,
+            request=request,
+            run=run,
+            policy=policy,
+            key=claim_key(identity, run.fire_ms, run.nesting, run.retries),
+            asked=Asked(
+                nonce=nonce_token(run.nonce),
+                execution=execution,
+                digest=digest_of(task.name, args, kwargs),
+                redelivered=run.redelivered or run.waiting or not self._flags_redelivery,
+                may_take_over=lease is None,
+            ),
+            ttl_s=run.claim_ttl_s or int(self._settings.dedup_ttl),
+            lease=lease,
+            owner=str(renewed or execution),
+            lease_s=policy.lease_s if renewed else max(policy.lease_s, float(limit_s)),
+        )
+
+    def _claim(self, attempt: Attempt) -> Admission:
+        verdict = self._ask(attempt)
+        if verdict is Verdict.UNLIKE:
+            self._counters.add("unlike")
+            logger.warning(
+                "%s[%s] runs although a message with its id and fire time has run: that one was another task or had "
+                "other arguments",
+                attempt.task.name,
+                attempt.run.task_id,
+            )
+            run = attempt.run
+            apart = claim_key(run.task_id, run.fire_ms, run.nesting, run.retries, attempt.asked.digest)
+            attempt = attempt._replace(key=apart)
+            verdict = self._ask(attempt)
+        if verdict.drops or verdict is Verdict.UNLIKE:
+            return self._drop_copy(attempt, verdict)
+        if attempt.lease is not None:
+            return self._lease(attempt, verdict, attempt.lease)
+        self._counters.add(verdict.value)
+        return Admission(None, attempt.key, attempt.asked.execution)
+
+    def _ask(self, attempt: Attempt) -> Verdict:
+        try:
+            return self.store.claim(attempt.key, attempt.asked, attempt.ttl_s)
+        except ClaimStoreDown:
+            # a server that was restarted has cut every idle connection; the execution's token makes asking twice safe
+            return self.store.claim(attempt.key, attempt.asked, attempt.ttl_s)
+
+    def _lease(self, attempt: Attempt, verdict: Verdict, lease: str) -> Admission:
+        taken = self.store.acquire(lease, attempt.owner, attempt.lease_s)
+        if not taken.granted:
+            return self._contend(attempt, verdict, lease)
+        if verdict is Verdict.HELD:
+            # the execution before is dead, or has ended since: only now may the claim be taken over
+            verdict = self._ask(attempt._replace(asked=attempt.asked._replace(may_take_over=True)))
+            if not verdict.runs:
+                self._release(lease, attempt.owner)
+                return self._drop_copy(attempt, verdict)
+        if attempt.run.waiting:
+            self._release(place_name(lease), attempt.key)
+        attempt.request[FENCE] = taken.fence
+        self._counters.add(verdict.value)
+        return Admission(None, attempt.key, attempt.asked.execution, lease, attempt.owner)
+
+    def _contend(self, attempt: Attempt, verdict: Verdict, lease: str) -> Admission:
+        policy = attempt.policy
+        contention = contend(attempt.run, policy, verdict)
+        if contention is Contention.QUEUE:
+            place = self.store.acquire(place_name(lease), attempt.key, policy.wait_s + policy.lease_s)
+            contention = Contention.WAIT if place.granted else Contention.SKIP
+        if contention is Contention.SKIP:
+            self._note(attempt.key, attempt.asked.execution, State.DONE)
+            self._counters.add("skipped_overlap")
+            return self._refuse(attempt, "skipped", f"another execution holds the lease {lease}")
+        try:
+            publish_again(attempt.task, attempt.args, attempt.kwargs, dict(attempt.request), policy.wait_s)
+        except Exception as error:
+            return self._not_put_back(attempt, error)
+        if verdict is not Verdict.HELD:
+            self._note(attempt.key, attempt.asked.execution, State.OPEN)
+        self._counters.add("waited")
+        return self._refuse(
+            attempt, "waits", f"another execution holds the lease {lease}; asks again in {policy.wait_s:g} s"
+        )
+
+    def _not_put_back(self, attempt: Attempt, error: Exception) -> Admission:
+        self._counters.add("not_put_back")
+        logger.error(
+            "%s[%s] had to wait and could not be published again: %r; %s",
+            attempt.task.name,
+            attempt.run.task_id,
+            error,
+            "it is given back to the broker" if attempt.task.acks_late else "it was acknowledged early and is lost",
+        )
+        return (
+            self._give_back("not published again")
+            if attempt.task.acks_late
+            else Admission(Ignore("not published again"))
+        )
+
+    def _without_store(self, attempt: Attempt) -> Admission:
+        self._counters.add(f"outage_{attempt.policy.outage}")
+        return self._give_back("claim store down") if attempt.policy.outage == "closed" else Admission()
+
+    def _give_back(self, reason: str) -> Admission:
+        time.sleep(GIVE_BACK_PAUSE_S)
+        return Admission(Reject(reason, requeue=True))
+
+    def _drop_copy(self, attempt: Attempt, verdict: Verdict) -> Admission:
+        elected = ""
+        if verdict is not Verdict.TWIN and logger.isEnabledFor(logging.INFO):
+            with suppress(ClaimStoreDown):
+                held = self.store.read(attempt.key)
+                elected = f"message {held.nonce} was elected" if held else ""
+        reason = verdict.value if verdict.drops else "other"
+        return self._drop(attempt, reason, elected)
+
+    def _drop(self, attempt: Attempt, reason: str, detail: str) -> Admission:
+        self._counters.add(f"dropped_{reason}")
+        return self._refuse(attempt, f"dropped ({reason})", detail)
+
+    def _refuse(self, attempt: Attempt, outcome: str, detail: str) -> Admission:
+        run = attempt.run
+        logger.info(
+            "Task %s[%s] message %s %s%s",
+            attempt.task.name,
+            run.task_id,
+            attempt.asked.nonce,
+            outcome,
+            f": {detail}" if detail else "",
+        )
+        return Admission(Ignore(outcome))

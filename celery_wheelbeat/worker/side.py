@@ -1,0 +1,207 @@
+"""The worker side of one app: what ``install`` puts into its workers, and when each part comes to life.
+
+Main process, before the pool is forked: settings and task options are checked, the store is chosen and prepared, the
+hook proves itself. Pool process, after its tracers were built: the gate is put around them. Main process, after every
+(re)connect: the same for pools without processes, then the keeper starts. A worker whose store is down starts
+nevertheless; one whose options contradict each other does not.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from billiard.process import current_process
+from celery import bootsteps
+from celery.signals import task_received, worker_process_init
+from celery.worker.control import inspect_command
+
+from celery_wheelbeat.clock import SystemClock
+from celery_wheelbeat.errors import ClaimStoreDown
+from celery_wheelbeat.settings import Settings
+from celery_wheelbeat.worker.before_start import guard_before_start
+from celery_wheelbeat.worker.broker_dedup import renumber_attempts
+from celery_wheelbeat.worker.counters import Counters
+from celery_wheelbeat.worker.deliveries import Deliveries
+from celery_wheelbeat.worker.gate import Gate
+from celery_wheelbeat.worker.hook import guard_all, why_not_live
+from celery_wheelbeat.worker.keeper import Keeper
+from celery_wheelbeat.worker.stores.choice import choose_store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+logger = logging.getLogger(__name__)
+
+FLAGGING_TRANSPORTS = ("amqp", "redis")
+"""Driver types whose ``redelivered`` is set on every redelivery; the other virtual transports never show it."""
+
+
+class WorkerSide:
+    """The worker side of ``app``. Nothing happens before ``activate``."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.counters = Counters()
+        self.deliveries = Deliveries()
+        self.gate: Gate | None = None
+        self.where = "not active"
+        self.hook = "off"
+        """``trace``, ``before_start`` or ``off``: how runs are stopped before their task starts."""
+        self._keeper: Keeper | None = None
+
+    def activate(self) -> None:
+        """Choose hook and store; raises ``InvalidSetting``. Once per process tree, before any tracer is built."""
+        settings = Settings.from_conf(self.app.conf)
+        if self.gate is not None or settings.worker is False:
+            return
+        choice = choose_store(self.app, settings.dedup_url)
+        self.where = choice.where
+        if choice.store is None:
+            logger.warning(
+                "Copies of runs are not dropped and overlap is not prevented: %s cannot keep claims. Set "
+                "wheelbeat_dedup_url to a redis://, postgresql://, mysql:// or sqlite:/// URL",
+                choice.where,
+            )
+            return
+        transport = self.app.connection_for_read().transport
+        gate = Gate(
+            choice.store,
+            settings,
+            self.counters,
+            flags_redelivery=getattr(transport, "driver_type", "") in FLAGGING_TRANSPORTS,
+            wall_ms=SystemClock().wall_ms,
+        )
+        for task in self.app.tasks.values():
+            gate.policy_of(task)
+        self._prepare(choice.store.prepare, choice.store.close)
+        if choice.store.best_effort:
+            logger.warning("Claims are kept as well as %s can: %s", choice.where, choice.store.best_effort)
+        self._choose_hook(gate)
+        self.gate = gate
+
+    def enter_process(self, hostname: str | None = None) -> None:
+        """Put the gate around the tracers of a process that executes tasks, and prove that it stands there."""
+        self.counters.use_column(1 + getattr(current_process(), "index", -1))
+        if self.gate is None:
+            self.activate()  # a pool process that was spawned instead of forked
+        self.guard_tracers()
+        if self.gate is not None and self.hook == "trace" and (reason := why_not_live(self.app)):
+            logger.critical("Copies of runs are not dropped in this process (%s): %s", hostname, reason)
+
+    def guard_tracers(self) -> None:
+        """Put the gate around every tracer of this process; needed again whenever Celery has rebuilt them."""
+        if self.gate is not None and self.hook == "trace":
+            guard_all(self.app.tasks, self.gate)
+
+    def start_keeper(self) -> None:
+        """Start the thread that prolongs leases; in the main process, once."""
+        if self.gate is not None and self._keeper is None:
+            lease_s = self.gate.shortest_lease_s()
+            self._keeper = Keeper(self.gate.store, self.deliveries, self.counters, lease_s=lease_s)
+            self._keeper.start()
+
+    def stop_keeper(self) -> None:
+        """End that thread."""
+        if self._keeper is not None:
+            self._keeper.stop()
+            self._keeper = None
+
+    def receive(self, request: Any) -> None:
+        """Note a message that the main process hands to the pool."""
+        if self.gate is not None:
+            self.deliveries.receive(self.gate, request)
+
+    def report(self) -> Mapping[str, Any]:
+        """Return what ``celery inspect wheelbeat_claims`` shows of this worker."""
+        return {"hook": self.hook, "store": self.where, "counters": self.counters.totals()}
+
+    def _prepare(self, prepare: Any, close: Any) -> None:
+        try:
+            prepare()
+        except ClaimStoreDown as error:
+            logger.warning("%s; this worker starts without it", error)
+        finally:
+            close()  # no connection is to be open when the pool forks
+
+    def _choose_hook(self, gate: Gate) -> None:
+        reason = why_not_live(self.app)
+        if reason is None:
+            self.hook = "trace"
+            logger.info("Copies of runs are dropped; claims in %s", self.where)
+            return
+        self.hook = "before_start"
+        guard_before_start(self.app.tasks, gate)
+        logger.warning(
+            "Copies of runs are dropped by Task.before_start, because %s. Weaker: a dropped copy is seen by "
+            "task_prerun and task_postrun, and with task_track_started it can turn a stored result into STARTED",
+            reason,
+        )
+
+
+class ActivateStep(bootsteps.Step):  # type: ignore[misc]  # celery has no types
+    """Of the worker: activates while it is built, so that contradicting options stop it."""
+
+    def __init__(self, worker: Any, **_: Any) -> None:
+        side_of(worker.app).activate()
+
+
+class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types
+    """Of the consumer: guards the tracers that every (re)connect rebuilds."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, consumer: Any) -> None:
+        """After ``Tasks`` has built the tracers of the main process."""
+        side = side_of(consumer.app)
+        side.guard_tracers()
+        side.start_keeper()
+
+    def shutdown(self, consumer: Any) -> None:
+        """When the worker ends."""
+        side_of(consumer.app).stop_keeper()
+
+
+_sides: dict[int, WorkerSide] = {}
+
+
+def installed_side(app: Any) -> WorkerSide | None:
+    """Return the worker side of ``app``, None where it is not installed."""
+    return _sides.get(id(_plain(app)))
+
+
+def side_of(app: Any) -> WorkerSide:
+    """Return the worker side of ``app``; raises KeyError where it is not installed."""
+    return _sides[id(_plain(app))]
+
+
+def install_side(app: Any) -> None:
+    """See ``celery_wheelbeat.worker.install``."""
+    app = _plain(app)
+    if id(app) in _sides:
+        return
+    side = _sides[id(app)] = WorkerSide(app)
+    app.steps["worker"].add(ActivateStep)
+    app.steps["consumer"].add(GuardStep)
+    renumber_attempts()
+
+    def enter_process(sender: str | None = None, **_: Any) -> None:
+        side.enter_process(sender)
+
+    def receive(sender: Any = None, request: Any = None, **_: Any) -> None:  # noqa: ARG001 - signals pass keywords
+        if request.app is app:
+            side.receive(request)
+
+    worker_process_init.connect(enter_process, weak=False, dispatch_uid=f"celery_wheelbeat.{id(app)}")
+    task_received.connect(receive, weak=False, dispatch_uid=f"celery_wheelbeat.{id(app)}")
+
+
+@inspect_command(name="wheelbeat_claims")  # type: ignore[untyped-decorator]  # celery has no types
+def report_claims(state: Any) -> dict[str, Any]:
+    """Hook, claim store and counters of copies and overlaps."""
+    side = installed_side(state.app)
+    return {"hook": "off"} if side is None else dict(side.report())
+
+
+def _plain(app: Any) -> Any:
+    return app._get_current_object() if hasattr(app, "_get_current_object") else app
