@@ -19,6 +19,7 @@ from django.template.loader import render_to_string
 from django.urls import path, reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_GET
 
 from django_wheelbeat import filters
 from django_wheelbeat.actions import pause_monitors, resume_monitors
@@ -137,7 +138,7 @@ class MonitorAdminMixin:
 
     def get_urls(self) -> list[Any]:
         """Add the preview."""
-        view = self.admin_site.admin_view(self.preview_view)
+        view = self.admin_site.admin_view(require_GET(self.preview_view))
         return [path("preview/", view, name="wheelbeat_monitor_preview"), *super().get_urls()]
 
     def preview_view(self, request: HttpRequest) -> JsonResponse:

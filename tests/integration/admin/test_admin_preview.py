@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 URL = "/admin/wheelbeat/monitor/preview/"
 NOW_MS = int(datetime(2026, 3, 1, tzinfo=UTC).timestamp() * 1000)
+INCIDENT_END = {"incident_until_0": "2026-03-01", "incident_until_1": "01:00"}
 PLAIN = {"timezone": "UTC", "day_rule": "and"}
 
 
@@ -87,11 +88,11 @@ def test_tells_each_fire_time_in_the_monitor_s_zone_and_in_utc(
         ({"cron": "*/90 * * * *"}, "/90 in the minute field"),
         ({"cron": "0 0 13 * fri"}, "and"),
         ({"interval_ms": "5m"}, "without its spread"),
-        ({"interval_ms": "5m", "jitter_s": "0", "end_at_0": "2026-03-01", "end_at_1": "00:30"}, "all the runs that are left"),
+        ({"interval_ms": "5m", "jitter_s": "0", "end_at_0": "2026-03-01", "end_at_1": "00:30"}, "runs that are left"),
         ({"interval_ms": "5m", "end_at_0": "2026-02-01", "end_at_1": "00:30"}, "never runs again"),
         ({"interval_ms": "5m", "monitor": "42"}, "Lands on second :"),
         (
-            {"interval_ms": "5m", "incident_interval_ms": "10s", "incident_until_0": "2026-03-01", "incident_until_1": "01:00"},
+            {"interval_ms": "5m", "incident_interval_ms": "10s", **INCIDENT_END},
             "every 10s until Sun 2026-03-01 01:00:00 UTC",
         ),
         ({}, "Give a schedule"),
@@ -130,7 +131,7 @@ def test_solar_events_are_computed(db: Any, login: Callable[..., Any], frozen: N
         ({"cron": "0-99999999999999999 * * * *"}, "99999999999999999"),
         ({"interval_ms": "5"}, "no unit"),
         ({"interval_ms": "5m", "cron": "* * * * *"}, "expected one of"),
-        ({"interval_ms": "5m", "incident_interval_ms": "6m", "incident_until_0": "2026-03-01", "incident_until_1": "01:00"}, "not shorter"),
+        ({"interval_ms": "5m", "incident_interval_ms": "6m", **INCIDENT_END}, "not shorter"),
         ({"cron": "0 0 * * *", "timezone": "../etc/passwd"}, "time zone"),
         ({"interval_ms": "5m", "jitter_s": "9" * 30}, ""),
         ({"once_at_0": "9999-12-31", "once_at_1": "23:59:59", "interval_ms": "\x00"}, "Null"),

@@ -1,0 +1,214 @@
+"""Bulk pause and resume, incidents, and what people without permission can do: nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIST = "/admin/wheelbeat/monitor/"
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django_wheelbeat import bulk
+
+    monkeypatch.setattr(bulk.chunks_of_ids, "__defaults__", (3,))
+
+
+def fill(count: int, **columns: Any) -> list[int]:
+    from django_wheelbeat.models import Monitor
+
+    made = [Monitor(name=f"m{i}", task="t", interval_ms=60_000, **columns) for i in range(count)]
+    return [monitor.pk for monitor in Monitor.objects.bulk_create(made)]
+
+
+def act(browser: Any, action: str, selected: list[int], query: str = "", **more: Any) -> Any:
+    return browser.post(f"{LIST}{query}", {"action": action, "_selected_action": selected, "index": "0"} | more)
+
+
+def test_pauses_a_selection_with_a_reason(either: Any, login: Callable[..., Any], small_chunks: None) -> None:
+    from django.contrib.admin.models import LogEntry
+
+    from django_wheelbeat.models import Change, Monitor
+
+    ids = fill(10)
+    before = Change.objects.count()
+    browser = login()
+    page = act(browser, "pause_monitors", ids[:7])
+    assert "7 enabled monitors will be paused" in page.content.decode()
+    assert not Monitor.objects.filter(enabled=False).exists(), "nothing happens before the reason is given"
+    page = act(browser, "pause_monitors", ids[:7], pause="Pause", reason=" ")
+    assert page.context["form"].errors
+    page = act(browser, "pause_monitors", ids[:7], pause="Pause", reason="deploy 7")
+    assert page.status_code == 302
+    paused = Monitor.objects.filter(enabled=False)
+    assert sorted(paused.values_list("pk", flat=True)) == ids[:7]
+    assert set(paused.values_list("pause_reason", flat=True)) == {"deploy 7"}
+    changes = Change.objects.order_by("id")[before:]
+    assert [(c.operation, c.actor, c.reason) for c in changes] == [("U", "ann", "deploy 7")] * 7
+    assert LogEntry.objects.count() == 7
+    assert LogEntry.objects.first().get_change_message() == "Paused: deploy 7"
+
+
+def test_pauses_everything_that_matches_the_filter(either: Any, login: Callable[..., Any], small_chunks: None) -> None:
+    from django_wheelbeat.models import Monitor
+
+    ids = fill(10, tags="eu")
+    Monitor.objects.create(name="other", task="t", interval_ms=1_000)
+    browser = login()
+    query = "?tag=eu&enabled__exact=1"
+    more = {"select_across": "1", "pause": "Pause", "reason": "x"}
+    assert "10 enabled monitors" in act(browser, "pause_monitors", ids[:1], query, select_across="1").content.decode()
+    response = browser.post(
+        f"{LIST}{query}", {"action": "pause_monitors", "_selected_action": ids[:1], "index": "0"} | more, follow=True
+    )
+    assert "10 monitors were paused." in response.content.decode()
+    assert list(Monitor.objects.filter(enabled=True).values_list("name", flat=True)) == ["other"]
+
+
+def test_resume_and_pause_never_toggle(db: Any, login: Callable[..., Any], small_chunks: None) -> None:
+    from django_wheelbeat.models import Change, Monitor
+
+    ids = fill(4)
+    Monitor.objects.filter(pk=ids[0]).update(enabled=False, pause_reason="mine")
+    browser = login()
+    act(browser, "pause_monitors", ids, pause="Pause", reason="all")
+    assert Monitor.objects.get(pk=ids[0]).pause_reason == "mine", "paused before: keeps its reason"
+    changes = Change.objects.count()
+    act(browser, "pause_monitors", ids, pause="Pause", reason="again")
+    assert Change.objects.count() == changes
+    act(browser, "resume_monitors", ids)
+    assert set(Monitor.objects.values_list("enabled", "pause_reason")) == {(True, "")}
+    changes = Change.objects.count()
+    act(browser, "resume_monitors", ids)
+    assert Change.objects.count() == changes
+
+
+def test_a_failing_chunk_keeps_what_is_done(db: Any, login: Callable[..., Any], small_chunks: None) -> None:
+    from django.contrib.auth.models import User
+
+    from django_wheelbeat.bulk import change_in_chunks
+    from django_wheelbeat.models import Monitor
+
+    fill(7)
+    login("ann")
+    calls = []
+
+    def change(chunk: Any) -> int:
+        calls.append(chunk.count())
+        if len(calls) == 3:
+            raise ConnectionError
+        return chunk.pause("x")
+
+    with pytest.raises(ConnectionError):
+        change_in_chunks(Monitor.objects.all(), change, User.objects.get(), reason="x", message="x")
+    assert calls == [3, 3, 1]
+    assert Monitor.objects.filter(enabled=False).count() == 6
+
+
+def test_people_who_may_only_look_change_nothing(db: Any, login: Callable[..., Any]) -> None:
+    from django_wheelbeat.models import Change, Monitor
+
+    ids = fill(2)
+    Monitor.objects.filter(pk=ids[1]).update(enabled=False)
+    changes = Change.objects.count()
+    browser = login("viewer", only=("view_monitor",))
+    edit = f"{LIST}{ids[0]}/"
+    assert browser.get(LIST).status_code == 200
+    page = browser.get(f"{edit}change/")
+    assert page.status_code == 200
+    assert b'name="interval_ms"' not in page.content
+    assert b"data-fire-ms" in page.content, "the preview is for everyone who may look"
+    typed = {"name": "m0", "task": "evil", "interval_ms": "1s", "timezone": "UTC", "day_rule": "and"}
+    for url, data in (
+        (f"{edit}change/", typed),
+        (f"{LIST}add/", typed),
+        (f"{edit}delete/", {"post": "yes"}),
+        (f"{LIST}preview/", typed),
+    ):
+        assert browser.post(url, data).status_code in {403, 405}, url
+    for action in ("pause_monitors", "resume_monitors", "delete_selected"):
+        act(browser, action, ids, pause="Pause", reason="x", post="yes")
+    assert Change.objects.count() == changes
+    assert Monitor.objects.get(pk=ids[0]).enabled
+
+
+@pytest.mark.parametrize(
+    ("only", "may"),
+    [(("add_monitor",), False), (("view_monitor", "delete_monitor"), False), (("change_monitor",), True), ((), False)],
+)
+def test_pausing_needs_the_permission_to_change(
+    db: Any, login: Callable[..., Any], only: tuple[str, ...], may: bool
+) -> None:
+    from django_wheelbeat.models import Monitor
+
+    ids = fill(2)
+    act(login("bob", only=only), "pause_monitors", ids, pause="Pause", reason="x")
+    assert Monitor.objects.filter(enabled=False).count() == (2 if may else 0)
+
+
+def test_a_forged_request_is_refused(db: Any, login: Callable[..., Any]) -> None:
+    from django_wheelbeat.models import Monitor
+
+    ids = fill(1)
+    browser = login(enforce_csrf_checks=True)
+    assert act(browser, "pause_monitors", ids, pause="Pause", reason="x").status_code == 403
+    assert browser.post(f"{LIST}{ids[0]}/change/", {"name": "x"}).status_code == 403
+    assert Monitor.objects.get().enabled
+
+
+def test_an_incident_speeds_a_monitor_up_and_back(either: Any) -> None:
+    from django.utils import timezone
+
+    from celery_wheelbeat.errors import InvalidMonitor, WheelbeatError
+    from django_wheelbeat.models import Change, Monitor
+
+    monitor = Monitor.objects.create(name="a", task="t", interval_ms=300_000)
+    stale = Monitor.objects.get()
+    Monitor.objects.update(queue="edited meanwhile")
+    changes = Change.objects.count()
+    stale.speed_up("10s", timedelta(minutes=30))
+    stored = Monitor.objects.get()
+    assert (stored.incident_interval_ms, stored.queue) == (10_000, "edited meanwhile")
+    assert stored.incident_until == stale.incident_until > timezone.now() + timedelta(minutes=29)
+    assert Change.objects.count() == changes + 1
+    for every in (300, "5m", timedelta(hours=1)):
+        with pytest.raises(InvalidMonitor, match="5m"):
+            monitor.speed_up(every, timedelta(minutes=1))
+    for every, until in (("soon", timedelta(1)), (0, timedelta(1)), (10, timedelta(0)), (10, timezone.now())):
+        with pytest.raises(WheelbeatError):
+            monitor.speed_up(every, until)
+    stale.end_incident()
+    assert Monitor.objects.get().incident_interval_ms is None
+    stale.end_incident()
+    assert Change.objects.count() == changes + 2
+
+
+def test_an_incident_covers_a_tag_but_nothing_without_a_grid(db: Any) -> None:
+    from django.utils import timezone
+
+    from django_wheelbeat.models import Monitor
+
+    make = Monitor.objects.create
+    make(name="slow", task="t", interval_ms=60_000, tags="eu")
+    make(name="fast", task="t", interval_ms=1_000, tags="eu")
+    make(name="cron", task="t", cron="0 * * * *", tags="eu,prod")
+    make(name="once", task="t", once_at=timezone.now(), tags="eu")
+    make(name="elsewhere", task="t", interval_ms=60_000, tags="europe")
+    assert Monitor.objects.tagged("eu").speed_up(5, timedelta(minutes=1)) == 2
+    assert set(Monitor.objects.in_incident(timezone.now()).values_list("name", flat=True)) == {"slow", "cron"}
+    assert Monitor.objects.tagged("eu").end_incident() == 2
+
+
+def test_the_behaviour_does_not_need_django_s_model_admin(db: Any) -> None:
+    from django.contrib.admin import ModelAdmin
+
+    from django_wheelbeat.monitor_admin import MonitorAdminMixin
+
+    assert not issubclass(MonitorAdminMixin, ModelAdmin)
+    assert MonitorAdminMixin.__mro__ == (MonitorAdminMixin, object)

@@ -1,0 +1,203 @@
+"""The list of monitors: what a page asks the database, what it shows for any row, and how it is narrowed."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIST = "/admin/wheelbeat/monitor/"
+MANY = 100_000
+
+
+def fill(count: int, **columns: Any) -> None:
+    from django_wheelbeat.models import Monitor
+
+    Monitor.objects.bulk_create(
+        [
+            Monitor(**({"name": f"m{i:06}", "task": "shop.check", "interval_ms": 60_000} | columns))
+            for i in range(count)
+        ],
+        batch_size=1_000,
+    )
+
+
+def names(response: Any) -> list[str]:
+    assert response.status_code == 200
+    return [monitor.name for monitor in response.context["cl"].result_list]
+
+
+def test_a_hundred_thousand_monitors_cost_ten_queries(either: Any, login: Callable[..., Any]) -> None:
+    from django.test.utils import CaptureQueriesContext
+
+    numbers = (
+        f"SELECT n FROM generate_series(1, {MANY}) AS numbers (n)"
+        if either.vendor == "postgresql"
+        else f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {MANY}) "
+        "SELECT n FROM numbers"
+    )
+    with either.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO wheelbeat_monitor (name, task, interval_ms, queue, tags) "
+            "SELECT 'shop ' || n, 'shop.task_' || (n % 7), 1000 * (n % 900 + 1), 'q' || (n % 3), 'eu,prod' "
+            f"FROM ({numbers}) AS rows_to_make"
+        )
+        if either.vendor == "postgresql":
+            cursor.execute("ANALYZE wheelbeat_monitor")
+    browser = login()
+    for query in (
+        "",
+        "?q=shop+77",
+        "?task=shop.task_3&enabled__exact=1",
+        "?tag=prod&kind=interval&band=minutes",
+        "?p=500",
+    ):
+        with CaptureQueriesContext(either) as queries:
+            page = browser.get(LIST + query)
+        assert len(names(page)) == 100, query
+        assert len(queries) <= 10, query
+        assert not [sql for q in queries if "kwargs" in (sql := q["sql"])], "a list must not read arguments"
+    text = browser.get(LIST).content.decode()
+    assert ("about 100000 monitors" if either.vendor == "postgresql" else "100000 monitors") in text
+    assert "more than 10000 monitors" in browser.get(LIST + "?enabled__exact=1").content.decode()
+
+
+def test_the_number_of_queries_does_not_depend_on_the_rows(db: Any, login: Callable[..., Any]) -> None:
+    from django.test.utils import CaptureQueriesContext
+
+    browser = login()
+    counts = []
+    for more in (1, 99):
+        fill(more, task=f"t{more}") if more == 1 else fill_named("n", more)
+        with CaptureQueriesContext(db) as queries:
+            browser.get(LIST)
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
+
+
+def fill_named(prefix: str, count: int) -> None:
+    from django_wheelbeat.models import Monitor
+
+    Monitor.objects.bulk_create(
+        Monitor(name=f"{prefix}{i}", task="t", cron="*/5 * * * *", timezone="Asia/Tokyo") for i in range(count)
+    )
+
+
+def test_a_row_that_cannot_be_read_hides_no_other(db: Any, login: Callable[..., Any]) -> None:
+    from django_wheelbeat.models import Monitor
+
+    rows = {
+        "weekday by name": {"cron": "0 2 * * monday"},
+        "long step": {"cron": "*/90 * * * *"},
+        "broken cron": {"cron": "every tuesday"},
+        "unknown zone": {"cron": "0 2 * * *", "timezone": "Mars/Base"},
+        "broken arguments": {"interval_ms": 1_000, "kwargs": "{{{"},
+        "unknown event": {"solar_event": "eclipse", "solar_latitude": 1.0, "solar_longitude": 1.0},
+        "too long an interval": {"interval_ms": 2**62},
+        "plain": {"interval_ms": 60_000},
+    }
+    Monitor.objects.bulk_create(Monitor(name=name, task="t", **columns) for name, columns in rows.items())
+    browser = login()
+    page = browser.get(LIST)
+    assert set(names(page)) == rows.keys()
+    text = page.content.decode()
+    assert "unreadable cron “every tuesday”" in text
+    assert re.search(r"every 1m</td><td[^>]*>\w{3} \d{4}-\d\d-\d\d", text), "the good row shows its next run"
+    for monitor in Monitor.objects.all():
+        assert browser.get(f"{LIST}{monitor.pk}/change/").status_code == 200, monitor.name
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("task=shop.check", {"often", "hourly", "hurried"}),
+        ("queue=slow", {"nightly"}),
+        ("tag=eu", {"often", "nightly"}),
+        ("tag=e", set()),
+        ("kind=interval", {"often", "hourly", "hurried"}),
+        ("kind=cron", {"nightly", "paused"}),
+        ("band=seconds", {"often"}),
+        ("band=hours", {"hourly", "hurried"}),
+        ("quarantined=yes", {"hourly"}),
+        ("quarantined=no", {"often", "nightly", "hurried", "paused"}),
+        ("incident=now", {"hurried"}),
+        ("enabled__exact=0", {"paused"}),
+        ("q=ight", {"nightly"}),
+        ("q=shop.ch", {"often", "hourly", "hurried"}),
+        ("kind=nonsense&band=&quarantined=maybe&incident=then", {"often", "nightly", "hourly", "hurried", "paused"}),
+        ("task=%00", {"often", "nightly", "hourly", "hurried", "paused"}),
+        ("tag=%27%20OR%201%3D1", set()),
+    ],
+)
+def test_narrows(either: Any, login: Callable[..., Any], query: str, expected: set[str]) -> None:
+    from django.utils import timezone
+
+    from django_wheelbeat.models import Monitor, Quarantine
+
+    soon = timezone.now() + timedelta(hours=1)
+    shop = {"task": "shop.check"}
+    make = Monitor.objects.create
+    make(name="often", interval_ms=30_000, tags="eu,prod", **shop)
+    make(name="nightly", task="t", cron="0 3 * * *", queue="slow", tags="eu")
+    hourly = make(name="hourly", interval_ms=3_600_000, tags="europe", **shop)
+    make(name="hurried", interval_ms=3_600_000, incident_interval_ms=1_000, incident_until=soon, **shop)
+    make(name="paused", task="t", cron="0 3 * * *", enabled=False)
+    Quarantine.objects.create(job_key=f"monitor:{hourly.pk}", definition_hash="x", reason="unknown task")
+    Quarantine.objects.create(job_key="entry:cleanup", definition_hash="x", reason="unknown task")
+    assert set(names(login().get(f"{LIST}?{query}"))) == expected
+
+
+def test_says_why_a_monitor_does_not_fire(db: Any, login: Callable[..., Any]) -> None:
+    from django.utils import timezone
+
+    from django_wheelbeat.models import Monitor, Quarantine
+
+    bad = Monitor.objects.create(name="bad", task="t", interval_ms=1_000)
+    Quarantine.objects.create(job_key=f"monitor:{bad.pk}", definition_hash="x", reason="no such task: <t>")
+    Monitor.objects.create(name="off", task="t", interval_ms=1_000, enabled=False, pause_reason="maintenance")
+    done = Monitor.objects.create(name="done", task="t", once_at=timezone.now())
+    Monitor.objects.filter(pk=done.pk).update(finished_at=timezone.now())
+    text = login().get(LIST).content.decode()
+    for words in ("no such task: &lt;t&gt;", "quarantined", "maintenance", "paused", "finished"):
+        assert words in text
+
+
+@pytest.mark.parametrize("page", [LIST, f"{LIST}add/", "/admin/wheelbeat/", "/admin/wheelbeat/change/"])
+def test_a_banner_shows_while_no_beat_reports(db: Any, login: Callable[..., Any], page: str) -> None:
+    from django.utils import timezone
+
+    from django_wheelbeat.models import Beat
+
+    browser = login()
+    assert "No beat has ever reported" in browser.get(page).content.decode()
+    beat = Beat.objects.create(
+        beat_id="b", namespace="n", host="h", pid=1, version="1", started_at=timezone.now(), seen_at=timezone.now()
+    )
+    assert "wheelbeat-banner" not in browser.get(page).content.decode()
+    Beat.objects.filter(pk=beat.pk).update(seen_at=timezone.now() - timedelta(seconds=11))
+    assert "No beat has reported for" in browser.get(page).content.decode()
+
+
+def test_the_rows_of_beats_and_triggers_are_only_shown(db: Any, login: Callable[..., Any]) -> None:
+    from django.utils import timezone
+
+    from django_wheelbeat.models import Beat, Change, Monitor, Quarantine
+
+    Monitor.objects.create(name="a", task="t", interval_ms=1_000)
+    Quarantine.objects.create(job_key="monitor:1", definition_hash="x", reason="because")
+    now = timezone.now()
+    Beat.objects.create(beat_id="b", namespace="n", host="h", pid=1, version="1", started_at=now, seen_at=now)
+    browser = login()
+    for kind, key in (("change", Change.objects.get().pk), ("beat", "b"), ("quarantine", "monitor_3A1")):
+        base = f"/admin/wheelbeat/{kind}/"
+        assert browser.get(base).status_code == 200
+        assert browser.get(f"{base}{key}/change/").status_code == 200
+        assert browser.post(f"{base}{key}/change/", {}).status_code == 403
+        assert browser.get(f"{base}add/").status_code == 403
+        assert browser.post(f"{base}{key}/delete/", {"post": "yes"}).status_code == 403
+    assert (Change.objects.count(), Beat.objects.count(), Quarantine.objects.count()) == (1, 1, 1)
