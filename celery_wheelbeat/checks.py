@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args, get_type_hints
 from zoneinfo import ZoneInfo
 
 from celery_wheelbeat import json_texts, send_options
@@ -16,13 +16,12 @@ from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.durations import format_duration
 from celery_wheelbeat.errors import InvalidMonitor, InvalidSchedule
 from celery_wheelbeat.jobs import Misfire, Overlap
-from celery_wheelbeat.rows import Limits
+from celery_wheelbeat.rows import Limits, MonitorRow
 from celery_wheelbeat.schedules import INTERVAL_MAX_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_wheelbeat.rows import MonitorRow
     from celery_wheelbeat.send_options import SendOptions
 
 MAX_TEXT: Final = 200
@@ -43,9 +42,18 @@ SOLAR_EVENTS: Final = (
 
 _NO_LIMITS: Final = Limits()
 
+_TYPES: Final = {
+    name: (get_args(hint) or (hint,)) + ((int,) if {bool, float} & {hint, *get_args(hint)} else ())
+    for name, hint in get_type_hints(MonitorRow).items()
+}
+"""What each column may hold; drivers return 0 and 1 for booleans, and whole numbers for floats."""
+_TYPES_IN_ORDER: Final = tuple(_TYPES.values())
+
 
 def check(row: MonitorRow, *, limits: Limits = _NO_LIMITS) -> list[InvalidMonitor]:
     """Return all problems of ``row``, each with the name of its column; empty for a row that can run."""
+    if not all(map(isinstance, row, _TYPES_IN_ORDER)):
+        return list(_type_problems(row))
     return [
         *_name_problems(row),
         *_schedule_problems(row),
@@ -95,6 +103,14 @@ def cron_of(expression: str, timezone: str, day_rule: str) -> Cron | InvalidMoni
         return Cron(expression, timezone=timezone, day_rule=day_rule)
     except InvalidSchedule as error:
         return InvalidMonitor("cron", str(error))
+
+
+def _type_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
+    """SQLite stores any value in any column."""
+    for (field, types), value in zip(_TYPES.items(), row, strict=True):
+        if not isinstance(value, types):
+            expected = " or ".join("NULL" if kind is type(None) else kind.__name__ for kind in types)
+            yield InvalidMonitor(field, f"{value!r:.80} is a {type(value).__name__}, expected {expected}")
 
 
 def _name_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:

@@ -69,8 +69,11 @@ def key_of(job_id: int) -> str:
 def definition_hash(row: MonitorRow) -> str:
     """Return 32 hex digits over everything that matters to scheduling or sending.
 
-    NULL and empty text hash alike; ``effective_from`` and ``finished_at`` are kept by the database and stay outside.
+    NULL and empty text hash alike, and numbers by their value, so every driver gives the same. ``effective_from`` and
+    ``finished_at`` are kept by the database and stay outside.
     """
-    definition = row._replace(effective_from_ms=0, finished_at_ms=None)
-    normal = ["" if value is None else float(value) if isinstance(value, float) else value for value in definition]
+    definition = row._replace(id=0, effective_from_ms=0, finished_at_ms=None)
+    normal = [
+        "" if value is None else float(value) if isinstance(value, (int, float)) else value for value in definition
+    ]
     return hashlib.blake2b(repr(normal).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

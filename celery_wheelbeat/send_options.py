@@ -17,6 +17,8 @@ from celery_wheelbeat.json_texts import parse_object
 
 MAX_EXPIRES_S = 315_576_000
 """Ten years: beyond it the message would outlive its broker."""
+MAX_TEXT = 16_384
+"""Characters of headers and of options: they are kept once per distinct text, for ever."""
 
 _OWN_FIELDS = ("queue", "exchange", "routing_key", "priority", "headers", "expires", "args", "kwargs", "task")
 _OWNED_BY_BEAT = ("connection", "producer", "publisher", "retry", "retry_policy", "add_to_parent")
@@ -75,23 +77,34 @@ def compose(
     Cached, since few combinations exist. All problems are returned at once, each with the name of its column.
     """
     columns: dict[str, Any] = {"queue": queue, "exchange": exchange, "routing_key": routing_key}
-    columns |= {"priority": priority, "expires": expires_s}
+    columns |= {"priority": priority, "expires": _shortest(expires_s)}
     problems = _column_problems(columns)
     merged = {name: value for name, value in columns.items() if value is not None and value != ""}
     try:
-        own_headers = parse_object("headers", headers)
+        own_headers = _bounded_object("headers", headers)
         problems += _header_problems(own_headers)
         if own_headers:
             merged["headers"] = own_headers
     except InvalidMonitor as error:
         problems.append(error)
     try:
-        further = parse_object("options", options)
+        further = _bounded_object("options", options)
         problems += [InvalidMonitor("options", reason) for reason in map(_option_problem, further.items()) if reason]
         merged |= further
     except InvalidMonitor as error:
         problems.append(error)
     return SendOptions("{}" if problems or not merged else json.dumps(merged, sort_keys=True), tuple(problems))
+
+
+def _shortest(number: float | None) -> float | None:
+    """A whole number as int, so drivers that return 30 and 30.0 give one route."""
+    return int(number) if number is not None and float(number).is_integer() else number
+
+
+def _bounded_object(field: str, text: str | None) -> dict[str, Any]:
+    if text is not None and len(text) > MAX_TEXT:
+        raise InvalidMonitor(field, f"has {len(text):,} characters, at most {MAX_TEXT:,} are possible")
+    return parse_object(field, text)
 
 
 def _column_problems(columns: dict[str, Any]) -> list[InvalidMonitor]:

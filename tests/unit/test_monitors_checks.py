@@ -1,0 +1,211 @@
+"""Checks of a monitor: which column is named, with which words, and that no row makes them raise."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from celery_wheelbeat.checks import FIRST_MS, INTERVAL_MAX_MS, LAST_MS, SOLAR_EVENTS, check
+from celery_wheelbeat.cron import CronTable
+from celery_wheelbeat.jobs import RouteTable
+from celery_wheelbeat.monitors import Limits, MonitorRow, compile_rows
+
+NOW_MS = 1_700_000_000_000
+GOOD = MonitorRow(
+    id=1, name="check", task="proj.check", args="[]", kwargs="{}", interval_ms=60_000, cron="", timezone="UTC",
+    day_rule="and", once_at_ms=None, solar_event="", solar_latitude=None, solar_longitude=None, jitter_s=None,
+    start_at_ms=None, end_at_ms=None, one_off=False, queue="", exchange="", routing_key="", priority=None,
+    headers="{}", expires_s=None, expires_next=False, options="{}", misfire="auto", overlap="allow", enabled=True,
+    incident_interval_ms=None, incident_until_ms=None, effective_from_ms=NOW_MS, finished_at_ms=None,
+)  # fmt: skip
+CRON = {"interval_ms": None, "cron": "0 4 * * *"}
+ONCE = {"interval_ms": None, "once_at_ms": NOW_MS}
+SOLAR = {"interval_ms": None, "solar_event": "sunset", "solar_latitude": -33.9, "solar_longitude": 151.2}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {},
+        CRON,
+        ONCE,
+        SOLAR,
+        {"interval_ms": 1},
+        {"interval_ms": INTERVAL_MAX_MS},
+        {"jitter_s": 0},
+        {"jitter_s": 60},
+        CRON | {"jitter_s": 86_400},
+        ONCE | {"jitter_s": 10},
+        {"start_at_ms": FIRST_MS, "end_at_ms": LAST_MS},
+        {"incident_interval_ms": 59_999, "incident_until_ms": NOW_MS},
+        CRON | {"incident_interval_ms": 10**9, "incident_until_ms": NOW_MS},
+        {"args": None, "kwargs": " ", "headers": None, "options": ""},
+        {"args": '[{"__type__": "datetime", "__value__": "2030-01-01T00:00:00+00:00"}]'},
+        {"args": '[{"__type__": "decimal", "__value__": "1.5"}, "\\u0000"]'},
+        {"priority": 255, "expires_s": 0.5},
+        {"headers": '{"tenant": {"id": 3}}'},
+        {"options": '{"task_id": "nightly", "countdown": 3, "link": [{"task": "t"}], "delivery_mode": "transient"}'},
+        {"name": "Prüfung/№ 1 🚀", "task": "a.b"},
+        {"timezone": "Nowhere/Land"},
+        {"enabled": 1, "one_off": 0, "expires_next": 0, "expires_s": 5},
+    ],
+)
+def test_good_rows_have_no_problem(columns: dict[str, object]):
+    assert check(GOOD._replace(**columns)) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "field", "words"),
+    [
+        ({"name": ""}, "name", "is empty"),
+        ({"task": " \t"}, "task", "is empty"),
+        ({"name": "x" * 201}, "name", "has 201 characters"),
+        ({"task": "a\0b"}, "task", "NUL"),
+        ({"name": "a\ud800"}, "name", "surrogate"),
+        ({"interval_ms": None}, "interval_ms", "got none of them"),
+        ({"cron": "* * * * *", "once_at_ms": 5}, "interval_ms", "got interval_ms and cron and once_at"),
+        ({"interval_ms": 0}, "interval_ms", "outside 1 ms…100 years"),
+        ({"interval_ms": -5}, "interval_ms", "outside 1 ms…100 years"),
+        ({"interval_ms": INTERVAL_MAX_MS + 1}, "interval_ms", "outside"),
+        ({"jitter_s": -1}, "jitter_s", "outside 0…60 s"),
+        ({"jitter_s": 61}, "jitter_s", "outside 0…60 s"),
+        (CRON | {"jitter_s": 86_401}, "jitter_s", "outside 0…86400 s"),
+        (SOLAR | {"jitter_s": 1}, "jitter_s", "outside 0…0 s"),
+        (CRON | {"cron": "0 0 31 2 *"}, "cron", "never"),
+        (CRON | {"cron": "0 0 * *"}, "cron", ""),
+        (CRON | {"timezone": "Nowhere/Land"}, "timezone", "'Nowhere/Land' is not a time zone"),
+        (CRON | {"timezone": ""}, "timezone", "is not a time zone"),
+        (CRON | {"timezone": "../../etc/passwd"}, "timezone", "is not a time zone"),
+        (CRON | {"timezone": "Europe"}, "timezone", "is not a time zone"),
+        (CRON | {"timezone": "a\0b"}, "timezone", "is not a time zone"),
+        (CRON | {"day_rule": "xor"}, "day_rule", "'xor' is not one of and, or"),
+        (SOLAR | {"solar_event": "noon"}, "solar_event", "sunrise"),
+        (SOLAR | {"solar_latitude": None}, "solar_latitude", "from -90 to 90"),
+        (SOLAR | {"solar_longitude": float("nan")}, "solar_longitude", "from -180 to 180"),
+        (SOLAR | {"solar_longitude": -180.5}, "solar_longitude", "from -180 to 180"),
+        ({"start_at_ms": 5, "end_at_ms": 5}, "end_at", "not after start_at"),
+        ({"end_at_ms": LAST_MS + 1}, "end_at", "years 1 to 9999"),
+        (ONCE | {"start_at_ms": NOW_MS + 1}, "once_at", "never run"),
+        (ONCE | {"end_at_ms": NOW_MS}, "once_at", "never run"),
+        ({"incident_interval_ms": 5}, "incident_until", "both an interval and an end"),
+        ({"incident_until_ms": 5}, "incident_until", "both an interval and an end"),
+        (
+            {"incident_interval_ms": 60_000, "incident_until_ms": 5},
+            "incident_interval_ms",
+            "1m is not shorter than the interval, 1m",
+        ),
+        ({"incident_interval_ms": 0, "incident_until_ms": 5}, "incident_interval_ms", "outside 1 ms"),
+        (ONCE | {"incident_interval_ms": 5, "incident_until_ms": 5}, "incident_interval_ms", "only interval and cron"),
+        ({"args": "{}"}, "args", "expected a JSON list like"),
+        ({"kwargs": "[]"}, "kwargs", "expected a JSON object"),
+        ({"kwargs": "null"}, "kwargs", "got null"),
+        ({"args": "[1,\n 2,,]"}, "args", "line 2, column 4"),
+        ({"args": "(1)"}, "args", "line 1, column 1"),
+        ({"args": "[NaN]"}, "args", "NaN is not a JSON value"),
+        ({"args": "[" * 100_000}, "args", "nested too deeply"),
+        ({"args": "[1" + "0" * 5_000 + "]"}, "args", "Exceeds the limit"),
+        ({"args": '["a\0"]'}, "args", "Invalid control character at line 1, column 4"),
+        ({"args": '[{"__type__": "datetime", "__value__": 3}]'}, "args", "marker that Celery cannot read"),
+        ({"args": '[{"__type__": "pickle", "__value__": "x"}]'}, "args", "marker that Celery cannot read"),
+        ({"kwargs": '{"a": "' + "é" * 131_073 + '"}'}, "kwargs", "wheelbeat_max_payload_bytes allows 262,144"),
+        ({"queue": "a\0"}, "queue", "NUL"),
+        ({"priority": -1}, "priority", "outside 0…255"),
+        ({"priority": 256}, "priority", "outside 0…255"),
+        ({"expires_s": 0.0}, "expires_s", "outside"),
+        ({"expires_s": float("nan")}, "expires_s", "outside"),
+        ({"expires_s": float("inf")}, "expires_s", "outside"),
+        ({"expires_s": 5.0, "expires_next": True}, "expires_next", "not both"),
+        (ONCE | {"expires_next": True}, "expires_next", "no next run"),
+        ({"headers": "[]"}, "headers", "expected a JSON object"),
+        ({"headers": '{"id": "x"}'}, "headers", "message protocol"),
+        ({"headers": '{"wheelbeat_nonce": "x"}'}, "headers", "written by the beat"),
+        ({"headers": '{"a": "' + "x" * 16_384 + '"}'}, "headers", "has 16,393 characters, at most 16,384"),
+        ({"options": "3"}, "options", "got a number"),
+        ({"options": '{"queue": "slow"}'}, "options", "'queue' has a field of its own"),
+        ({"options": '{"producer": 1}'}, "options", "set by the beat itself"),
+        ({"options": '{"retry": true}'}, "options", "set by the beat itself"),
+        ({"options": '{"serialiser": "json"}'}, "options", "did you mean 'serializer'?"),
+        ({"options": '{"zzz": 1}'}, "options", "known are app_id"),
+        ({"options": '{"countdown": true}'}, "options", "expected a number of seconds"),
+        ({"options": '{"time_limit": -1}'}, "options", "expected a number of seconds"),
+        ({"options": '{"task_id": ""}'}, "options", "expected a text"),
+        ({"options": '{"delivery_mode": 3}'}, "options", "expected 1, 2"),
+        ({"misfire": "now"}, "misfire", "'now' is not one of auto, skip, latest, all"),
+        ({"overlap": "maybe"}, "overlap", "is not one of allow, skip, queue_one"),
+    ],
+)
+def test_a_problem_names_its_column_and_what_was_expected(columns: dict[str, object], field: str, words: str):
+    problems = check(GOOD._replace(**columns))
+    assert [problem.field for problem in problems] == [field]
+    assert words in problems[0].reason
+
+
+def test_all_problems_are_reported_at_once():
+    bad = GOOD._replace(name="", interval_ms=0, args="x", headers="y", options='{"retry": 1, "queue": 2}', misfire="z")
+    assert [problem.field for problem in check(bad)] == [
+        "name",
+        "interval_ms",
+        "args",
+        "headers",
+        "options",
+        "options",
+        "misfire",
+    ]
+
+
+def test_the_solar_events_are_those_of_celery():
+    from celery.schedules import solar
+
+    assert set(SOLAR_EVENTS) == set(solar._all_events)
+
+
+TEXT = st.one_of(st.none(), st.sampled_from(["", " ", "[]", "{}", "[1]", "x", "\ud800", "null", "[[["]), st.text())
+MS = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
+NUMBER = st.one_of(st.none(), st.floats(), st.integers(-(2**40), 2**40))
+COLUMNS = dict.fromkeys(("args", "kwargs", "cron", "solar_event", "headers", "options"), TEXT)
+COLUMNS |= {name: st.text(max_size=210) for name in ("name", "task", "timezone", "day_rule", "misfire", "overlap")}
+COLUMNS |= {name: st.one_of(st.none(), st.text()) for name in ("queue", "exchange", "routing_key")}
+COLUMNS |= {name: MS for name in MonitorRow._fields if name.endswith("_ms") and name != "effective_from_ms"}
+COLUMNS |= dict.fromkeys(("solar_latitude", "solar_longitude", "expires_s"), NUMBER)
+COLUMNS |= {name: st.one_of(st.none(), st.integers(-(2**31), 2**31)) for name in ("jitter_s", "priority")}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.fixed_dictionaries({}, optional=COLUMNS))
+def test_no_row_makes_the_checks_raise_and_every_row_ends_up_somewhere(columns: dict[str, object]):
+    subject = GOOD._replace(**columns)
+    problems = check(subject)
+    result = compile_rows([subject], crons=CronTable(), routes=RouteTable())
+    assert len(result.batch) + len(result.refused) == 1
+    if not subject.solar_event:
+        assert bool(result.refused) == bool(problems)
+    if len(result.batch):
+        assert len(json.loads(result.batch.payload)) == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "field", "words"),
+    [
+        ({"interval_ms": "60000"}, "interval_ms", "'60000' is a str, expected int or NULL"),
+        ({"interval_ms": 60_000.5}, "interval_ms", "60000.5 is a float, expected int or NULL"),
+        ({"name": None}, "name", "None is a NoneType, expected str"),
+        ({"kwargs": b"{}"}, "kwargs", "expected str or NULL"),
+        ({"enabled": "yes"}, "enabled", "expected bool or int"),
+        ({"expires_s": "5"}, "expires_s", "expected float or NULL or int"),
+    ],
+)
+def test_a_column_that_holds_another_type_is_refused(columns: dict[str, object], field: str, words: str):
+    """SQLite stores any value in any column."""
+    (problem,) = check(GOOD._replace(**columns))
+    assert problem.field == field
+    assert words in problem.reason
+
+
+def test_the_size_limit_counts_bytes():
+    limits = Limits(max_payload_bytes=1_024)
+    assert check(GOOD._replace(args='["' + "é" * 500 + '"]'), limits=limits) == []
+    (problem,) = check(GOOD._replace(args='["' + "é" * 520 + '"]'), limits=limits)
+    assert (problem.field, problem.reason[:35]) == ("args", "args and kwargs have 1,046 bytes, w")
