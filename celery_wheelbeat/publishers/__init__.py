@@ -74,6 +74,9 @@ class Publisher(Protocol):
 
     destination: str
 
+    def start(self) -> None:
+        """Start the thread; in the process that sends, so after any fork."""
+
     def capacity(self) -> int:
         """How many runs ``submit`` takes now without exceeding the window; 0 while the destination is down."""
 

@@ -54,13 +54,13 @@ def timezone_of(app: Any) -> str:
 class Entries:
     """The entries in force, by name and by job id. Owned by the scheduling thread.
 
-    ``timezone``: zone of crontabs without one of their own. ``stored``: what the mark document says of an earlier
-    process.
+    ``timezone``: zone of crontabs without one of their own.
     """
 
     def __init__(
         self, timezone: str, crons: CronTable, routes: RouteTable, stored: Mapping[str, EntryMark] | None = None
     ) -> None:
+        """``stored``: see ``remember``."""
         self.refused: dict[str, InvalidMonitor] = {}
         """Broken entries by name, with the reason."""
         self._timezone = timezone
@@ -87,6 +87,10 @@ class Entries:
     def marks(self) -> dict[str, EntryMark]:
         """Return since when each entry has its schedule, for the mark document."""
         return {name: known.mark for name, known in self._known.items()}
+
+    def remember(self, stored: Mapping[str, EntryMark]) -> None:
+        """Learn since when an earlier process had which schedules; before the first ``changes``."""
+        self._stored = dict(stored)
 
     def changes(self, entries: Mapping[str, Any], now_ms: int) -> ChangeBatch:
         """Make ``entries`` (name → ``ScheduleEntry``) the ones in force and return what that changes."""

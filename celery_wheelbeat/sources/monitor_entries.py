@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_wheelbeat.engine import Engine
-    from celery_wheelbeat.jobs import RouteTable
+    from celery_wheelbeat.jobs import Int64s, RouteTable
     from celery_wheelbeat.shards import JobView
 
 REMEMBERED_MAX = 10_000
@@ -36,7 +36,7 @@ class MonitorEntries:
         self._engine = engine
         self._routes = routes
         self._options: dict[int, dict[str, Any]] = {}
-        self._handed_out: dict[str, Any] = {}
+        self._handed_out: dict[str, tuple[int, Any]] = {}
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names of all enabled monitors, in no particular order."""
@@ -46,23 +46,26 @@ class MonitorEntries:
     def find(self, name: str) -> Any:
         """Return the entry of the monitor with this name, or None. Looks at every job: for people, not for runs."""
         if name in self._handed_out:
-            return self._handed_out[name]
+            return self._handed_out[name][1]
         view = next((view for view in self._views() if view.name == name), None)
         if view is None:
             return None
         if len(self._handed_out) >= REMEMBERED_MAX:
             self._forget_unchanged()
-        entry = self._handed_out[name] = self._build(view, self._options_of(view), datetime.now(UTC))
+        entry = self._build(view, self._options_of(view), datetime.now(UTC))
+        self._handed_out[name] = (view.id, entry)
         return entry
 
-    def forget(self, name: str) -> None:
-        """Take back what was handed out: the definition has changed."""
-        self._handed_out.pop(name, None)
+    def redefined(self, ids: Int64s) -> None:
+        """Take back the entries of these jobs: their definitions have changed."""
+        if self._handed_out:
+            changed = set(ids.tolist())
+            self._handed_out = {name: known for name, known in self._handed_out.items() if known[0] not in changed}
 
     def entry_for(self, view: JobView, fire_ms: int) -> Any:
         """Return a private entry for the run at ``fire_ms``; raises ``ValueError`` for args that are not JSON."""
         handed_out = self._handed_out.get(view.name)
-        options = self._options_of(view) if handed_out is None else private_options(handed_out.options)
+        options = self._options_of(view) if handed_out is None else private_options(handed_out[1].options)
         if self._routes[view.route_index].expires_next and "expires" not in options:
             next_ms = self._engine.next_fire(view.id, fire_ms)
             if next_ms is not None:
@@ -70,7 +73,7 @@ class MonitorEntries:
         return self._build(view, options, instant(fire_ms))
 
     def _build(self, view: JobView, options: dict[str, Any], last_run_at: datetime) -> Any:
-        args, kwargs = loads(view.payload)
+        args, kwargs = _read(view.payload)
         return self._entry_class(
             name=view.name,
             task=self._routes[view.route_index].task,
@@ -85,15 +88,15 @@ class MonitorEntries:
     def _options_of(self, view: JobView) -> dict[str, Any]:
         index = view.route_index
         if index not in self._options:
-            self._options[index] = loads(self._routes[index].options)
+            self._options[index] = _read(self._routes[index].options)
         return copy.deepcopy(self._options[index])
 
     def _forget_unchanged(self) -> None:
         by_name = {view.name: view for view in self._views() if view.name in self._handed_out}
         self._handed_out = {
-            name: entry
-            for name, entry in self._handed_out.items()
-            if name in by_name and entry.options != self._options_of(by_name[name])
+            name: known
+            for name, known in self._handed_out.items()
+            if name in by_name and known[1].options != self._options_of(by_name[name])
         }
 
     def _views(self) -> Iterator[JobView]:
@@ -123,3 +126,7 @@ def private_entry(entry: Any, fire_ms: int) -> Any:
 def instant(at_ms: int) -> datetime:
     """Return an aware datetime in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def _read(text: str | bytes) -> Any:
+    return loads(text)  # type: ignore[no-untyped-call]  # kombu's own JSON: knows dates, decimals and UUIDs

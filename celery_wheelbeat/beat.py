@@ -1,0 +1,268 @@
+"""One running beat: the engine and its edges, and the steps that a turn of the scheduler is made of.
+
+Built at the first tick, in the process and thread that schedules. Every step takes what is there and never waits for a
+broker, a database or a thread; only ``rest`` waits, for as long as nothing is due.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from celery_wheelbeat.clock import Motion
+from celery_wheelbeat.dispatch import Rendering
+from celery_wheelbeat.jobs import NEVER_MS, DueBatch
+from celery_wheelbeat.marks import EntryMark, InvalidMark, MarkDocument, choose
+from celery_wheelbeat.monitors import REPLACEABLE_ENTRY
+from celery_wheelbeat.monitors import key_of as monitor_key
+from celery_wheelbeat.runs import RunIds
+from celery_wheelbeat.sources.entries import key_of as entry_key
+from celery_wheelbeat.sources.monitor_entries import private_entry
+from celery_wheelbeat.sources.news import Changed, Loaded, News, Opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from celery_wheelbeat.clock import Reading
+    from celery_wheelbeat.errors import InvalidMonitor
+    from celery_wheelbeat.jobs import ChangeBatch, DefinitionBatch, Int64s
+    from celery_wheelbeat.parts import Parts
+    from celery_wheelbeat.shards import JobView
+
+logger = logging.getLogger("celery.beat")
+
+OPENING_S = 10.0
+"""How long a start waits for the database before the entries of ``beat_schedule`` go on without it."""
+REST_MAX_S = 1.0
+"""Longest wait of one turn."""
+
+
+class Beat:
+    """See the module. ``parts`` are the pieces, wired; everything here belongs to the scheduling thread."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.pid = os.getpid()
+        self.state = "starting"
+        self.refused: dict[str, InvalidMonitor] = {}
+        """Monitors that cannot run, by key."""
+        self._begun_s = parts.clock.monotonic_s()
+        self._marks: dict[str, int | None] = {}
+        self._stored: MarkDocument | None = None
+        self._namespace: str | None = None
+        self._replaced_by: int | None = None
+        """Monitor that stands in for the default entry ``celery.backend_cleanup``."""
+        self._entries_version: int | None = None
+        self._due_at_start: list[DueBatch] = []
+
+    def start(self) -> None:
+        """Start the threads."""
+        self.parts.lines.install()
+        self.parts.publisher.start()
+        self.parts.desk.start()
+
+    # The steps of a turn, in their order.
+
+    def read_clock(self) -> Reading:
+        """Look at the clock; a step back rebuilds the wheel."""
+        parts = self.parts
+        reading = parts.guard.look(parts.clock.wall_ms(), parts.clock.monotonic_s())
+        if reading.motion is Motion.BACK and self.state != "starting":
+            logger.critical("beat: The clock was set back by %.1f s; following it", reading.gap_ms / 1000)
+            parts.engine.step_back(reading.now_ms, reading.steps)
+            parts.mark.step_back(reading.now_ms)
+        elif reading.motion in (Motion.STALLED, Motion.FORWARD):
+            logger.warning("beat: %.1f s passed unnoticed (%s)", reading.gap_ms / 1000, reading.motion.value)
+        return reading
+
+    def take_in_changes(self, reading: Reading) -> None:
+        """Bring the engine to what the I/O thread and ``beat_schedule`` say."""
+        for news in self.parts.desk.take():
+            self._take_in(news, reading.now_ms)
+        if self.state == "starting" and self.parts.clock.monotonic_s() - self._begun_s > OPENING_S:
+            logger.warning("beat: The database does not answer; starting without what it knows of earlier runs")
+            self._begin(Opened(None, {}, loading=True), reading.now_ms)
+        if self.state != "starting":
+            self._update_entries(reading.now_ms)
+
+    def advance(self, reading: Reading) -> list[DueBatch]:
+        """Empty every slot up to now; returns the runs that are due."""
+        if self.state == "starting":
+            return []
+        due, self._due_at_start = self._due_at_start, []
+        return due + self.parts.engine.advance(reading.now_ms, cause=reading.skip_reason)
+
+    def hand_over(self, due: Iterable[DueBatch]) -> None:
+        """Give the publisher what is due, as far as it has room."""
+        self.parts.dispatch.offer(due)
+        self.parts.dispatch.hand_over(self.parts.clock.monotonic_s())
+
+    def take_in_outcomes(self) -> None:
+        """Settle what the publisher reports, and pass on what concerns the database."""
+        settled = self.parts.dispatch.take_in(self.parts.clock.monotonic_s())
+        if settled.finished:
+            self.parts.desk.finish({job_id: at_ms for job_id, at_ms in settled.finished.items() if job_id >= 0})
+        if settled.poisoned:
+            self.parts.desk.quarantine({self.key_of(job): why for job, why in settled.poisoned.items()}, [])
+
+    def move_mark(self, reading: Reading) -> None:
+        """Move the mark up to the oldest run that is not settled; not before everything was loaded."""
+        engine = self.parts.engine
+        if self.state == "running":
+            ask_ms = engine.lane.polled.next_ask_ms()
+            self.parts.mark.move(
+                engine.cursor_ms,
+                oldest_fire_ms=self.parts.dispatch.backlog.oldest_fire_ms(),
+                ask_ms=None if ask_ms == NEVER_MS else ask_ms,
+                limit_ms=reading.mark_limit_ms,
+            )
+
+    def wait_s(self, reading: Reading) -> float:
+        """Return how long nothing will be due, in seconds, unless the wake rings."""
+        parts = self.parts
+        if self.state == "starting":
+            return REST_MAX_S
+        if not parts.engine.caught_up(reading.now_ms):
+            return 0.0
+        if parts.dispatch.backlog.waiting and parts.dispatch.rendering and parts.publisher.capacity():
+            return 0.0
+        tick_ms = parts.settings.tick_ms
+        next_ms = (parts.engine.cursor + 1) * tick_ms
+        return min(REST_MAX_S, max(0.0, (next_ms - parts.clock.wall_ms()) / 1000))
+
+    def mark_document(self) -> MarkDocument | None:
+        """Return what a restart has to know; None while nothing is known yet."""
+        if self.parts.mark.mark_ms is None:
+            return self._stored
+        return MarkDocument(
+            self.parts.mark.mark_ms,
+            self.parts.engine.step_number,
+            self.parts.engine.relived_until_ms,
+            self._stored_entries() if self._entries_version is None else self.parts.entries.marks(),
+        )
+
+    @property
+    def namespace(self) -> str | None:
+        """Namespace of the run ids; None while it is not known."""
+        return self._namespace
+
+    def key_of(self, job_id: int) -> str:
+        """Return the text key of a job."""
+        return monitor_key(job_id) if job_id >= 0 else entry_key(self.parts.entries.name_of(job_id))
+
+    # What the steps are made of.
+
+    def _take_in(self, news: News, now_ms: int) -> None:
+        match news:
+            case Opened():
+                self._begin(news, now_ms)
+            case Loaded(batch, refused, last):
+                self._refuse(refused, batch.ids)
+                self._watch_replaceable(batch, ())
+                self._due_at_start += self.parts.engine.load(batch, self._marks, self.parts.routes)
+                if last:
+                    self.state = "running"
+                    logger.info("beat: %d jobs loaded", len(self.parts.engine))
+            case Changed(changes, refused):
+                self._refuse(refused, np.concatenate((changes.upserts.ids, changes.deleted_ids)))
+                self._watch_replaceable(changes.upserts, changes.deleted_ids.tolist())
+                self._apply(changes)
+
+    def _begin(self, opened: Opened, now_ms: int) -> None:
+        """Start the engine with what earlier processes left, or learn it late."""
+        known = self._known_marks(opened.marks, now_ms)
+        self._marks = {destination: document.mark_ms for destination, document in known.items()}
+        if opened.namespace or self.state == "starting":
+            self._set_namespace(opened)
+        if self.state != "starting":
+            return
+        self._stored = choose(known.values(), now_ms).document
+        steps, relived_until_ms = (
+            (0, 0) if self._stored is None else (self._stored.steps, self._stored.relived_until_ms)
+        )
+        self.parts.guard.steps = steps
+        self.parts.mark.mark_ms = None if self._stored is None else min(self._stored.mark_ms, now_ms)
+        self.parts.entries.remember(self._stored_entries())
+        self.parts.engine.start(now_ms, step_number=steps, relived_until_ms=relived_until_ms)
+        self.state = "loading" if opened.loading else "running"
+
+    def _known_marks(self, stored: Mapping[str, Mapping[str, Any]], now_ms: int) -> dict[str, MarkDocument]:
+        known = {}
+        for destination, values in stored.items():
+            try:
+                chosen = choose([MarkDocument.from_json(values)], now_ms)
+            except InvalidMark as error:
+                logger.warning("beat: %s: %s", destination, error)
+                continue
+            if chosen.document is None:
+                logger.warning("beat: The mark of %s lies ahead of the clock and is ignored", destination)
+            else:
+                known[destination] = chosen.document
+        return known
+
+    def _set_namespace(self, opened: Opened) -> None:
+        self._namespace = self.parts.namespace_of(opened.namespace)
+        self.parts.dispatch.rendering = Rendering(RunIds(self._namespace), self.key_of, self._entry_of)
+
+    def _stored_entries(self) -> Mapping[str, EntryMark]:
+        return {} if self._stored is None else self._stored.entries
+
+    def _entry_of(self, view: JobView, fire_ms: int) -> Any:
+        if view.id >= 0:
+            return self.parts.monitor_entries.entry_for(view, fire_ms)
+        return private_entry(self.parts.view.data[view.name], fire_ms)
+
+    def _update_entries(self, now_ms: int) -> None:
+        view, entries = self.parts.view, self.parts.entries
+        if view.version == self._entries_version:
+            return
+        first = self._entries_version is None
+        self._entries_version = view.version
+        replaced = {REPLACEABLE_ENTRY} if self._replaced_by is not None else set()
+        before = dict(entries.refused)
+        changes = entries.changes({name: view.data[name] for name in view.data if name not in replaced}, now_ms)
+        for name, problem in entries.refused.items():
+            if str(before.get(name)) != str(problem):
+                logger.error("beat: Entry %r of beat_schedule is left out: %s", name, problem)
+        if first:
+            self._due_at_start += self.parts.engine.load(changes.upserts, self._marks, self.parts.routes)
+        else:
+            self._apply(changes)
+
+    def _apply(self, changes: ChangeBatch) -> None:
+        parts = self.parts
+        parts.engine.apply(changes)
+        touched = np.concatenate((changes.upserts.ids, changes.deleted_ids))
+        lifted = parts.dispatch.redefined(touched)
+        if lifted:
+            parts.desk.quarantine({}, [monitor_key(job_id) for job_id in lifted if job_id >= 0])
+        if len(changes.deleted_ids):
+            parts.dispatch.backlog.drop(changes.deleted_ids, "removed")
+        parts.monitor_entries.redefined(touched)
+
+    def _watch_replaceable(self, batch: DefinitionBatch, deleted_ids: Iterable[int]) -> None:
+        """Notice the monitor that replaces the default entry, and its end."""
+        name = REPLACEABLE_ENTRY.encode()
+        found = self._replaced_by
+        if found is not None and (found in deleted_ids or found in batch.ids):
+            found = None
+        if name in batch.names:
+            ends = np.cumsum(batch.name_lengths, dtype=np.int64)
+            for job_id, start, end in zip(batch.ids, ends - batch.name_lengths, ends, strict=True):
+                if batch.names[start:end] == name:
+                    found = int(job_id)
+        if found != self._replaced_by:
+            self._replaced_by = found
+            self.parts.view.version += 1
+
+    def _refuse(self, refused: Mapping[int, InvalidMonitor], seen_ids: Int64s) -> None:
+        """Note refused monitors; those that were seen well are lifted by the desk, which wrote them down."""
+        if self.refused:
+            for key in [monitor_key(job_id) for job_id in seen_ids.tolist()]:
+                self.refused.pop(key, None)
+        for job_id, problem in refused.items():
+            self.refused[monitor_key(job_id)] = problem
+            logger.error("beat: Monitor %d is quarantined: %s", job_id, problem)

@@ -1,0 +1,168 @@
+"""The pieces of a beat, wired: nothing is started, connected or read here."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from celery.signals import after_task_publish, task_sent
+
+from celery_wheelbeat.backlog import Backlog
+from celery_wheelbeat.clock import Clock, ClockGuard, SystemClock
+from celery_wheelbeat.cron import CronTable
+from celery_wheelbeat.dispatch import Dispatch
+from celery_wheelbeat.engine import Engine, EngineConfig
+from celery_wheelbeat.jobs import Misfire, RouteTable, misfire_of
+from celery_wheelbeat.ledger import Ledger
+from celery_wheelbeat.marks import Mark
+from celery_wheelbeat.observe.lateness import Lateness
+from celery_wheelbeat.observe.liveness import Liveness
+from celery_wheelbeat.observe.mark_file import MarkFile
+from celery_wheelbeat.observe.send_lines import SendLines
+from celery_wheelbeat.poll_lane import PollLane
+from celery_wheelbeat.publishers.broker import is_amqp, open_connection
+from celery_wheelbeat.publishers.celery_lane import CeleryLane, LaneEdges
+from celery_wheelbeat.sources import monitor_database
+from celery_wheelbeat.sources.databases import from_url
+from celery_wheelbeat.sources.entries import Entries, timezone_of
+from celery_wheelbeat.sources.file_desk import FileDesk
+from celery_wheelbeat.sources.monitor_entries import MonitorEntries
+from celery_wheelbeat.wake import Wake
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.publishers import Publisher
+    from celery_wheelbeat.schedule_view import ScheduleView
+    from celery_wheelbeat.settings import Settings
+    from celery_wheelbeat.sources import MonitorDatabase
+    from celery_wheelbeat.sources.news import Desk
+
+logger = logging.getLogger("celery.beat")
+
+DESTINATION = "broker"
+COMMON_NAMES = (None, "celery", "tasks", "app", "proj", "config")
+"""Names of apps that say nothing about the installation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """See the module. Everything but publisher and desk belongs to the scheduling thread."""
+
+    app: Any
+    settings: Settings
+    clock: Clock
+    guard: ClockGuard
+    wake: Wake
+    ledger: Ledger
+    routes: RouteTable
+    engine: Engine
+    mark: Mark
+    dispatch: Dispatch
+    publisher: Publisher
+    desk: Desk
+    entries: Entries
+    monitor_entries: MonitorEntries
+    view: ScheduleView
+    lateness: Lateness
+    liveness: Liveness
+    lines: SendLines
+
+    def namespace_of(self, installation: str | None) -> str:
+        """Return the namespace of run ids: the setting, else the installation's UUID, else the app's name."""
+        if self.settings.namespace or installation:
+            return self.settings.namespace or str(installation)
+        if self.app.main in COMMON_NAMES:
+            logger.warning(
+                "beat: Run ids are made from the name of the app, %r; set wheelbeat_namespace to a name of your own",
+                self.app.main,
+            )
+        return str(self.app.main or "celery")
+
+
+def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> Parts:
+    """Wire the parts for ``scheduler`` (a ``WheelScheduler``)."""
+    app, clock, wake, lines = scheduler.app, clock or SystemClock(), Wake(), SendLines()
+    crons, routes, ledger, lateness = CronTable(), RouteTable(), Ledger(), Lateness()
+    engine = Engine(_engine_config(app, settings), crons, ledger, PollLane(clock.monotonic_s))
+    backlog = Backlog(ledger, limit=settings.backlog_max, keep_all=lambda ids: _keeps_all(engine, ids))
+    amqp = is_amqp(app.connection_for_write())
+    publisher = CeleryLane(
+        LaneEdges(
+            apply_entry=lambda entry, producer: scheduler.apply_entry(entry, producer=producer),
+            open_connection=lambda: open_connection(app),
+            make_producer=lambda connection: scheduler.Producer(connection, auto_declare=False),
+            wake=wake.ring,
+            clock=clock,
+            quiet=lines.of,
+            options={"mandatory": True} if amqp and settings.amqp_mandatory else {},
+            may_batch=lambda: not _is_observed(app),
+        ),
+        window=settings.window,
+    )
+    entries = Entries(timezone_of(app), crons, routes)
+    desk = _desk(scheduler, settings, clock, wake)
+    liveness = Liveness(settings.live_timeout)
+    if not app.conf.task_always_eager:  # eager tasks run in the lane's thread, for as long as they like
+        liveness.watch("publisher", lambda: publisher.health().stamp_s)
+    liveness.watch("desk", desk.stamp_s)
+    return Parts(
+        app=app,
+        settings=settings,
+        clock=clock,
+        guard=ClockGuard(),
+        wake=wake,
+        ledger=ledger,
+        routes=routes,
+        engine=engine,
+        mark=Mark(),
+        dispatch=Dispatch(engine, backlog, publisher, lateness),
+        publisher=publisher,
+        desk=desk,
+        entries=entries,
+        monitor_entries=MonitorEntries(app, scheduler.Entry, engine, routes),
+        view=scheduler.schedule,
+        lateness=lateness,
+        liveness=liveness,
+        lines=lines,
+    )
+
+
+def database_of(app: Any, settings: Settings) -> MonitorDatabase | None:
+    """Return the database of the monitors: the one that is named, else the one that Django registered, else None."""
+    return from_url(settings.database_url) if settings.database_url else monitor_database(app)
+
+
+def _desk(scheduler: Any, settings: Settings, clock: Clock, wake: Wake) -> Desk:
+    database = database_of(scheduler.app, settings)
+    if database is None:
+        path = scheduler.schedule_filename or scheduler.app.conf.beat_schedule_filename
+        return FileDesk(MarkFile(path), clock, wake.ring)
+    raise NotImplementedError
+
+
+def _engine_config(app: Any, settings: Settings) -> EngineConfig:
+    deadline_s = app.conf.beat_cron_starting_deadline
+    return EngineConfig(
+        shards=settings.shards,
+        tick_ms=settings.tick_ms,
+        stall_limit_ms=settings.stall_limit_ms,
+        backlog_max=settings.backlog_max,
+        misfire_gap_ms=settings.misfire_gap_ms,
+        lookback_ms=settings.restart_lookback_ms,
+        starting_deadline_ms=None if deadline_s is None else round(deadline_s * 1000),
+        max_jobs=settings.max_jobs,
+    )
+
+
+def _keeps_all(engine: Engine, ids: Int64s) -> NDArray[np.bool_]:
+    views = engine.lookup(ids)
+    return np.array([view is not None and misfire_of(view.flags) is Misfire.ALL for view in views], np.bool_)
+
+
+def _is_observed(app: Any) -> bool:
+    """Say whether somebody is told of each single publish, whose moment a batch would blur."""
+    return bool(after_task_publish.receivers or task_sent.receivers or app.conf.task_send_sent_event)

@@ -1,0 +1,197 @@
+"""``celery beat -S wheelbeat``: Celery's scheduler interface in front of one ``Beat``.
+
+The composition root, and the only module that knows ``celery.beat``. Neither the constructor nor a property does I/O or
+starts a thread: all of that happens at the first tick, in the process that ticks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from celery import signals
+from celery.beat import Scheduler
+
+from celery_wheelbeat import __version__
+from celery_wheelbeat.beat import Beat
+from celery_wheelbeat.parts import assemble, database_of
+from celery_wheelbeat.publishers import attempt
+from celery_wheelbeat.schedule_view import ScheduleView
+from celery_wheelbeat.settings import Settings
+from celery_wheelbeat.supervision import Supervision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+logger = logging.getLogger("celery.beat")
+
+FLUSH_S = 1.5
+"""How long ``close`` lets the publisher send what it has taken over; the I/O thread gets 1 s more."""
+STORE_S = 1.0
+
+
+class WheelScheduler(Scheduler):
+    """Drop-in scheduler; see ``docs/explanation/architecture.md``."""
+
+    max_interval = 5
+
+    def __init__(self, *args: Any, schedule_filename: str | None = None, lazy: bool = False, **kwargs: Any) -> None:
+        self.schedule_filename = schedule_filename
+        self._conf_seen: dict[str, dict[str, Any]] = {}
+        self._beat: Beat | None = None
+        self._supervision: Supervision | None = None
+        self._embedded = False
+        self._in_tick = False
+        self._in_turn = False
+        self._closing = False
+        super().__init__(*args, lazy=True, **kwargs)
+        self.settings = Settings.from_conf(self.app.conf)
+        self.schedule = dict(self.data)
+        if not lazy:
+            signals.beat_embedded_init.connect(self._note_embedded)
+            self.setup_schedule()
+
+    # What Celery's service calls.
+
+    def tick(self, *_args: Any, **_kwargs: Any) -> float:
+        """Run one turn, then wait until something is due or happens, at most a second; returns 0.
+
+        While one of our threads is wedged, a standalone beat goes on turning in here and does not return, so that
+        ``celery inspect ping`` falls silent.
+        """
+        self._in_tick = True
+        try:
+            beat, supervision = self._running()
+            while not self._closing:
+                wait_s = self._turn(beat, supervision)
+                beat.parts.wake.wait(min(wait_s, self.max_interval))
+                if self._embedded or not supervision.wedged:
+                    break
+        finally:
+            self._in_tick = False
+        return 0.0
+
+    def _turn(self, beat: Beat, supervision: Supervision) -> float:
+        self._in_turn = True
+        reading = beat.read_clock()
+        beat.take_in_changes(reading)
+        due = beat.advance(reading)
+        beat.hand_over(due)
+        beat.take_in_outcomes()
+        beat.move_mark(reading)
+        supervision.look(reading)
+        self._in_turn = False
+        if self.should_sync():
+            self._do_sync()
+        return beat.wait_s(reading)
+
+    def close(self) -> None:
+        """Stop, once, within 3 s. Called in the middle of ``tick`` by a signal handler it only leaves a note."""
+        self._closing = True
+        if self._in_tick:
+            return
+        beat, supervision, self._beat, self._supervision = self._beat, self._supervision, None, None
+        if beat is not None and supervision is not None and beat.pid == os.getpid():
+            self._stop(beat, supervision)
+        super().close()
+
+    def _stop(self, beat: Beat, supervision: Supervision) -> None:
+        parts = beat.parts
+        parts.publisher.close(FLUSH_S)
+        now_ms = parts.clock.wall_ms()
+        if not self._in_turn:  # else the signal cut a turn short: the mark stays where the last whole turn left it
+            beat.take_in_outcomes()
+            beat.move_mark(parts.guard.look(now_ms, parts.clock.monotonic_s()))
+        beat.state = "stopped"
+        supervision.report(now_ms)
+        parts.desk.close(STORE_S)
+        parts.lines.remove()
+        left = parts.dispatch.backlog.shutdown()
+        logger.info("beat: Stopped; %d runs sent, %d left for the next start", parts.ledger.sent, left.runs)
+
+    @property
+    def info(self) -> str:
+        """Lines of the banner."""
+        database = database_of(self.app, self.settings)
+        source = "beat_schedule only" if database is None else f"beat_schedule and monitors in {database.vendor}"
+        return f"    . wheelbeat -> {__version__}, tick {self.settings.tick:g}s\n    . source -> {source}"
+
+    def sync(self) -> None:
+        """Nothing is kept here that would have to be written: status and marks go their own way."""
+
+    # The schedule.
+
+    def get_schedule(self) -> ScheduleView:
+        """Return the view over entries and monitors."""
+        return self._view
+
+    def set_schedule(self, schedule: Mapping[str, Any]) -> None:
+        """Make ``schedule`` the entries."""
+        view = ScheduleView(schedule.data if isinstance(schedule, ScheduleView) else dict(schedule))
+        previous = getattr(self, "_view", None)
+        if previous is not None:
+            view.monitors, view.version = previous.monitors, previous.version + 1
+        self._view = view
+        self.data = view.data
+
+    schedule = property(get_schedule, set_schedule)
+
+    def setup_schedule(self) -> None:
+        """Read ``beat_schedule``, then add the default entries, in the order of ``PersistentScheduler``."""
+        self.merge_inplace(self.app.conf.beat_schedule)
+        self.install_default_entries(self.schedule)
+
+    def merge_inplace(self, b: Mapping[str, Any]) -> None:
+        """Bring the entries that came from configuration to what ``b`` says; unchanged ones keep their objects."""
+        given = {name: dict(entry) for name, entry in b.items()}
+        for name in self._conf_seen.keys() - given.keys():
+            self.schedule.pop(name, None)
+        changed = {name: entry for name, entry in given.items() if self._conf_seen.get(name) != entry}
+        self._conf_seen = given
+        self.update_from_dict(changed)
+
+    def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
+        """Add or replace entries; a broken one is logged and left out."""
+        for name, given in dict_.items():
+            try:
+                self.schedule[name] = self._maybe_entry(name, given)
+            except Exception as error:
+                self.schedule.pop(name, None)
+                logger.error("beat: Entry %r of beat_schedule is left out: %s: %s", name, type(error).__name__, error)
+
+    def reserve(self, entry: Any) -> Any:
+        """Return the following entry; nothing is stored per run."""
+        return next(entry)
+
+    # How one run is sent: called by the lane, in its thread.
+
+    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
+        """Send one message, stamped with the run's identity; what became of it is recorded for the lane."""
+        current = attempt.current()
+        if current is None:
+            return super().apply_async(entry, producer=producer, advance=advance, **kwargs)
+        with current.message():
+            return super().apply_async(current.stamp(entry), producer=producer, advance=False, **kwargs)
+
+    def should_sync(self) -> bool:
+        """As Celery has it, but never in the middle of a send."""
+        return attempt.current() is None and bool(super().should_sync())
+
+    # Starting.
+
+    def _running(self) -> tuple[Beat, Supervision]:
+        beat, supervision = self._beat, self._supervision
+        if beat is None or supervision is None or beat.pid != os.getpid():
+            self.merge_inplace(self.app.conf.beat_schedule)  # receivers of beat_init may have changed it
+            parts = assemble(self, self.settings)
+            self.schedule.monitors = parts.monitor_entries
+            beat = self._beat = Beat(parts)
+            supervision = self._supervision = Supervision(beat)
+            self._embedded = self._embedded or threading.current_thread() is not threading.main_thread()
+            beat.start()
+        return beat, supervision
+
+    def _note_embedded(self, **_kwargs: Any) -> None:
+        self._embedded = True

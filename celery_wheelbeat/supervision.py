@@ -1,0 +1,115 @@
+"""What a beat does about itself: reports its status, watches its threads and its wheel. Nothing here is on the way of
+a run, and nothing here waits.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from celery_wheelbeat import __version__
+from celery_wheelbeat.observe.status import REFUSED_SHOWN, DestinationState, Jobs, Observed, document
+
+if TYPE_CHECKING:
+    from celery_wheelbeat.beat import Beat
+    from celery_wheelbeat.clock import Reading
+
+logger = logging.getLogger("celery.beat")
+
+REPORT_EVERY_S = 2.0
+
+
+class Supervision:
+    """Looks after one beat. Owned by the scheduling thread."""
+
+    def __init__(self, beat: Beat) -> None:
+        self.beat_id = str(uuid.uuid4())
+        self._beat = beat
+        self._started_ms = beat.parts.clock.wall_ms()
+        self._report_due_s = 0.0
+        self._wedged: list[str] = []
+
+    def look(self, reading: Reading) -> None:
+        """Report when it is time, and say once when a thread stops turning or turns again."""
+        now_s = self._beat.parts.clock.monotonic_s()
+        wedged = self._beat.parts.liveness.wedged(now_s)
+        if wedged != self._wedged:
+            if wedged:
+                logger.critical("beat: No turn of %s for %.0f s", ", ".join(wedged), self._timeout_s)
+            else:
+                logger.warning("beat: All threads turn again")
+            self._wedged = wedged
+        if now_s >= self._report_due_s:
+            self._report_due_s = now_s + REPORT_EVERY_S
+            self.report(reading.now_ms)
+
+    @property
+    def wedged(self) -> bool:
+        """Whether a thread has not turned for too long."""
+        return bool(self._wedged)
+
+    def report(self, now_ms: int) -> None:
+        """Hand mark and status to the I/O thread; nothing as long as it is not known who we are."""
+        beat = self._beat
+        mark = beat.mark_document()
+        if beat.namespace is None:
+            return
+        row: dict[str, Any] = {
+            "beat_id": self.beat_id,
+            "namespace": beat.namespace,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": __version__,
+            "started_ms": self._started_ms,
+            "seen_ms": now_ms,
+            "marks": json.dumps({} if mark is None else {beat.parts.publisher.destination: mark.to_json()}),
+            "status": json.dumps(document(self.observe(now_ms))),
+        }
+        beat.parts.desk.report(row)
+
+    def observe(self, now_ms: int) -> Observed:
+        """Collect what the status document says."""
+        beat, parts = self._beat, self._beat.parts
+        now_s = parts.clock.monotonic_s()
+        backlog = parts.dispatch.backlog
+        refused = {
+            **{f"entry:{name}": str(problem) for name, problem in parts.entries.refused.items()},
+            **{key: str(problem) for key, problem in beat.refused.items()},
+            **{str(job_id): reason for job_id, reason in parts.dispatch.quarantined.items()},
+        }
+        return Observed(
+            state=beat.state,
+            now_ms=now_ms,
+            cursor_ms=parts.engine.cursor_ms or now_ms,
+            jobs=Jobs(
+                monitors=len(parts.engine) - len(parts.entries),
+                entries=len(parts.entries),
+                refused=dict(list(refused.items())[:REFUSED_SHOWN]),
+                refused_total=len(refused),
+            ),
+            ledger=parts.ledger,
+            pending=backlog.pending,
+            lateness=parts.lateness.quantiles(now_s),
+            destinations={
+                parts.publisher.destination: DestinationState(
+                    health=parts.publisher.health(),
+                    waiting=backlog.waiting,
+                    oldest_fire_ms=backlog.oldest_fire_ms(),
+                    mark_ms=parts.mark.mark_ms,
+                    last_error=parts.dispatch.last_error,
+                )
+            },
+            source=parts.desk.status(),
+            watchdog={},
+            clock_steps=parts.engine.step_number,
+            threads=parts.liveness.ages(now_s),
+            wedged=self._wedged,
+        )
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._beat.parts.settings.live_timeout
