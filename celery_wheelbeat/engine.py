@@ -8,14 +8,16 @@ cursor and now lie slots that are still to be emptied.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from celery_wheelbeat.engine_config import EngineConfig
 from celery_wheelbeat.jobs import NEVER_MS, DueBatch, Kind, Offer
-from celery_wheelbeat.misfire import Gap, MisfireRule, settle
-from celery_wheelbeat.schedule_columns import ScheduleColumns, fires_between, next_fires, spans
+from celery_wheelbeat.lane_jobs import LaneJobs
+from celery_wheelbeat.misfire import Gap, MisfireRule, Misfires
+from celery_wheelbeat.poll_lane import PollLane
+from celery_wheelbeat.schedule_columns import ScheduleColumns, next_fires, spans
 from celery_wheelbeat.shard import Ticks
 from celery_wheelbeat.shards import JobView, Shards, ids_of
 from celery_wheelbeat.table import ENABLED, IN_LANE, encode
@@ -31,28 +33,10 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules import Bounded
     from celery_wheelbeat.shard import Shard
 
+__all__ = ["ApplyReport", "Engine", "EngineConfig", "EngineStats", "JobView"]
+
 NO_MARK_MS = NEVER_MS
 """Mark of a destination at its first start: nothing was missed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    """Numbers that the engine needs; times in ms. Defaults are those of ``Settings``."""
-
-    shards: int = 256
-    tick_ms: int = 1_000
-    stall_limit_ms: int = 300_000
-    backlog_max: int = 1_000_000
-    """A gap that holds more runs than this is treated by misfire policy instead of being replayed."""
-    misfire_gap_ms: int = 900_000
-    lookback_ms: int = 5_000
-    starting_deadline_ms: int | None = None
-    """``beat_cron_starting_deadline``: how old a cron's newest missed run may be under ``latest``."""
-    max_jobs: int = 50_000_000
-    window_ms: int = 3_600_000
-    """Length of a far window: a multiple of the tick."""
-    runs_per_advance: int = 2_000_000
-    """``advance`` returns after the tick in which it has collected this many runs."""
 
 
 class ApplyReport(NamedTuple):
@@ -80,7 +64,8 @@ class EngineStats(NamedTuple):
 class Engine:
     """See the module. ``crons`` and ``ledger`` are shared with whoever compiles definitions and settles runs."""
 
-    def __init__(self, config: EngineConfig, crons: CronTable, ledger: Ledger) -> None:
+    def __init__(self, config: EngineConfig, crons: CronTable, ledger: Ledger, polled: PollLane | None = None) -> None:
+        """``polled``: the poll lane; without one it is bounded by steps alone, not by time."""
         self.config = config
         self.crons = crons
         self.ledger = ledger
@@ -89,11 +74,13 @@ class Engine:
         self.step_number = 0
         self._ticks = Ticks(config.tick_ms, config.window_ms // config.tick_ms)
         self.shards = Shards(config.shards, 0, self._ticks)
+        self.lane = LaneJobs(polled or PollLane(lambda: 0.0), crons)
         self._relived_until_ms = 0
         self._replay_until = 0
         self._owed: list[tuple[Int64s, Int64s]] = []
         self._refused = 0
-        self._rule = MisfireRule(config.misfire_gap_ms, config.starting_deadline_ms, config.backlog_max)
+        rule = MisfireRule(config.misfire_gap_ms, config.starting_deadline_ms, config.backlog_max)
+        self._misfires = Misfires(rule, crons, ledger)
 
     def start(self, now_ms: int, *, step_number: int = 0, relived_until_ms: int = 0) -> None:
         """Set the cursor to the last tick at or before ``now_ms``; nothing is armed yet.
@@ -125,17 +112,7 @@ class Engine:
         batch = self._within_limit(batch)
         self._insert(batch)
         mark_ms = _marks_of(batch, marks, routes)
-        positions = np.flatnonzero((mark_ms < self.cursor_ms) & ((batch.flags & ENABLED) > 0))
-        if not len(positions):
-            return []
-        ids, flags, mark_ms = batch.ids[positions], batch.flags[positions], mark_ms[positions]
-        schedules = ScheduleColumns.of(batch).take(positions)
-        begin = np.maximum(mark_ms, batch.effective_from_ms[positions] - 1)
-        end = np.full(len(ids), self.cursor_ms)
-        certain_from = np.minimum(mark_ms + self.config.lookback_ms, end)
-        again, fires = fires_between(schedules, begin, certain_from, self.crons)
-        due = self.shards.batches(ids[again], fires, Offer.REOFFERED)
-        return due + self._settle(ids, Gap(schedules, flags, np.maximum(begin, certain_from), end), "restart")
+        return self._misfires.offer_after_start(self.shards, batch, mark_ms, self.config.lookback_ms, self.cursor_ms)
 
     def apply(self, changes: ChangeBatch) -> ApplyReport:
         """Bring the jobs to the state in ``changes``, armed strictly after the cursor tick. Idempotent.
@@ -169,7 +146,7 @@ class Engine:
             found = self._empty_slot(self.cursor + 1)
             runs += sum(map(len, found))
             due += found
-        return due
+        return due + self._lane_due()
 
     def caught_up(self, now_ms: int) -> bool:
         """Say whether every slot up to ``now_ms`` is emptied."""
@@ -188,6 +165,7 @@ class Engine:
             rows = _in_wheel(shard)
             shard.table.columns.next_fire[rows] = self._arming(shard.table.schedules(rows))
             shard.rebuild(self.cursor)
+        self.lane.restart_grids(self.shards, after_ms=self.cursor_ms, settled_ms=self._settled_ms)
 
     def lookup(self, ids: Sequence[int] | Int64s) -> list[JobView | None]:
         """Return each job as it is defined now; None where it is gone or switched off."""
@@ -206,14 +184,14 @@ class Engine:
         """Switch off one-off jobs that are done."""
         done = np.unique(ids_of(ids))
         for shard, positions in self.shards.partition(done):
-            shard.disable(done[positions])
+            self.lane.remove(shard.disable(done[positions]))
 
     def recount(self, shard: int, from_ms: int, to_ms: int) -> int:
         """Count in closed form the fire times in (``from_ms``, ``to_ms``] of a shard's jobs as defined now."""
         rows = _in_wheel(self.shards[shard])
         schedules = self.shards[shard].table.schedules(rows)
         span = spans(schedules, np.full(len(rows), from_ms), np.full(len(rows), to_ms), self.crons)
-        return int(span.count.sum())
+        return int(span.counts.sum())
 
     def stats(self) -> EngineStats:
         """Return counts for status and metrics."""
@@ -242,8 +220,10 @@ class Engine:
         for shard, positions in self.shards.partition(batch.ids):
             replaced = shard.upsert(rows.take(positions), rare)
             payloads.release(replaced.ref)
+            self.lane.remove(replaced)
             updated += len(replaced.ids)
             self._keep_sorted(shard)
+        self.lane.put(rows, self.shards, batch.polled, after_ms=self.cursor_ms, settled_ms=self._settled_ms)
         return updated
 
     def _remove(self, ids: Int64s) -> int:
@@ -251,6 +231,7 @@ class Engine:
         for shard, positions in self.shards.partition(ids):
             gone = shard.remove(ids[positions])
             self.shards.payloads.release(gone.ref)
+            self.lane.remove(gone)
             removed += len(gone.ids)
             self._keep_sorted(shard)
         return removed
@@ -261,7 +242,7 @@ class Engine:
 
     def _arming(self, schedules: ScheduleColumns) -> Int64s:
         """Return the fire times to arm for; only intervals ever go through the same time twice."""
-        after = np.where(schedules.interval_ms > 0, self.cursor_ms, max(self.cursor_ms, self._relived_until_ms))
+        after = np.where(schedules.interval_ms > 0, self.cursor_ms, self._settled_ms)
         return next_fires(schedules, after, self.crons)
 
     def _within_limit(self, batch: DefinitionBatch) -> DefinitionBatch:
@@ -310,35 +291,50 @@ class Engine:
         gap = target - self.cursor
         if gap * self.config.tick_ms > self.config.stall_limit_ms:
             return False
-        if gap * len(self) <= self.config.backlog_max:
-            return True  # a job of the wheel fires at most once in a tick
+        if (gap + 1) * len(self) <= self.config.backlog_max:
+            return True  # a job of the wheel fires once in a tick, and once more where its incident ends
         to_ms = target * self.config.tick_ms
         runs = sum(self.recount(shard.number, self.cursor_ms, to_ms) for shard in self.shards)
         return runs <= self.config.backlog_max
 
     def _skip_to(self, target: int, cause: str) -> list[DueBatch]:
         """Move the cursor to ``target`` without emptying slots; what was in them goes by misfire policy."""
+        due = self._lane_due()
+        while self.lane.turn.behind:
+            due += self._lane_due()
         until_ms = target * self.config.tick_ms
-        due: list[DueBatch] = []
+        for shard, in_lane in self.lane.grids(self.shards):
+            due += self._offer_missed(shard, in_lane, np.full(len(in_lane), self.cursor_ms), until_ms, cause)
         for shard in self.shards:
             rows = shard.overdue(until_ms)
-            if not len(rows):
-                shard.rebuild(target)
-                continue
-            found = shard.table.rows.take(rows)
+            next_fire = shard.table.columns.next_fire
+            due += self._offer_missed(shard, rows, next_fire[rows] - 1, until_ms, cause)
             schedules = shard.table.schedules(rows)
-            end = np.full(len(rows), until_ms)
-            due += self._settle(found.ids, Gap(schedules, found.flags, found.next_fire - 1, end), cause)
-            shard.table.columns.next_fire[rows] = next_fires(schedules, end, self.crons)
+            next_fire[rows] = next_fires(schedules, np.full(len(rows), until_ms), self.crons)
             shard.rebuild(target)
         self.cursor = self._replay_until = target
+        self.lane.restart_grids(self.shards, after_ms=self.cursor_ms, settled_ms=self._settled_ms)
+        return due + self._lane_due()
+
+    def _offer_missed(
+        self, shard: Shard, rows: NDArray[np.integer], after_ms: Int64s, until_ms: int, cause: str
+    ) -> list[DueBatch]:
+        found = shard.table.rows.take(rows)
+        gap = Gap(shard.table.schedules(rows), found.flags, after_ms, np.full(len(rows), until_ms))
+        return self._misfires.offer(self.shards, found.ids, gap, cause)
+
+    def _lane_due(self) -> list[DueBatch]:
+        ids, fires = self.lane.due(self.cursor_ms)
+        relived = fires <= self._relived_until_ms
+        due = self.shards.batches(ids[~relived], fires[~relived], Offer.DUE)
+        due += self.shards.batches(ids[relived], fires[relived], Offer.DUE, self.step_number)
+        self._expect(due)
         return due
 
-    def _settle(self, ids: Int64s, gap: Gap, reason: str) -> list[DueBatch]:
-        missed = settle(gap, self._rule, self.crons)
-        self.ledger.expect(missed.expected)
-        self.ledger.skip(reason, missed.skipped)
-        return self.shards.batches(ids[missed.positions], missed.fire_ms, Offer.MISFIRE)
+    @property
+    def _settled_ms(self) -> int:
+        """No cron and no once job fires at or before this instant (again)."""
+        return max(self.cursor_ms, self._relived_until_ms)
 
 
 def _in_wheel(shard: Shard) -> NDArray[np.intp]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Int64s = NDArray[np.int64]
 UInt32s = NDArray[np.uint32]
+Positions = NDArray[np.integer[Any]] | NDArray[np.bool_] | slice
+"""What picks elements of a column."""
 
 ALWAYS_MS = -(2**62)
 """``start_ms`` of a job without a start."""
@@ -181,16 +183,14 @@ class DefinitionBatch:
 
     def take(self, positions: NDArray[np.integer]) -> DefinitionBatch:
         """Return the definitions at ``positions`` (ascending) as a batch of their own."""
-        texts = {
-            "payload": _pieces(self.payload, self.lengths, positions),
-            "names": _pieces(self.names, self.name_lengths, positions),
-        }
-        columns = {
+        columns: dict[str, Any] = {
             item.name: getattr(self, item.name)[positions]
             for item in fields(self)
             if item.name not in ("payload", "names", "polled")
         }
-        return DefinitionBatch(**columns, **texts, polled=self.polled)
+        columns["payload"] = _pieces(self.payload, self.lengths, positions)
+        columns["names"] = _pieces(self.names, self.name_lengths, positions)
+        return DefinitionBatch(**columns, polled=self.polled)
 
 
 def _pieces(text: bytes, lengths: NDArray[np.integer], positions: NDArray[np.integer]) -> bytes:

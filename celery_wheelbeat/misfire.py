@@ -1,23 +1,25 @@
 """Misfires: what is offered of the fire times that passed while nobody could send them. One rule for every gap.
 
-Pure: a stretch of time and the schedules go in, the runs to offer and the number of runs to account for come out.
+``settle`` is pure: stretches of time and schedules go in, the runs to offer and the number of runs to account for come
+out. ``Misfires`` writes the account.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.jobs import MISFIRE_SHIFT, Misfire
-from celery_wheelbeat.schedule_columns import NOT_CRON, fires_between, next_fires, spans
+from celery_wheelbeat.jobs import MISFIRE_SHIFT, Flag, Misfire, Offer
+from celery_wheelbeat.schedule_columns import NOT_CRON, ScheduleColumns, fires_between, next_fires, spans
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.cron import CronTable
-    from celery_wheelbeat.jobs import Int64s
-    from celery_wheelbeat.schedule_columns import ScheduleColumns
+    from celery_wheelbeat.jobs import DefinitionBatch, DueBatch, Int64s
+    from celery_wheelbeat.ledger import Ledger
+    from celery_wheelbeat.shards import Shards
 
 
 class MisfireRule(NamedTuple):
@@ -62,29 +64,65 @@ class Missed(NamedTuple):
         return self.expected - len(self.fire_ms)
 
 
+class Misfires:
+    """Settles gaps against the ledger: what is offered becomes due batches, the rest is skipped with a reason."""
+
+    def __init__(self, rule: MisfireRule, crons: CronTable, ledger: Ledger) -> None:
+        self._rule = rule
+        self._crons = crons
+        self._ledger = ledger
+
+    def offer(self, shards: Shards, ids: Int64s, gap: Gap, reason: str) -> list[DueBatch]:
+        """Settle the gap of the jobs ``ids``; what is not offered is skipped for ``reason``."""
+        missed = settle(gap, self._rule, self._crons)
+        self._ledger.expect(missed.expected)
+        self._ledger.skip(reason, missed.skipped)
+        return shards.batches(ids[missed.positions], missed.fire_ms, Offer.MISFIRE)
+
+    def offer_after_start(
+        self, shards: Shards, batch: DefinitionBatch, mark_ms: Int64s, lookback_ms: int, cursor_ms: int
+    ) -> list[DueBatch]:
+        """Settle what each enabled job missed in (its mark, ``cursor_ms``], never before its ``effective_from``.
+
+        The first ``lookback_ms`` after the mark may have been sent: offered again, outside the account.
+        """
+        positions = np.flatnonzero((mark_ms < cursor_ms) & ((batch.flags & Flag.ENABLED) > 0))
+        if not len(positions):
+            return []
+        ids, mark_ms = batch.ids[positions], mark_ms[positions]
+        schedules = ScheduleColumns.of(batch).take(positions)
+        begin = np.maximum(mark_ms, batch.effective_from_ms[positions] - 1)
+        end = np.full(len(ids), cursor_ms)
+        certain_from = np.minimum(mark_ms + lookback_ms, end)
+        again, fires = fires_between(schedules, begin, certain_from, self._crons)
+        due = shards.batches(ids[again], fires, Offer.REOFFERED)
+        gap = Gap(schedules, batch.flags[positions], np.maximum(begin, certain_from), end)
+        return due + self.offer(shards, ids, gap, "restart")
+
+
 def settle(gap: Gap, rule: MisfireRule, crons: CronTable) -> Missed:
     """Apply each job's policy to its fire times in the gap."""
     span = spans(gap.schedules, gap.after_ms, gap.until_ms, crons)
-    missed = np.flatnonzero(span.count)
+    missed = np.flatnonzero(span.counts)
     newest = span.newest_ms[missed]
     offered = _newest_offered(gap.take(missed), newest, rule, crons)
     positions, fires = missed[offered], newest[offered]
     every = missed[_policies(gap.flags[missed]) == Misfire.ALL]
     if len(every):
-        part = _newest_of_all(gap.take(every), span.count[every], rule.all_max, crons)
+        part = _newest_of_all(gap.take(every), span.counts[every], rule.all_max, crons)
         chosen, all_fires = fires_between(part.schedules, part.after_ms, part.until_ms, crons)
         positions, fires = np.concatenate((positions, every[chosen])), np.concatenate((fires, all_fires))
     order = np.argsort(fires, kind="stable")
-    return Missed(positions[order], fires[order], int(span.count.sum()))
+    return Missed(positions[order], fires[order], int(span.counts.sum()))
 
 
-def _policies(flags: NDArray[np.uint16]) -> NDArray[np.uint16]:
+def _policies(flags: NDArray[np.uint16]) -> NDArray[np.integer[Any]]:
     return (flags >> MISFIRE_SHIFT) & 3
 
 
 def _newest_offered(gap: Gap, newest: Int64s, rule: MisfireRule, crons: CronTable) -> NDArray[np.bool_]:
     policies = _policies(gap.flags)
-    offered = policies == Misfire.LATEST
+    offered: NDArray[np.bool_] = policies == int(Misfire.LATEST)
     if rule.deadline_ms is not None:
         offered &= (gap.schedules.cron_index == NOT_CRON) | (gap.until_ms - newest <= rule.deadline_ms)
     auto = np.flatnonzero(policies == Misfire.AUTO)
@@ -102,6 +140,6 @@ def _newest_of_all(gap: Gap, counts: Int64s, all_max: int, crons: CronTable) -> 
     low, high = gap.after_ms, np.where(counts > share, gap.until_ms, gap.after_ms)
     while (high - low > 1).any():
         middle = (low + high) // 2
-        fits = spans(gap.schedules, middle, gap.until_ms, crons).count <= share
+        fits = spans(gap.schedules, middle, gap.until_ms, crons).counts <= share
         high, low = np.where(fits, middle, high), np.where(fits, low, middle)
     return gap._replace(after_ms=high)

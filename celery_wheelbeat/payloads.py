@@ -235,6 +235,6 @@ def _joined(texts: Sequence[Text]) -> Page:
 
 def _checksum(payloads: bytes, payload_ends: UInt32s, names: bytes, name_ends: UInt32s) -> int:
     crc = zlib.crc32(payloads)
-    for part in (payload_ends.view(np.uint8), names, name_ends.view(np.uint8)):
+    for part in (payload_ends.data, names, name_ends.data):
         crc = zlib.crc32(part, crc)
     return crc

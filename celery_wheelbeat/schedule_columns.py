@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.cron import CronTable
-    from celery_wheelbeat.jobs import DefinitionBatch, Int64s
+    from celery_wheelbeat.jobs import DefinitionBatch, Int64s, Positions
 
 NOT_CRON = -1
 NO_OFFSET: Int64s = np.zeros((), np.int64)
@@ -26,7 +26,7 @@ NO_OFFSET: Int64s = np.zeros((), np.int64)
 class Span(NamedTuple):
     """The fire times of ``n`` jobs in a stretch of time: how many, and the newest (meaningless where none)."""
 
-    count: Int64s
+    counts: Int64s
     newest_ms: Int64s
 
 
@@ -61,9 +61,18 @@ class ScheduleColumns(NamedTuple):
             batch.incident_until_ms,
         )
 
-    def take(self, positions: NDArray[np.integer] | NDArray[np.bool_]) -> ScheduleColumns:
+    def take(self, positions: Positions) -> ScheduleColumns:
         """Return the schedules at ``positions``."""
-        return ScheduleColumns(*(column[positions] for column in self))
+        return ScheduleColumns(
+            self.interval_ms[positions],
+            self.phase_ms[positions],
+            self.cron_index[positions],
+            self.offset_ms[positions],
+            self.start_ms[positions],
+            self.end_ms[positions],
+            self.incident_interval_ms[positions],
+            self.incident_until_ms[positions],
+        )
 
     def endless(self) -> ScheduleColumns:
         """Return the same schedules without their end."""
@@ -99,8 +108,8 @@ def spans(schedules: ScheduleColumns, after_ms: Int64s, until_ms: Int64s, crons:
     )
     low[incident] = np.maximum(low[incident], _last_incident_fire(within))
     base = _base_spans(schedules, low, high, crons)
-    base.newest_ms[incident] = np.where(base.count[incident] > 0, base.newest_ms[incident], fast.newest_ms)
-    base.count[incident] += fast.count
+    base.newest_ms[incident] = np.where(base.counts[incident] > 0, base.newest_ms[incident], fast.newest_ms)
+    base.counts[incident] += fast.counts
     return base
 
 
@@ -192,7 +201,7 @@ def _base_spans(schedules: ScheduleColumns, low: Int64s, high: Int64s, crons: Cr
     if len(cron):
         offset = schedules.offset_ms[cron]
         span = _cron_spans(schedules.cron_index[cron], low[cron] - offset, high[cron] - offset, crons)
-        count[cron] = span.count
+        count[cron] = span.counts
         newest[cron] = span.newest_ms + offset
     return Span(count, newest)
 

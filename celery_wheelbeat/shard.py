@@ -84,11 +84,13 @@ class Shard:
         self.table.bury(rows)
         return removed
 
-    def disable(self, ids: Int64s) -> None:
-        """Switch jobs off: they are kept, unarmed."""
+    def disable(self, ids: Int64s) -> Rows:
+        """Switch jobs off: they are kept, unarmed; returns their definitions before."""
         rows = self.living(ids)
+        before = self.table.rows.take(rows)
         self.disarm(rows)
         self.table.columns.flags[rows] &= np.uint16(0xFFFF ^ ENABLED)
+        return before
 
     def disarm(self, rows: Int64s) -> None:
         """Take ``rows`` out of the wheel."""

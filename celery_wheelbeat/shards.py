@@ -15,7 +15,7 @@ from celery_wheelbeat.payloads import Payloads
 from celery_wheelbeat.schedule_columns import NOT_CRON
 from celery_wheelbeat.schedules import Bounded, Interval, Once
 from celery_wheelbeat.shard import Shard
-from celery_wheelbeat.table import ENABLED, ONCE
+from celery_wheelbeat.table import ENABLED, ONCE, POLLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -103,14 +103,14 @@ class Shards:
             return None
         return shard.table.rare[job_id].phase_ms
 
-    def batches(self, ids: Int64s, fire_ms: Int64s, offer: Offer) -> list[DueBatch]:
+    def batches(self, ids: Int64s, fire_ms: Int64s, offer: Offer, step: int = 0) -> list[DueBatch]:
         """Make due batches of runs given by id and ascending fire time; ids that are gone are left out."""
         due = []
         for shard, positions, rows in self.located(ids):
             if len(rows):
                 route = shard.table.columns.route[rows]
                 fires = fire_ms[positions]
-                due.append(DueBatch(shard.number, rows.astype(np.uint32), ids[positions], fires, route, offer))
+                due.append(DueBatch(shard.number, rows.astype(np.uint32), ids[positions], fires, route, offer, step))
         return due
 
     def views(self, ids: Int64s) -> list[JobView | None]:
@@ -129,10 +129,10 @@ class Shards:
         return views
 
     def schedule_of(self, job_id: int, crons: CronTable) -> Bounded | None:
-        """Return the schedule of a job, also of one that is switched off; None where there is no such job."""
+        """Return the schedule of a job, also of one that is switched off; None where it is foreign or there is none."""
         shard = self.owner(job_id)
         rows = shard.living(np.array([job_id]))
-        if not len(rows):
+        if not len(rows) or shard.table.columns.flags[rows[0]] & POLLED:
             return None
         columns = (column.tolist()[0] for column in shard.table.schedules(rows))
         interval_ms, phase_ms, cron_index, offset_ms, *bounds = columns

@@ -18,7 +18,7 @@ from celery_wheelbeat.schedule_columns import NOT_CRON, ScheduleColumns
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from celery_wheelbeat.jobs import DefinitionBatch, Int64s, UInt32s
+    from celery_wheelbeat.jobs import DefinitionBatch, Int64s, Positions, UInt32s
 
 ENABLED = int(Flag.ENABLED)
 RARE = 1 << 8
@@ -60,12 +60,37 @@ class Rows(NamedTuple):
     route: UInt32s
     ref: UInt32s
 
-    def take(self, positions: NDArray[np.integer] | slice) -> Rows:
+    def take(self, positions: Positions) -> Rows:
         """Return the jobs at ``positions``."""
-        return Rows(*(column[positions] for column in self))
+        return Rows(
+            self.ids[positions],
+            self.interval[positions],
+            self.next_fire[positions],
+            self.flags[positions],
+            self.route[positions],
+            self.ref[positions],
+        )
 
+    @classmethod
+    def empty(cls, capacity: int) -> Rows:
+        """Return columns with room for ``capacity`` jobs."""
+        return cls(
+            np.empty(capacity, np.int64),
+            np.empty(capacity, np.int64),
+            np.empty(capacity, np.int64),
+            np.empty(capacity, np.uint16),
+            np.empty(capacity, np.uint32),
+            np.empty(capacity, np.uint32),
+        )
 
-DTYPES = Rows(np.int64, np.int64, np.int64, np.uint16, np.uint32, np.uint32)  # type: ignore[arg-type]
+    def put(self, positions: Positions, values: Rows) -> None:
+        """Write ``values`` to ``positions`` of these columns."""
+        self.ids[positions] = values.ids
+        self.interval[positions] = values.interval
+        self.next_fire[positions] = values.next_fire
+        self.flags[positions] = values.flags
+        self.route[positions] = values.route
+        self.ref[positions] = values.ref
 
 
 def encode(batch: DefinitionBatch, tick_ms: int, refs: UInt32s) -> tuple[Rows, dict[int, Rare]]:
@@ -99,7 +124,7 @@ class Table:
     """Columns with room to grow. A row number is valid until ``renumber``."""
 
     def __init__(self) -> None:
-        self.columns = Rows(*(np.empty(_SMALLEST, dtype) for dtype in DTYPES))
+        self.columns = Rows.empty(_SMALLEST)
         self.row_count = 0
         self.sorted_rows = 0
         self.overlay: dict[int, int] = {}
@@ -112,7 +137,7 @@ class Table:
     @property
     def rows(self) -> Rows:
         """The columns up to the last row, as views."""
-        return Rows(*(column[: self.row_count] for column in self.columns))
+        return self.columns.take(slice(self.row_count))
 
     def rows_of(self, ids: Int64s) -> Int64s:
         """Return the row of each id, dead ones included, -1 where there is none."""
@@ -133,8 +158,7 @@ class Table:
         first = self.row_count
         count = len(new.ids)
         self._reserve(first + count)
-        for column, values in zip(self.columns, new, strict=True):
-            column[first : first + count] = values
+        self.columns.put(slice(first, first + count), new)
         self.row_count += count
         in_order = self.sorted_rows == first and (not first or new.ids[0] > self.columns.ids[first - 1])
         if in_order:
@@ -146,8 +170,7 @@ class Table:
     def write(self, rows: Int64s, new: Rows) -> None:
         """Replace the jobs in ``rows`` by other definitions of the same ids."""
         self.dead_rows -= int(np.count_nonzero(self.columns.flags[rows] & DEAD))
-        for column, values in zip(self.columns[1:], new[1:], strict=True):
-            column[rows] = values
+        self.columns.put(rows, new)
 
     def bury(self, rows: Int64s) -> None:
         """Mark the jobs in ``rows`` as deleted. They must be alive."""
@@ -167,7 +190,7 @@ class Table:
             else:
                 self.rare.pop(job_id, None)
 
-    def schedules(self, rows: NDArray[np.integer] | slice) -> ScheduleColumns:
+    def schedules(self, rows: Positions) -> ScheduleColumns:
         """Decode the schedules of ``rows``."""
         ids, interval, flags = self.columns.ids[rows], self.columns.interval[rows], self.columns.flags[rows]
         count = len(ids)
@@ -213,7 +236,6 @@ class Table:
         if row_count <= capacity:
             return
         capacity = max(row_count, int(capacity * _GROWTH), _SMALLEST)
-        grown = Rows(*(np.empty(capacity, dtype) for dtype in DTYPES))
-        for column, old in zip(grown, self.rows, strict=True):
-            column[: self.row_count] = old
+        grown = Rows.empty(capacity)
+        grown.put(slice(self.row_count), self.rows)
         self.columns = grown

@@ -110,12 +110,12 @@ def _file(places: dict[int, array[int]], rows: UInt32s, keys: Int64s) -> None:
     low = int(keys.min())
     span = int(keys.max()) - low
     if span == 0:
-        _extend(places, low, memoryview(np.ascontiguousarray(rows).view(np.uint8)))
+        _extend(places, low, np.ascontiguousarray(rows).view(np.uint8).data)
         return
     # numpy sorts 16-bit keys by radix: several times faster than int64, and one hour of ticks always fits
     order = np.argsort((keys - low).astype(np.uint16) if span < 1 << 16 else keys, kind="stable")
     keys = keys[order]
-    content = memoryview(rows[order].view(np.uint8))
+    content = rows[order].view(np.uint8).data
     ends = np.append(np.flatnonzero(keys[1:] != keys[:-1]) + 1, len(keys))
     start = 0
     for end in ends.tolist():

@@ -1,0 +1,152 @@
+"""The engine by brute force: a dict of jobs, walked fire time by fire time with the scalar schedules.
+
+Slow on purpose and without a wheel, a column or a closed form, so that it shares no mistake with the engine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from celery_wheelbeat.jobs import Kind, Misfire, Offer
+
+if TYPE_CHECKING:
+    from definitions import Job
+
+    from celery_wheelbeat.engine import EngineConfig
+
+
+class OfferedRun(NamedTuple):
+    """A run that the engine has to hand out."""
+
+    job_id: int
+    fire_ms: int
+    offer: Offer
+    step: int = 0
+
+
+@dataclass
+class EngineModel:
+    """What the engine must do, in the plainest words."""
+
+    config: EngineConfig
+    cursor_ms: int
+    jobs: dict[int, Job] = field(default_factory=dict)
+    owed: list[tuple[int, int]] = field(default_factory=list)
+    relived_until_ms: int = 0
+    step: int = 0
+    expected: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def load(self, job: Job, mark_ms: int | None) -> list[OfferedRun]:
+        """Add a job and settle what it missed after ``mark_ms``."""
+        self.jobs[job.id] = job
+        if mark_ms is None or not job.enabled:
+            return []
+        begin = max(mark_ms, job.effective_from_ms - 1)
+        certain_from = min(mark_ms + self.config.lookback_ms, self.cursor_ms)
+        again = [OfferedRun(job.id, fire, Offer.REOFFERED) for fire in fires(job, begin, certain_from)]
+        return again + self._settle(
+            job, fires(job, max(begin, certain_from), self.cursor_ms), self.cursor_ms, "restart"
+        )
+
+    def put(self, job: Job) -> None:
+        """Insert or replace a job."""
+        former = self.jobs.get(job.id)
+        at_ms = job.at_ms
+        if (
+            at_ms is not None
+            and job.enabled
+            and max(job.effective_from_ms, job.start_ms) <= at_ms <= self.cursor_ms
+            and at_ms < job.end_ms
+            and (former is None or former.at_ms != at_ms)
+        ):
+            self.owed.append((job.id, at_ms))
+        self.jobs[job.id] = job
+
+    def delete(self, job_id: int) -> None:
+        """Delete a job, if there is one."""
+        self.jobs.pop(job_id, None)
+
+    def advance(self, now_ms: int, cause: str = "stall") -> list[OfferedRun]:
+        """Move the cursor to the last tick at or before ``now_ms``."""
+        owed = [OfferedRun(job_id, fire, Offer.MISFIRE) for job_id, fire in self.owed if job_id in self.jobs]
+        self.owed.clear()
+        self.expected += len(owed)
+        target_ms = now_ms // self.config.tick_ms * self.config.tick_ms
+        if target_ms <= self.cursor_ms:
+            return owed
+        passed = {job: fires(job, self._after(job), target_ms) for job in self.jobs.values() if job.enabled}
+        in_wheel = sum(len(times) for job, times in passed.items() if not self.in_lane(job))
+        if target_ms - self.cursor_ms <= self.config.stall_limit_ms and in_wheel <= self.config.backlog_max:
+            runs = [
+                OfferedRun(job.id, fire, Offer.DUE, self.step if self._relived(fire) else 0)
+                for job, times in passed.items()
+                for fire in times
+            ]
+            self.expected += len(runs)
+        else:
+            runs = [run for job, times in passed.items() for run in self._settle(job, times, target_ms, cause)]
+        self.cursor_ms = target_ms
+        return owed + runs
+
+    def step_back(self, now_ms: int, number: int) -> None:
+        """Follow a clock that was stepped back."""
+        self.relived_until_ms = max(self.relived_until_ms, self.cursor_ms)
+        self.cursor_ms = now_ms // self.config.tick_ms * self.config.tick_ms
+        self.step = number
+
+    def next_fire(self, job: Job) -> int | None:
+        """The fire time that the job waits for."""
+        return job.schedule.next_fire(self._after(job)) if job.enabled else None
+
+    def in_lane(self, job: Job) -> bool:
+        """Whether the poll lane keeps the job."""
+        return job.interval_ms % self.config.tick_ms > 0 or job.incident_interval_ms % self.config.tick_ms > 0
+
+    def _after(self, job: Job) -> int:
+        return self.cursor_ms if job.kind == Kind.INTERVAL else max(self.cursor_ms, self.relived_until_ms)
+
+    def _relived(self, fire_ms: int) -> bool:
+        tick_ms = self.config.tick_ms
+        return -(-fire_ms // tick_ms) * tick_ms <= self.relived_until_ms
+
+    def _settle(self, job: Job, missed: list[int], until_ms: int, reason: str) -> list[OfferedRun]:
+        offered = (
+            missed if job.misfire == Misfire.ALL else missed[-1:] if self._offers_newest(job, missed, until_ms) else []
+        )
+        self.expected += len(missed)
+        self.skipped[reason] += len(missed) - len(offered)
+        return [OfferedRun(job.id, fire, Offer.MISFIRE) for fire in offered]
+
+    def _offers_newest(self, job: Job, missed: list[int], until_ms: int) -> bool:
+        if not missed:
+            return False
+        if job.misfire == Misfire.LATEST:
+            deadline_ms = self.config.starting_deadline_ms
+            return job.cron is None or deadline_ms is None or until_ms - missed[-1] <= deadline_ms
+        if job.misfire == Misfire.AUTO:
+            successor = endless(job).next_fire(missed[-1])
+            return successor is None or successor - missed[-1] >= self.config.misfire_gap_ms
+        return False
+
+
+def endless(job: Job) -> object:
+    """The schedule without its end."""
+    from dataclasses import replace
+
+    from celery_wheelbeat.jobs import NEVER_MS
+
+    return replace(job, end_ms=NEVER_MS).schedule
+
+
+def fires(job: Job, after_ms: int, until_ms: int) -> list[int]:
+    """List the fire times of a job in (``after_ms``, ``until_ms``], one by one."""
+    schedule = job.schedule
+    found = []
+    fire_ms = schedule.next_fire(after_ms)
+    while fire_ms is not None and fire_ms <= until_ms:
+        found.append(fire_ms)
+        fire_ms = schedule.next_fire(fire_ms)
+    return found

@@ -1,0 +1,290 @@
+"""The engine against brute force: whatever is done to both, they hand out the same runs and keep the same account."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from definitions import Job, batch_of, changes_of
+from engine_model import EngineModel, OfferedRun
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from celery_wheelbeat.cron import Cron, CronTable
+from celery_wheelbeat.engine import Engine, EngineConfig
+from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, Kind, Misfire, Route, RouteTable
+from celery_wheelbeat.ledger import Ledger
+from celery_wheelbeat.table import DEAD
+
+SPRING_FORWARD_MS = 1_774_745_700_000
+"""2026-03-29 00:55 UTC, five minutes before Berlin skips an hour."""
+FALL_BACK_MS = 1_792_889_700_000
+"""2026-10-25 00:55 UTC, five minutes before Berlin repeats an hour."""
+
+IDS = st.integers(-3, 24)
+INTERVALS = st.sampled_from(
+    [1_000, 2_000, 7_000, 10_000, 30_000, 60_000, 61_000, 300_000, 3_600_000, 400, 1_500, 61_700]
+)
+CRONS = st.sampled_from(
+    [
+        Cron("* * * * *"),
+        Cron("*/5 * * * *"),
+        Cron("1-59/7 * * * *"),
+        Cron("30 2 * * *", "Europe/Berlin"),
+        Cron("*/20 2 * * *", "Europe/Berlin"),
+        Cron("0 4 * * *"),
+        Cron("59 0 29 2 *"),
+    ]
+)
+INCIDENTS = st.sampled_from([1_000, 3_000, 10_000, 1_250])
+
+
+@st.composite
+def jobs(draw: st.DrawFn, now_ms: int) -> Job:
+    """Draw a definition whose instants lie around ``now_ms``."""
+    near = st.integers(-200_000, 400_000).map(lambda ms: now_ms + ms)
+    job = Job(
+        draw(IDS),
+        enabled=draw(st.sampled_from([True, True, True, False])),
+        misfire=draw(st.sampled_from(Misfire)),
+        effective_from_ms=draw(st.sampled_from([0, 0, now_ms - 30_000, now_ms])),
+    )
+    kind = draw(st.sampled_from([Kind.INTERVAL, Kind.INTERVAL, Kind.INTERVAL, Kind.CRON, Kind.ONCE]))
+    if kind == Kind.INTERVAL:
+        interval_ms = draw(INTERVALS)
+        anchor_ms = draw(st.sampled_from([0, 0, now_ms + 123, 250]))
+        offset_ms = draw(st.sampled_from([None, None, 0, 700])) if not anchor_ms else 0
+        job = replace(job, interval_ms=interval_ms, anchor_ms=anchor_ms, offset_ms=offset_ms)
+    elif kind == Kind.CRON:
+        job = replace(job, cron=draw(CRONS), offset_ms=draw(st.sampled_from([0, 17_000, 29_000])))
+    else:
+        job = replace(job, at_ms=draw(near))
+    if draw(st.integers(0, 3)) == 0:
+        job = replace(
+            job, start_ms=draw(st.one_of(st.just(ALWAYS_MS), near)), end_ms=draw(st.one_of(st.just(NEVER_MS), near))
+        )
+    if kind != Kind.ONCE and draw(st.integers(0, 3)) == 0:
+        incident_ms = draw(INCIDENTS)
+        if not job.interval_ms or incident_ms < job.interval_ms:
+            job = replace(job, incident_interval_ms=incident_ms, incident_until_ms=draw(near))
+    return job
+
+
+class EngineOracle(RuleBasedStateMachine):
+    """Windows of one minute and two shards, so that promotion, staleness and crowding happen all the time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.crons = CronTable()
+        self.routes = RouteTable()
+        self.routes.intern(Route("probe"))
+        self.step = 0
+        self.pending = 0
+
+    @initialize(
+        now_ms=st.sampled_from([SPRING_FORWARD_MS, FALL_BACK_MS, 1_700_000_000_400]),
+        deadline_ms=st.sampled_from([None, 90_000]),
+        runs_per_advance=st.sampled_from([5, 1_000_000]),
+    )
+    def begin(self, now_ms: int, deadline_ms: int | None, runs_per_advance: int) -> None:
+        """Start an empty engine."""
+        self.config = EngineConfig(
+            shards=2,
+            window_ms=60_000,
+            stall_limit_ms=120_000,
+            backlog_max=1_500,
+            misfire_gap_ms=300_000,
+            starting_deadline_ms=deadline_ms,
+            runs_per_advance=runs_per_advance,
+        )
+        self.now_ms = now_ms
+        self.model = EngineModel(self.config, now_ms // 1000 * 1000)
+        self.new_engine()
+
+    def new_engine(self) -> None:
+        """Replace the engine, as a restart does."""
+        self.ledger = Ledger()
+        self.engine = Engine(self.config, self.crons, self.ledger)
+        self.engine.start(self.now_ms, step_number=self.step, relived_until_ms=self.model.relived_until_ms)
+        self.pending = 0
+
+    def compare(self, due: list, expected: list[OfferedRun]) -> None:
+        """Compare what came out of the engine with what the model says."""
+        found = []
+        for batch in due:
+            assert (batch.fire_ms[1:] >= batch.fire_ms[:-1]).all()
+            columns = self.engine.shards[batch.shard].table.columns
+            assert (columns.ids[batch.rows] == batch.ids).all()
+            runs = zip(batch.ids.tolist(), batch.fire_ms.tolist(), strict=True)
+            found += [OfferedRun(job_id, fire, batch.offer, batch.step) for job_id, fire in runs]
+        assert sorted(found, key=str) == sorted(expected, key=str)
+        self.pending += sum(run.offer.value != "reoffered" for run in found)
+
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def edit(self, data: st.DataObject, count: int) -> None:
+        """Insert or replace jobs."""
+        drawn = {job.id: job for job in (data.draw(jobs(self.now_ms)) for _ in range(count))}
+        for job in drawn.values():
+            self.model.put(job)
+        self.engine.apply(changes_of(self.crons, *drawn.values()))
+
+    @rule(ids=st.sets(IDS, min_size=1, max_size=6))
+    def delete(self, ids: set[int]) -> None:
+        """Delete jobs, known and unknown ones."""
+        known = ids & set(self.model.jobs)
+        for job_id in ids:
+            self.model.delete(job_id)
+        assert self.engine.apply(changes_of(self.crons, deleted=ids)).deleted == len(known)
+
+    @rule(ids=st.sets(IDS, min_size=1, max_size=6), finish=st.booleans())
+    def pause(self, ids: set[int], finish: bool) -> None:
+        """Switch jobs off, by an edit or because they are done."""
+        paused = [replace(self.model.jobs[job_id], enabled=False) for job_id in ids & set(self.model.jobs)]
+        for job in paused:
+            self.model.put(job)
+        if finish:
+            self.engine.finish(sorted(ids))
+        else:
+            self.engine.apply(changes_of(self.crons, *paused))
+
+    @rule()
+    def resume_all(self) -> None:
+        """Switch all jobs on again, as of now."""
+        resumed = [
+            replace(job, enabled=True, effective_from_ms=self.now_ms)
+            for job in self.model.jobs.values()
+            if not job.enabled
+        ]
+        for job in resumed:
+            self.model.put(job)
+        self.engine.apply(changes_of(self.crons, *resumed))
+
+    @rule()
+    def apply_all_again(self) -> None:
+        """Apply every definition once more, as a resync may: nothing changes."""
+        self.engine.apply(changes_of(self.crons, *self.model.jobs.values()))
+
+    @rule(ms=st.sampled_from([100, 999, 1_000, 1_001, 2_500, 20_000, 61_000, 119_000]))
+    def advance(self, ms: int) -> None:
+        """Let time pass."""
+        self.now_ms += ms
+        self.pass_time("stall")
+
+    @rule(ms=st.sampled_from([122_000, 400_000, 4_000_000]), cause=st.sampled_from(["stall", "clock"]))
+    def stall(self, ms: int, cause: str) -> None:
+        """Let more time pass than is replayed."""
+        self.now_ms += ms
+        self.pass_time(cause)
+
+    def pass_time(self, cause: str) -> None:
+        """Advance both to now."""
+        due = self.engine.advance(self.now_ms, cause=cause)
+        while not self.engine.caught_up(self.now_ms):
+            due += self.engine.advance(self.now_ms, cause=cause)
+        self.compare(due, self.model.advance(self.now_ms, cause))
+
+    @rule(ms=st.sampled_from([6_000, 61_000, 4_000_000]))
+    def step_back(self, ms: int) -> None:
+        """Step the clock back."""
+        self.step += 1
+        self.now_ms -= ms
+        self.engine.step_back(self.now_ms, self.step)
+        self.model.step_back(self.now_ms, self.step)
+
+    @rule(
+        gap_ms=st.sampled_from([0, 800, 5_000, 9_000, 90_000, 1_000_000]),
+        first_start=st.sampled_from([False, False, True]),
+        parts=st.integers(1, 3),
+    )
+    def restart(self, gap_ms: int, first_start: bool, parts: int) -> None:
+        """Start anew from the definitions, some time after the last mark."""
+        mark_ms = None if first_start else self.model.cursor_ms
+        self.now_ms += gap_ms
+        former = self.model
+        self.model = EngineModel(
+            self.config,
+            self.now_ms // 1000 * 1000,
+            step=self.step,
+            relived_until_ms=former.relived_until_ms,
+        )
+        self.new_engine()
+        everything = sorted(former.jobs.values(), key=lambda job: job.id)
+        for part in range(parts):
+            loaded = everything[part::parts]
+            expected = [run for job in loaded for run in self.model.load(job, mark_ms)]
+            due = self.engine.load(batch_of(loaded, self.crons), {"broker": mark_ms}, self.routes)
+            self.compare(due, expected)
+
+    @precondition(lambda self: hasattr(self, "engine"))
+    @invariant()
+    def same_account(self) -> None:
+        """Both count the same, and the identity holds with everything pending."""
+        assert self.ledger.expected == self.model.expected
+        assert +self.ledger.skipped == +self.model.skipped
+        assert self.ledger.difference(self.pending) == 0
+
+    @precondition(lambda self: hasattr(self, "engine"))
+    @invariant()
+    def same_jobs(self) -> None:
+        """Every job is found by its id, with its next fire time; nothing else is."""
+        assert len(self.engine) == len(self.model.jobs)
+        for job_id, view in zip(range(-3, 25), self.engine.lookup(range(-3, 25)), strict=True):
+            job = self.model.jobs.get(job_id)
+            if job is None or not job.enabled:
+                assert view is None
+                continue
+            assert (view.id, view.name, view.payload) == (job_id, job.name, job.payload)
+            assert view.next_fire_ms == (None if self.model.in_lane(job) else self.model.next_fire(job))
+            assert (job_id in self.engine.lane.polled) == self.model.in_lane(job)
+
+    @precondition(lambda self: hasattr(self, "engine"))
+    @invariant()
+    def sound_structures(self) -> None:
+        """One valid entry for each armed row, stale entries only in dirty places, ids sorted or in the overlay."""
+        for shard in self.engine.shards:
+            shard.file()
+            rows = shard.table.rows
+            valid = np.zeros(len(rows.ids), np.int64)
+            wheel = shard.wheel
+            for (is_far, entries, places), dirty in zip(
+                wheel.entries(), (wheel.dirty_slots, wheel.dirty_far), strict=True
+            ):
+                slots = shard.ticks.slot_of(rows.next_fire[entries])
+                right = (slots // wheel.window_ticks if is_far else slots) == places
+                once = set(zip(entries[right].tolist(), places[right].tolist(), strict=True))
+                valid[[row for row, _ in once]] += 1
+                repeated = len(once) < int(np.count_nonzero(right))
+                assert set(places[~right].tolist()) <= dirty
+                assert not repeated or dirty
+            assert (valid == (rows.next_fire != NEVER_MS)).all()
+            in_order = rows.ids[: shard.table.sorted_rows]
+            assert (in_order[1:] > in_order[:-1]).all()
+            behind = rows.ids[shard.table.sorted_rows :].tolist()
+            assert shard.table.overlay == {job_id: shard.table.sorted_rows + at for at, job_id in enumerate(behind)}
+            assert shard.table.dead_rows == int(np.count_nonzero(rows.flags & DEAD))
+        assert self.engine.shards.payloads.live_count == len(self.engine)
+
+
+def examples(count: int) -> settings:
+    """Settings of one run of the machine."""
+    return settings(
+        max_examples=count,
+        stateful_step_count=30,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+TestEngineOracle = EngineOracle.TestCase
+TestEngineOracle.settings = examples(60)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+class TestEngineOracleForLong(EngineOracle.TestCase):
+    """The same, for as many examples as ``WHEELBEAT_SOAK_EXAMPLES`` says."""
+
+    settings = examples(int(os.environ.get("WHEELBEAT_SOAK_EXAMPLES", "5000")))
