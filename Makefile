@@ -15,7 +15,7 @@ PYTEST := $(BIN)/pytest
 export PYTHONUNBUFFERED := 1
 export WHEELBEAT_CELERY55_PYTHON := $(CURDIR)/$(VENV55)/bin/python
 
-.PHONY: help demo test check lint unit soak services venv venv-celery55 clean
+.PHONY: help demo test check lint unit soak soak-engine services venv venv-celery55 clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -39,8 +39,11 @@ lint: venv
 unit: venv
 	$(PYTEST) tests/unit tests/property
 
-soak: services venv ## the tests that need minutes of real time
+soak: services venv ## all tests that need minutes of real time
 	$(PYTEST) -m soak --timeout 3600 tests
+
+soak-engine: venv ## the engine against the brute-force model, long runs of random operations
+	$(PYTEST) -m soak --timeout 3600 tests/property
 
 services: ## install what the tests start (PostgreSQL, Redis, RabbitMQ, MariaDB, Chromium)
 	@PYTHON=$(PYTHON) tests/services/install

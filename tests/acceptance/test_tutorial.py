@@ -1,0 +1,89 @@
+"""The tutorial does what it says: its own code blocks and commands, in an empty folder."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TUTORIAL = (Path(__file__).parents[2] / "docs" / "tutorial" / "first-monitor.md").read_text()
+ENV = {"DJANGO_SETTINGS_MODULE": "proj.settings", "PYTHONUNBUFFERED": "1"}
+
+pytestmark = pytest.mark.processes
+
+
+def block(language: str, start: str) -> str:
+    """Return the code block of the tutorial that contains ``start``."""
+    blocks = re.findall(rf"```{language}\n(.*?)```", TUTORIAL, flags=re.DOTALL)
+    (found,) = [text for text in blocks if start in text]
+    return str(found)
+
+
+class Folder:
+    """What the reader of the tutorial has in front of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.processes: list[Process] = []
+
+    def write(self, name: str, text: str) -> None:
+        with (self.path / name).open("a") as file:
+            file.write(text)
+
+    def run(self, *command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=self.path, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def start(self, *command: str) -> Process:
+        process = Process([sys.executable, *command], cwd=self.path, env=ENV)
+        self.processes.append(process)
+        return process
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    folder = Folder(tmp_path)
+    yield folder
+    for process in folder.processes:
+        process.close()
+
+
+def test_tutorial_leads_to_a_monitor_that_follows_an_edit(folder: Folder) -> None:
+    folder.run("-m", "django", "startproject", "proj", ".")
+    (folder.path / "broker").mkdir()
+    folder.write("proj/celery.py", block("python", "config_from_object"))
+    folder.write("proj/__init__.py", block("python", "celery_app"))
+    folder.write("proj/settings.py", block("python", "INSTALLED_APPS"))
+    folder.run("manage.py", "migrate")
+    add = (
+        "from django_wheelbeat.models import Monitor; m = Monitor(name='greet', task='shop.hello', args='[\"world\"]', "
+    )
+    folder.run("manage.py", "shell", "-c", f"{add}interval_ms=10_000); m.full_clean(); m.save()")
+
+    worker = folder.start("-m", "celery", "-A", "proj", "worker", "--loglevel", "info", "--pool", "solo")
+    beat = folder.start("-m", "celery", "-A", "proj", "beat", "-S", "wheelbeat", "--loglevel", "info")
+    beat.wait_for("Scheduler: Sending due task greet (shop.hello)")
+    worker.wait_for("hello world, from greet, due at ")
+
+    printed = folder.run("-m", "celery", "-A", "proj", "wheelbeat", "next", "greet", "-n", "5")
+    assert len(set(re.findall(r"[0-9a-f]{8}-[0-9a-f-]{27}", printed))) == 5, printed
+
+    edit = block("sh", "update(interval_ms").partition('-c "')[2].rpartition('"')[0]
+    folder.run("manage.py", "shell", "-c", edit.replace("20_000", "1_000"))
+    seen = len(beat.lines)
+    for _ in range(3):
+        seen = beat.wait_for("Sending due task greet", after=seen, timeout_s=6)
+
+    assert "sent" in folder.run("-m", "celery", "-A", "proj", "wheelbeat", "status")
+    assert beat.stop() == 0
