@@ -24,7 +24,7 @@ from celery_wheelbeat.sources.monitor_entries import private_entry
 from celery_wheelbeat.sources.news import Changed, Loaded, News, Opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from celery_wheelbeat.clock import Reading
     from celery_wheelbeat.errors import InvalidMonitor
@@ -189,17 +189,19 @@ class Beat:
         self.parts.engine.start(now_ms, step_number=steps, relived_until_ms=relived_until_ms)
         self.state = "loading" if opened.loading else "running"
 
-    def _known_marks(self, stored: Mapping[str, Mapping[str, Any]], now_ms: int) -> dict[str, MarkDocument]:
+    def _known_marks(self, stored: Mapping[str, Sequence[Mapping[str, Any]]], now_ms: int) -> dict[str, MarkDocument]:
         known = {}
-        for destination, values in stored.items():
-            try:
-                chosen = choose([MarkDocument.from_json(values)], now_ms)
-            except InvalidMark as error:
-                logger.warning("beat: %s: %s", destination, error)
-                continue
-            if chosen.document is None:
-                logger.warning("beat: The mark of %s lies ahead of the clock and is ignored", destination)
-            else:
+        for destination, documents in stored.items():
+            readable = []
+            for values in documents:
+                try:
+                    readable.append(MarkDocument.from_json(values))
+                except InvalidMark as error:
+                    logger.warning("beat: %s: %s", destination, error)
+            chosen = choose(readable, now_ms)
+            if chosen.ignored:
+                logger.warning("beat: %d marks of %s lie ahead of the clock: ignored", len(chosen.ignored), destination)
+            if chosen.document is not None:
                 known[destination] = chosen.document
         return known
 

@@ -24,8 +24,7 @@ from celery_wheelbeat.observe.send_lines import SendLines
 from celery_wheelbeat.poll_lane import PollLane
 from celery_wheelbeat.publishers.broker import is_amqp, open_connection
 from celery_wheelbeat.publishers.celery_lane import CeleryLane, LaneEdges
-from celery_wheelbeat.sources import monitor_database
-from celery_wheelbeat.sources.databases import from_url
+from celery_wheelbeat.sources.databases import database_of
 from celery_wheelbeat.sources.entries import Entries, timezone_of
 from celery_wheelbeat.sources.file_desk import FileDesk
 from celery_wheelbeat.sources.monitor_entries import MonitorEntries
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from celery_wheelbeat.publishers import Publisher
     from celery_wheelbeat.schedule_view import ScheduleView
     from celery_wheelbeat.settings import Settings
-    from celery_wheelbeat.sources import MonitorDatabase
     from celery_wheelbeat.sources.news import Desk
 
 logger = logging.getLogger("celery.beat")
@@ -129,11 +127,6 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         liveness=liveness,
         lines=lines,
     )
-
-
-def database_of(app: Any, settings: Settings) -> MonitorDatabase | None:
-    """Return the database of the monitors: the one that is named, else the one that Django registered, else None."""
-    return from_url(settings.database_url) if settings.database_url else monitor_database(app)
 
 
 def _desk(scheduler: Any, settings: Settings, clock: Clock, wake: Wake) -> Desk:

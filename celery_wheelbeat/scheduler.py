@@ -16,10 +16,11 @@ from celery.beat import Scheduler
 
 from celery_wheelbeat import __version__
 from celery_wheelbeat.beat import Beat
-from celery_wheelbeat.parts import assemble, database_of
+from celery_wheelbeat.parts import assemble
 from celery_wheelbeat.publishers import attempt
 from celery_wheelbeat.schedule_view import ScheduleView
 from celery_wheelbeat.settings import Settings
+from celery_wheelbeat.sources.databases import database_of
 from celery_wheelbeat.supervision import Supervision
 
 if TYPE_CHECKING:

@@ -44,6 +44,14 @@ class MarkFile:
             return {}
         return {str(name): mark for name, mark in marks.items() if isinstance(mark, dict)}
 
+    def row(self) -> dict[str, Any] | None:
+        """Return everything that was last written, the marks included; None where there is no readable file."""
+        try:
+            stored = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return stored if isinstance(stored, dict) and "status" in stored else None
+
     def write(self, marks: Mapping[str, Mapping[str, Any]], row: Mapping[str, Any] | None = None) -> bool:
         """Replace the file; says whether it is written. Warns once until a write has gone well again.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.monitors import MonitorRow
@@ -27,11 +27,10 @@ class Poll(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The initial load: a cursor taken before the first row was read, then blocks of rows."""
+    """Where the initial load begins: changes after the cursor are polled, rows are read block by block."""
 
     cursor: Any
     count_estimate: int
-    blocks: Iterator[Sequence[MonitorRow]]
 
 
 class Block(NamedTuple):
@@ -48,7 +47,7 @@ class MonitorSource(Protocol):
     """The database of monitors. Every method raises ``SourceError`` where the database does not answer."""
 
     def snapshot(self) -> Snapshot:
-        """Begin to read the whole table, ascending by id."""
+        """Take the cursor that a read of the whole table begins with."""
 
     def poll(self, cursor: Any) -> Poll:
         """Look what changed since ``cursor``; raises ``CursorLost`` where the log cannot tell."""
@@ -66,23 +65,36 @@ class MonitorSource(Protocol):
         """Drop the connection; the next call opens a new one."""
 
 
+class BeatRow(NamedTuple):
+    """One status row."""
+
+    beat_id: str
+    namespace: str
+    host: str
+    pid: int
+    version: str
+    age_s: float
+    """Seconds since it was written, by the database's clock."""
+    status: Mapping[str, Any]
+
+
 class BeatStore(Protocol):
     """The few rows that a beat itself writes and reads: status and marks, quarantine, finished one-offs."""
 
     def namespace(self) -> str | None:
         """Return the installation's UUID, or None where the tables are missing."""
 
-    def marks(self, namespace: str) -> Mapping[str, Mapping[str, Any]]:
-        """Return per destination the document with the latest ``mark_ms`` of any beat of ``namespace``.
-
-        A mark more than 5 s ahead of the database's clock is ignored and logged.
-        """
+    def marks(self, namespace: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return per destination the stored mark documents of all beats of ``namespace``, unchecked."""
 
     def report(self, beat_id: str, row: Mapping[str, Any]) -> None:
         """Insert or replace this beat's status row.
 
         ``row``: ``namespace host pid version started_ms``, and ``marks`` and ``status`` as JSON texts.
         """
+
+    def quarantined(self) -> Mapping[str, tuple[str, str]]:
+        """Return every recorded job key with (definition hash, reason)."""
 
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
         """Record job keys with (definition hash, reason), and remove the lifted ones."""
@@ -92,6 +104,12 @@ class BeatStore(Protocol):
 
         Written once: a monitor that is finished already, or whose definition is newer than the instant, stays as it is.
         """
+
+    def beats(self) -> Sequence[BeatRow]:
+        """Return the status rows of the last 100 beats, the latest first."""
+
+    def id_of(self, name: str) -> int | None:
+        """Return the primary key of the monitor with this name."""
 
 
 class MonitorDatabase(NamedTuple):

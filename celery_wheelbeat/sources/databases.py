@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from celery_wheelbeat.errors import InvalidSetting, SourceError
-from celery_wheelbeat.sources import MonitorDatabase
+from celery_wheelbeat.sources import MonitorDatabase, monitor_database
 from celery_wheelbeat.sources.session import Session
 from celery_wheelbeat.sources.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from celery_wheelbeat.settings import Settings
 
 SCHEMES = {
     "postgresql": "postgresql",
@@ -53,6 +55,11 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
         extra = "postgres" if vendor == "postgresql" else vendor
         raise SourceError(f"no driver for {vendor}: {error}; pip install 'celery-wheelbeat[{extra}]'") from error
     raise SourceError(f"monitors cannot be kept in a database of vendor {vendor!r}: use postgresql, sqlite or mysql")
+
+
+def database_of(app: Any, settings: Settings) -> MonitorDatabase | None:
+    """Return the database of the monitors: the one that is named, else the one that Django registered, else None."""
+    return from_url(settings.database_url) if settings.database_url else monitor_database(app)
 
 
 def from_url(url: str) -> MonitorDatabase:

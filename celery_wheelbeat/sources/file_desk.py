@@ -67,7 +67,8 @@ class FileDesk:
             self._thread.join(timeout_s)
 
     def _loop(self) -> None:
-        self._news.put(Opened(None, self._file.read(), loading=False))
+        marks = {destination: [document] for destination, document in self._file.read().items()}
+        self._news.put(Opened(None, marks, loading=False))
         self._wake()
         while (row := self._newest_row()) is not None:
             self._file.write(json.loads(row["marks"]), {**row, "status": json.loads(row["status"])})

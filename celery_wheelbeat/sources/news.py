@@ -20,8 +20,8 @@ class Opened(NamedTuple):
 
     namespace: str | None
     """The installation's own namespace of run ids; None without a database."""
-    marks: Mapping[str, Mapping[str, Any]]
-    """Per destination the latest stored mark document, as JSON values."""
+    marks: Mapping[str, Sequence[Mapping[str, Any]]]
+    """Per destination the stored mark documents, as JSON values, unchecked."""
     loading: bool
     """Whether blocks of monitors follow."""
 

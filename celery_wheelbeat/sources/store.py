@@ -10,14 +10,14 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
+from celery_wheelbeat.sources import BeatRow
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from celery_wheelbeat.sources.session import Session
 
 logger = logging.getLogger(__name__)
-
-CLOCK_TOLERANCE_MS = 5_000
 
 
 class Store:
@@ -31,25 +31,22 @@ class Store:
         found = self._session.rows("namespace")
         return str(found[0][0]) if found else None
 
-    def marks(self, namespace: str) -> Mapping[str, Mapping[str, Any]]:
-        """Return per destination the document with the latest ``mark_ms`` of any beat of ``namespace``."""
-        latest: dict[str, Mapping[str, Any]] = {}
-        for text, now_ms in self._session.rows("marks", {"namespace": namespace}):
+    def marks(self, namespace: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return per destination the stored mark documents of all beats of ``namespace``, unchecked."""
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for (text,) in self._session.rows("marks", {"namespace": namespace}):
             for destination, document in _documents(text).items():
-                mark_ms = document["mark_ms"]
-                if mark_ms > now_ms + CLOCK_TOLERANCE_MS:
-                    logger.warning(
-                        "mark.ignored: destination %s has a mark %.1f s ahead of the database's clock",
-                        destination, (mark_ms - now_ms) / 1000,
-                    )  # fmt: skip
-                elif destination not in latest or mark_ms > latest[destination]["mark_ms"]:
-                    latest[destination] = document
-        return latest
+                found.setdefault(destination, []).append(document)
+        return found
 
     def report(self, beat_id: str, row: Mapping[str, Any]) -> None:
         """Insert or replace this beat's status row."""
         with self._session.transaction("begin_write"):
             self._session.rows("report", {"beat_id": beat_id, **row})
+
+    def quarantined(self) -> Mapping[str, tuple[str, str]]:
+        """Return every recorded job key with (definition hash, reason)."""
+        return {key: (definition_hash, reason) for key, definition_hash, reason in self._session.rows("quarantined")}
 
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
         """Record job keys with (definition hash, reason), and remove the lifted ones."""
@@ -72,15 +69,22 @@ class Store:
                 "finish", [{"id": job_id, "finished_ms": at_ms} for job_id, at_ms in sorted(finished.items())]
             )
 
+    def beats(self) -> Sequence[BeatRow]:
+        """Return the status rows of the last 100 beats, the latest first."""
+        return [
+            BeatRow(*columns, float(age_s), json.loads(status))
+            for *columns, age_s, status in self._session.rows("beats")
+        ]
+
+    def id_of(self, name: str) -> int | None:
+        """Return the primary key of the monitor with this name."""
+        found = self._session.rows("id_of", {"name": name})
+        return int(found[0][0]) if found else None
+
 
 def _documents(text: str) -> dict[str, Mapping[str, Any]]:
     try:
-        documents = json.loads(text)
-        return {
-            destination: document
-            for destination, document in documents.items()
-            if isinstance(document, dict) and isinstance(document.get("mark_ms"), int)
-        }
-    except (ValueError, AttributeError):
+        return {str(destination): dict(document) for destination, document in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):
         logger.warning("mark.ignored: a status row holds marks that are not JSON objects: %.80r", text)
         return {}

@@ -55,8 +55,7 @@ WHERE monitor_id IN %(ids)s AND at >= TIMESTAMPADD(SECOND, -%(within_s)s, UTC_TI
 SELECT uuid FROM wheelbeat_installation ORDER BY id LIMIT 1
 
 -- name: marks
-SELECT marks, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000 FROM wheelbeat_beat
-WHERE namespace = %(namespace)s
+SELECT marks FROM wheelbeat_beat WHERE namespace = %(namespace)s
 
 -- name: report
 INSERT INTO wheelbeat_beat (beat_id, namespace, host, pid, version, started_at, seen_at, marks, status)
@@ -65,6 +64,9 @@ VALUES (%(beat_id)s, %(namespace)s, %(host)s, %(pid)s, %(version)s,
 ON DUPLICATE KEY UPDATE
     namespace = VALUES(namespace), host = VALUES(host), pid = VALUES(pid), version = VALUES(version),
     started_at = VALUES(started_at), seen_at = VALUES(seen_at), marks = VALUES(marks), status = VALUES(status)
+
+-- name: quarantined
+SELECT job_key, definition_hash, reason FROM wheelbeat_quarantine
 
 -- name: quarantine
 INSERT INTO wheelbeat_quarantine (job_key, definition_hash, reason, since)
@@ -80,3 +82,9 @@ DELETE FROM wheelbeat_quarantine WHERE job_key = %(job_key)s
 UPDATE wheelbeat_monitor SET finished_at = TIMESTAMPADD(MICROSECOND, %(finished_ms)s * 1000, '1970-01-01')
 WHERE id = %(id)s AND finished_at IS NULL
   AND effective_from <= TIMESTAMPADD(MICROSECOND, %(finished_ms)s * 1000, '1970-01-01')
+
+-- name: beats
+SELECT beat_id, namespace, host, pid, version, TIMESTAMPDIFF(MICROSECOND, seen_at, UTC_TIMESTAMP(6)) / 1000000.0, status FROM wheelbeat_beat ORDER BY seen_at DESC LIMIT 100
+
+-- name: id_of
+SELECT id FROM wheelbeat_monitor WHERE name = %(name)s

@@ -69,7 +69,7 @@ WHERE monitor_id = ANY(%(ids)s) AND at >= now() - %(within_s)s * interval '1 sec
 SELECT uuid FROM wheelbeat_installation ORDER BY id LIMIT 1
 
 -- name: marks
-SELECT marks, floor(extract(epoch FROM now()) * 1000)::bigint FROM wheelbeat_beat WHERE namespace = %(namespace)s
+SELECT marks FROM wheelbeat_beat WHERE namespace = %(namespace)s
 
 -- name: report
 INSERT INTO wheelbeat_beat (beat_id, namespace, host, pid, version, started_at, seen_at, marks, status)
@@ -78,6 +78,9 @@ VALUES (%(beat_id)s, %(namespace)s, %(host)s, %(pid)s, %(version)s, to_timestamp
 ON CONFLICT (beat_id) DO UPDATE
 SET namespace = excluded.namespace, host = excluded.host, pid = excluded.pid, version = excluded.version,
     started_at = excluded.started_at, seen_at = excluded.seen_at, marks = excluded.marks, status = excluded.status
+
+-- name: quarantined
+SELECT job_key, definition_hash, reason FROM wheelbeat_quarantine
 
 -- name: quarantine
 INSERT INTO wheelbeat_quarantine (job_key, definition_hash, reason, since)
@@ -93,3 +96,9 @@ DELETE FROM wheelbeat_quarantine WHERE job_key = %(job_key)s
 -- name: finish
 UPDATE wheelbeat_monitor SET finished_at = to_timestamp(%(finished_ms)s / 1000.0)
 WHERE id = %(id)s AND finished_at IS NULL AND effective_from <= to_timestamp(%(finished_ms)s / 1000.0)
+
+-- name: beats
+SELECT beat_id, namespace, host, pid, version, extract(epoch FROM now() - seen_at)::float8, status FROM wheelbeat_beat ORDER BY seen_at DESC LIMIT 100
+
+-- name: id_of
+SELECT id FROM wheelbeat_monitor WHERE name = %(name)s

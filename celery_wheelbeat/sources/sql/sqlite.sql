@@ -48,8 +48,7 @@ WHERE monitor_id IN (SELECT value FROM json_each(:ids))
 SELECT uuid FROM wheelbeat_installation ORDER BY id LIMIT 1
 
 -- name: marks
-SELECT marks, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) FROM wheelbeat_beat
-WHERE namespace = :namespace
+SELECT marks FROM wheelbeat_beat WHERE namespace = :namespace
 
 -- name: report
 INSERT INTO wheelbeat_beat (beat_id, namespace, host, pid, version, started_at, seen_at, marks, status)
@@ -59,6 +58,9 @@ VALUES (:beat_id, :namespace, :host, :pid, :version,
 ON CONFLICT (beat_id) DO UPDATE
 SET namespace = excluded.namespace, host = excluded.host, pid = excluded.pid, version = excluded.version,
     started_at = excluded.started_at, seen_at = excluded.seen_at, marks = excluded.marks, status = excluded.status
+
+-- name: quarantined
+SELECT job_key, definition_hash, reason FROM wheelbeat_quarantine
 
 -- name: quarantine
 INSERT INTO wheelbeat_quarantine (job_key, definition_hash, reason, since)
@@ -75,3 +77,9 @@ DELETE FROM wheelbeat_quarantine WHERE job_key = :job_key
 UPDATE wheelbeat_monitor SET finished_at = strftime('%Y-%m-%d %H:%M:%f000', :finished_ms / 1000.0, 'unixepoch')
 WHERE id = :id AND finished_at IS NULL
   AND effective_from <= strftime('%Y-%m-%d %H:%M:%f000', :finished_ms / 1000.0, 'unixepoch')
+
+-- name: beats
+SELECT beat_id, namespace, host, pid, version, (julianday('now') - julianday(substr(seen_at, 1, 23))) * 86400.0, status FROM wheelbeat_beat ORDER BY seen_at DESC LIMIT 100
+
+-- name: id_of
+SELECT id FROM wheelbeat_monitor WHERE name = :name

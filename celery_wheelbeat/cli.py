@@ -1,0 +1,90 @@
+"""``celery -A proj wheelbeat …``: questions to a beat, answered from the database, the mark file and the app alone.
+
+Nothing here talks to the running process or starts anything.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from celery.bin.base import CeleryCommand, CeleryOption
+
+from celery_wheelbeat.clock import SystemClock
+from celery_wheelbeat.errors import WheelbeatError
+from celery_wheelbeat.fires import fires_after
+from celery_wheelbeat.observe.mark_file import MarkFile
+from celery_wheelbeat.observe.status_text import status_text
+from celery_wheelbeat.settings import Settings
+from celery_wheelbeat.sources.databases import database_of
+from celery_wheelbeat.sources.definition_lookup import find
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ALIVE_S = 10.0
+"""A status row older than this belongs to a beat that has stopped or hangs."""
+
+
+@click.group(name="wheelbeat", help="Ask about monitors, entries and running beats (celery-wheelbeat).")
+def wheelbeat() -> None:
+    """Group of commands; registered through the entry point ``celery.commands``."""
+
+
+@wheelbeat.command(name="next", cls=CeleryCommand)
+@click.argument("name")
+@click.option("-n", "count", type=click.IntRange(1, 1000), default=10, cls=CeleryOption, help="How many fire times.")
+@click.pass_context
+def next_command(context: click.Context, name: str, count: int) -> None:
+    """Print the next fire times of the monitor or entry NAME, in UTC."""
+    app = context.obj.app
+    now = datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
+    try:
+        schedule = find(app, Settings.from_conf(app.conf), name)
+    except WheelbeatError as error:
+        raise click.ClickException(str(error)) from error
+    for fire in fires_after(schedule, now, count):
+        click.echo(fire.isoformat(timespec="milliseconds" if fire.microsecond else "seconds"))
+
+
+@wheelbeat.command(cls=CeleryCommand)
+@click.option("--json", "as_json", is_flag=True, cls=CeleryOption, help="The status documents as JSON.")
+@click.option("-s", "--schedule", "path", default=None, cls=CeleryOption, help="Path that was given to beat as -s.")
+@click.pass_context
+def status(context: click.Context, as_json: bool, path: str | None) -> None:
+    """Show what the beats of this installation say about themselves; exit code 1 where none reports."""
+    app = context.obj.app
+    try:
+        reports = _reports(app, path)
+    except WheelbeatError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(reports, indent=2))
+    else:
+        for report in reports:
+            click.echo(status_text(report, alive_s=ALIVE_S))
+    if not any(report["age_s"] <= ALIVE_S for report in reports):
+        if not as_json:
+            click.echo("No beat has reported within the last 10 seconds.", err=True)
+        context.exit(1)
+
+
+def _reports(app: Any, path: str | None) -> list[Mapping[str, Any]]:
+    database = database_of(app, Settings.from_conf(app.conf))
+    if database is None:
+        return _reports_of_file(path or app.conf.beat_schedule_filename)
+    try:
+        return [beat._asdict() for beat in database.store.beats()]
+    finally:
+        database.source.close()
+
+
+def _reports_of_file(path: str) -> list[Mapping[str, Any]]:
+    row = MarkFile(path).row()
+    if row is None:
+        return []
+    age_s = max(0.0, (SystemClock().wall_ms() - row["seen_ms"]) / 1000)
+    names = ("beat_id", "namespace", "host", "pid", "version", "status")
+    return [{**{name: row[name] for name in names}, "age_s": age_s}]

@@ -1,0 +1,41 @@
+"""A status document as a few lines for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def status_text(report: Mapping[str, Any], *, alive_s: float) -> str:
+    """Return one beat's report (a status row with its age in seconds) as indented lines."""
+    status = report["status"]
+    runs, lateness, jobs = status["runs"], status["lateness"], status["jobs"]
+    silent = report["age_s"] > alive_s and status["state"] != "stopped"
+    skipped = ", ".join(f"{reason} {count:,}" for reason, count in runs["skipped"].items()) or "none"
+    lines = [
+        (
+            f"{report['host']} pid {report['pid']}: {status['state']}{' (silent)' if silent else ''},"
+            f" reported {report['age_s']:.0f} s ago, version {report['version']}"
+        ),
+        f"  namespace  {report['namespace']}",
+        f"  jobs       {jobs['monitors']:,} monitors, {jobs['entries']:,} entries, {jobs['refused']:,} refused",
+        (
+            f"  runs       {runs['sent']:,} sent, {runs['pending']:,} pending, {runs['expected']:,} expected,"
+            f" skipped: {skipped}"
+        ),
+        (
+            f"  lateness   p50 {lateness['p50_s']:.3f} s, p99 {lateness['p99_s']:.3f} s, max {lateness['max_s']:.3f} s"
+            f" ({lateness['runs']:,} runs)"
+        ),
+    ]
+    for name, state in status["destinations"].items():
+        link = "connected" if state["connected"] else f"away: {state['last_error'] or 'not connected yet'}"
+        lines.append(f"  {name:<10} {link}, {state['waiting']:,} waiting, {state['in_flight']:,} in flight")
+    lines += [f"  refused    {key}: {reason}" for key, reason in jobs["reasons"].items()]
+    if status["wedged"]:
+        lines.append(f"  WEDGED     no turn of {', '.join(status['wedged'])}")
+    if runs["difference"]:
+        lines.append(f"  ACCOUNT    differs by {runs['difference']:,} runs")
+    return "\n".join(lines)
