@@ -19,12 +19,11 @@ from celery_wheelbeat.sources.gaps import Gap, bounded, missing_between, without
 from celery_wheelbeat.sources.rows import changed_ids, to_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from celery_wheelbeat.monitors import MonitorRow
     from celery_wheelbeat.sources.session import Session
 
-BLOCK_ROWS = 5_000
 GAP_TIMEOUT_S = 3_600.0
 CLOCK_MARGIN_S = 2.0
 """The server tells ages of transactions in whole seconds."""
@@ -49,14 +48,14 @@ class MariadbSource:
         self._may_see_transactions = True
 
     def snapshot(self) -> Snapshot:
-        """Begin to read the whole table, ascending by id."""
+        """Take the cursor that a read of the whole table begins with."""
         oldest_s = self._oldest_transaction_s()
         with self._session.transaction("begin_read"):
             high = self._state(0)[0]
             _, installation, _, last_row = self._state(high)
             gaps = self._gaps_below(high, oldest_s)
         cursor = MariadbCursor(high, bounded(gaps), last_row, installation)
-        return Snapshot(cursor, self._session.rows("estimate")[0][0], self._blocks())
+        return Snapshot(cursor, self._session.rows("estimate")[0][0])
 
     def poll(self, cursor: MariadbCursor) -> Poll:
         """Look what changed since ``cursor``; raises ``CursorLost``."""
@@ -84,12 +83,6 @@ class MariadbSource:
     def close(self) -> None:
         """Drop the connection."""
         self._session.close()
-
-    def _blocks(self) -> Iterator[Sequence[MonitorRow]]:
-        after_id = -(2**63)
-        while rows := to_rows(self._session.rows("block", {"after_id": after_id, "limit": BLOCK_ROWS})):
-            yield rows
-            after_id = rows[-1].id
 
     def _changes(self, cursor: MariadbCursor, oldest_s: float | None) -> Poll:
         """Read the log in the open snapshot, which must be younger than ``oldest_s`` was read."""

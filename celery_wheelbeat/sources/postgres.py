@@ -19,12 +19,11 @@ from celery_wheelbeat.monitors import MonitorRow
 from celery_wheelbeat.sources import Block, Poll, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.sources.session import Session
 
-BLOCK_ROWS = 5_000
 CONNECT_TIMEOUT_S = 5
 DEAD_PEER_MS = 15_000
 """How long sent bytes may stay unacknowledged before the connection counts as dead."""
@@ -59,9 +58,9 @@ class PostgresSource:
         self._oldest = (0, 0.0)  # xmin of the last poll, and since when it has stood still
 
     def snapshot(self) -> Snapshot:
-        """Begin to read the whole table, ascending by id."""
+        """Take the cursor that a read of the whole table begins with."""
         cursor, _ = self._head()
-        return Snapshot(cursor, self._session.rows("estimate")[0][0], self._blocks())
+        return Snapshot(cursor, self._session.rows("estimate")[0][0])
 
     def poll(self, cursor: PostgresCursor) -> Poll:
         """Look what changed since ``cursor``; raises ``CursorLost``."""
@@ -90,12 +89,6 @@ class PostgresSource:
 
     def _rows(self, statement: str, parameters: Mapping[str, Any]) -> list[MonitorRow]:
         return [MonitorRow._make(values) for values in self._session.rows(statement, parameters)]
-
-    def _blocks(self) -> Iterator[Sequence[MonitorRow]]:
-        after_id = -(2**63)
-        while rows := self._rows("block", {"after_id": after_id, "limit": BLOCK_ROWS}):
-            yield rows
-            after_id = rows[-1].id
 
     def _head(self) -> tuple[PostgresCursor, int]:
         """Return the cursor of the present snapshot and the greatest transaction id that was pruned."""

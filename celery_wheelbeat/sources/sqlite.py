@@ -18,14 +18,13 @@ from celery_wheelbeat.sources import Block, Poll, Snapshot
 from celery_wheelbeat.sources.rows import changed_ids, to_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from celery_wheelbeat.monitors import MonitorRow
     from celery_wheelbeat.sources.session import Session
 
 BUSY_TIMEOUT_S = 5.0
 """How long a statement waits for another writer before it is an error (and tried again on the next turn)."""
-BLOCK_ROWS = 5_000
 
 
 class SqliteCursor(NamedTuple):
@@ -47,11 +46,11 @@ class SqliteSource:
         self._file = file
 
     def snapshot(self) -> Snapshot:
-        """Begin to read the whole table, ascending by id."""
+        """Take the cursor that a read of the whole table begins with."""
         with self._session.transaction("begin_read"):
             cursor = self._head()
             estimate = self._session.rows("estimate")[0][0]
-        return Snapshot(cursor, estimate, self._blocks())
+        return Snapshot(cursor, estimate)
 
     def poll(self, cursor: SqliteCursor) -> Poll:
         """Look what changed since ``cursor``; raises ``CursorLost``."""
@@ -76,12 +75,6 @@ class SqliteSource:
     def close(self) -> None:
         """Drop the connection."""
         self._session.close()
-
-    def _blocks(self) -> Iterator[Sequence[MonitorRow]]:
-        after_id = -(2**63)
-        while rows := to_rows(self._session.rows("block", {"after_id": after_id, "limit": BLOCK_ROWS})):
-            yield rows
-            after_id = rows[-1].id
 
     def _head(self) -> SqliteCursor:
         high = self._state(0)[0]

@@ -72,7 +72,7 @@ class Store:
     def beats(self) -> Sequence[BeatRow]:
         """Return the status rows of the last 100 beats, the latest first."""
         return [
-            BeatRow(*columns, float(age_s), json.loads(status))
+            BeatRow._make([*columns, float(age_s), json.loads(status)])
             for *columns, age_s, status in self._session.rows("beats")
         ]
 

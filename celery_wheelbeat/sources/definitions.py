@@ -1,0 +1,87 @@
+"""From rows to changes: compiles what was read and keeps account of what the engine was told.
+
+Invariant: whatever leaves here is remembered by its fingerprint; whatever is refused is in the quarantine with its
+reason and leaves as deleted. One row that cannot be compiled never stops its neighbours.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.errors import InvalidMonitor
+from celery_wheelbeat.jobs import ChangeBatch
+from celery_wheelbeat.rows import definition_hash
+from celery_wheelbeat.sources.fingerprints import Differences, Fingerprints
+from celery_wheelbeat.sources.quarantine import Quarantine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from celery_wheelbeat.monitors import Compiled
+    from celery_wheelbeat.rows import MonitorRow
+
+logger = logging.getLogger(__name__)
+
+
+class Translated(NamedTuple):
+    """Rows as the engine takes them."""
+
+    changes: ChangeBatch
+    refused: Mapping[int, InvalidMonitor]
+
+
+class Definitions:
+    """What was handed over and what was refused. Owned by the I/O thread."""
+
+    def __init__(self, compile_rows: Callable[[Sequence[MonitorRow]], Compiled]) -> None:
+        self._compile_rows = compile_rows
+        self._fingerprints = Fingerprints()
+        self.quarantine = Quarantine()
+
+    def __len__(self) -> int:
+        return len(self._fingerprints)
+
+    def translate(self, rows: Sequence[MonitorRow], missing: Sequence[int] = ()) -> Translated:
+        """Compile ``rows`` and take the ``missing`` ids as deleted."""
+        compiled = self._compile(rows)
+        self.quarantine.refuse(compiled.refused, compiled.hashes)
+        self.quarantine.lift([*compiled.batch.ids.tolist(), *missing])
+        self._fingerprints.record(rows)
+        self._fingerprints.forget(missing)
+        deleted = np.array(sorted({*missing, *compiled.refused}), np.int64)
+        return Translated(ChangeBatch(compiled.batch, deleted), compiled.refused)
+
+    def differences(self, after_id: int, rows: Sequence[MonitorRow], *, last: bool) -> Differences:
+        """Compare a block of the table with what was handed over."""
+        return self._fingerprints.differences(after_id, rows, last=last)
+
+    def match(self, row: MonitorRow) -> bool:
+        """Whether the row is as it was handed over."""
+        return self._fingerprints.match(row)
+
+    def all_read(self) -> None:
+        """After a whole read: lift what the quarantine names and the table has no more."""
+        self.quarantine.keep_only(self._fingerprints.ids().tolist())
+
+    def _compile(self, rows: Sequence[MonitorRow]) -> Compiled:
+        try:
+            return self._compile_rows(rows)
+        except Exception as error:
+            if len(rows) > 1:
+                return self._compile_one_by_one(rows)
+            row = rows[0]
+            logger.exception("monitor.compile: monitor %d (%s) cannot be compiled", row.id, row.name)
+            reason = InvalidMonitor("definition", f"cannot be compiled: {error!r}; the log of the beat says more")
+            return self._compile_rows([])._replace(refused={row.id: reason}, hashes={row.id: definition_hash(row)})
+
+    def _compile_one_by_one(self, rows: Sequence[MonitorRow]) -> Compiled:
+        """Find the rows that raise, then compile the others together."""
+        alone = [self._compile([row]) for row in rows]
+        compiled = self._compile_rows([row for row, one in zip(rows, alone, strict=True) if not one.refused])
+        for one in alone:
+            compiled.refused.update(one.refused)
+            compiled.hashes.update(one.hashes)
+        return compiled

@@ -1,0 +1,194 @@
+"""Follows the table of monitors: load, change log, resync and reconcile, one bounded step at a time.
+
+No thread and no clock: whoever drives it says what time it is. Every step either hands over what it read or raises
+and leaves the state as it was, so a step is simply tried again. A resync or reconcile is the load's routine: key
+blocks, each read together with a poll in one snapshot, so that a difference between block and memory is no edit that
+is still on its way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from celery_wheelbeat.errors import CursorLost
+from celery_wheelbeat.jobs import ChangeBatch, Int64s
+from celery_wheelbeat.sources.news import Changed, Loaded
+from celery_wheelbeat.sources.walk import Purpose, Walk
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from celery_wheelbeat.rows import MonitorRow
+    from celery_wheelbeat.sources import Block, MonitorSource, Poll
+    from celery_wheelbeat.sources.definitions import Definitions
+    from celery_wheelbeat.sources.fingerprints import Differences
+    from celery_wheelbeat.sources.news import News
+
+logger = logging.getLogger(__name__)
+
+NO_IDS: Int64s = np.empty(0, np.int64)
+SLICE_ROWS = 2_000
+"""Changed monitors that one step fetches and hands over, so that a million edits never delay a tick."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was counted. Written by the I/O thread only."""
+
+    polls: int = 0
+    changes: int = 0
+    resyncs: Counter[str] = field(default_factory=Counter)
+    reconcile_rounds: int = 0
+    drift_found: int = 0
+    """Monitors that the reconcile found wrong although the log had told of them; the only good value is 0."""
+    reconciled_untriggered: int = 0
+    """Monitors that changed without a row in the log (triggers disabled, a cascade that fires none)."""
+    oldest_transaction_s: float = 0.0
+
+
+class Follower:
+    """See the module. Owned by the I/O thread."""
+
+    def __init__(self, source: MonitorSource, definitions: Definitions, *, reconcile_period_s: float) -> None:
+        self.findings = Findings()
+        self.loaded = False
+        """Whether the whole table has been handed over once."""
+        self._source = source
+        self._definitions = definitions
+        self._period_s = reconcile_period_s
+        self._cursor: Any = None
+        self._walk = Walk(Purpose.LOAD, due_s=0.0)
+        self._pending: Int64s = NO_IDS
+        self._block_read = False
+
+    @property
+    def behind(self) -> int:
+        """How many changed monitors are known and not handed over yet."""
+        return len(self._pending)
+
+    @property
+    def purpose(self) -> Purpose:
+        """Why the table is being read at present."""
+        return self._walk.purpose
+
+    def step(self, now_s: float) -> tuple[list[News], bool]:
+        """Do one bounded piece of work; returns the news and whether more is waiting already.
+
+        ``now_s`` is monotonic. Raises ``SourceError`` where the database does not answer. A lost cursor begins a
+        resync.
+        """
+        try:
+            if self._cursor is None:
+                self._begin(Purpose.LOAD, now_s)
+            news = self._next(now_s)
+        except CursorLost as lost:
+            self._begin(Purpose.RESYNC if self.loaded else Purpose.LOAD, now_s)
+            self.findings.resyncs[lost.reason] += 1
+            logger.warning("changelog.resync: %s; the whole table is read again", lost)
+            return [], True
+        return news, bool(len(self._pending)) or self._walk.purpose is not Purpose.RECONCILE
+
+    def rest(self, begun_s: float, ended_s: float) -> None:
+        """Say how long the last step took: after a block the reconcile rests in proportion."""
+        if self._block_read:
+            self._block_read = False
+            self._walk.pace(begun_s, ended_s, period_s=self._period_s, monitors=len(self._definitions))
+
+    def _next(self, now_s: float) -> list[News]:
+        if len(self._pending):
+            return self._hand_over_slice()
+        if now_s >= self._walk.due_s:
+            return self._read_block(now_s)
+        self._take_in(self._source.poll(self._cursor))
+        return self._hand_over_slice() if len(self._pending) else []
+
+    def _begin(self, purpose: Purpose, now_s: float) -> None:
+        self._cursor = self._source.snapshot().cursor
+        self._walk = Walk(purpose, due_s=now_s)
+        self._pending = NO_IDS  # the walk reads them
+
+    def _take_in(self, poll: Poll) -> None:
+        """Note what a poll found, except where the walk has still to go: there it reads by itself."""
+        self.findings.polls += 1
+        self.findings.oldest_transaction_s = poll.oldest_transaction_s
+        self._pending = np.union1d(self._pending, poll.ids[self._walk.has_passed(poll.ids)])
+        self._cursor = poll.cursor
+
+    def _hand_over_slice(self) -> list[News]:
+        ids = self._pending[:SLICE_ROWS]
+        rows = self._source.fetch(ids.tolist())
+        missing = np.setdiff1d(ids, [row.id for row in rows])
+        self._pending = self._pending[len(ids) :]
+        self.findings.changes += len(ids)
+        return [Changed(*self._definitions.translate(rows, missing.tolist()))]
+
+    def _read_block(self, now_s: float) -> list[News]:
+        walk = self._walk
+        block = self._source.block(walk.after_id, walk.rows, self._cursor)
+        differences = self._definitions.differences(walk.after_id, block.rows, last=block.last)
+        if walk.purpose is Purpose.RECONCILE:
+            news = self._reconcile(block, differences)
+        else:
+            self._take_in(block.poll)
+            news = self._hand_over_block(block, differences)
+        self._block_read = True
+        if block.rows:
+            walk.after_id = block.rows[-1].id
+        if block.last:
+            self._end_walk(now_s)
+        return news
+
+    def _hand_over_block(self, block: Block, differences: Differences) -> list[News]:
+        """Hand over what differs from what the engine was told; at a load that is every row."""
+        wanted = set(differences.upserts)
+        changes, refused = self._definitions.translate(
+            [row for row in block.rows if row.id in wanted], differences.deleted
+        )
+        if self._walk.purpose is Purpose.RESYNC:
+            return [Changed(changes, refused)] if wanted or differences.deleted else []
+        news: list[News] = [Loaded(changes.upserts, refused, block.last)]
+        if differences.deleted:  # a load that had to begin again
+            gone = np.array(differences.deleted, np.int64)
+            news.insert(0, Changed(ChangeBatch(self._definitions.translate([]).changes.upserts, gone), {}))
+        return news
+
+    def _reconcile(self, block: Block, differences: Differences) -> list[News]:
+        """Look again at what differs without a row in the log, and count what is wrong still."""
+        suspects = np.setdiff1d([*differences.upserts, *differences.deleted], block.poll.ids).astype(np.int64)
+        if not len(suspects):
+            self._take_in(block.poll)
+            return []
+        again = self._source.poll(block.poll.cursor)
+        suspects = np.setdiff1d(suspects, again.ids)
+        rows = self._source.fetch(suspects.tolist())
+        wrong = [row for row in rows if not self._definitions.match(row)]
+        missing = np.setdiff1d(suspects, [row.id for row in rows]).tolist()
+        told = self._source.logged([*(row.id for row in wrong), *missing], 2 * self._period_s)
+        self._take_in(block.poll)
+        self._take_in(again)
+        return self._heal(wrong, missing, told)
+
+    def _heal(self, wrong: Sequence[MonitorRow], missing: list[int], told: set[int]) -> list[News]:
+        found = [*(row.id for row in wrong), *missing]
+        if not found:
+            return []
+        self.findings.drift_found += len(told)
+        self.findings.reconciled_untriggered += len(found) - len(told)
+        if told:
+            logger.error("changelog.drift: monitors %s were wrong although the log told of them", sorted(told)[:20])
+        if len(found) > len(told):
+            untold = sorted(set(found) - told)[:20]
+            logger.warning("changelog.untriggered: monitors %s had changed without a row in the log", untold)
+        return [Changed(*self._definitions.translate(wrong, missing))]
+
+    def _end_walk(self, now_s: float) -> None:
+        if self._walk.purpose is Purpose.RECONCILE:
+            self.findings.reconcile_rounds += 1
+        self.loaded = True
+        self._definitions.all_read()
+        self._walk = Walk(Purpose.RECONCILE, due_s=now_s)
