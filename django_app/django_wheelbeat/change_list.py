@@ -16,3 +16,9 @@ class MonitorChangeList(ChangeList):
     def get_queryset(self, request: Any, exclude_parameters: Any = None) -> Any:
         """Narrow by search and filters as Django does; leave the texts behind."""
         return super().get_queryset(request, exclude_parameters).defer(*TEXTS).with_quarantine()
+
+    def get_results(self, request: Any) -> None:
+        """Read the page. Where nothing is narrowed, "results" and "all" are one number and need not both be shown."""
+        super().get_results(request)
+        if not self.query and not self.has_active_filters:
+            self.full_result_count = self.result_count

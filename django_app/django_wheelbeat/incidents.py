@@ -30,12 +30,19 @@ def incident_interval_ms(every: str | float | timedelta) -> int:
 
 
 def incident_end(until: datetime | timedelta) -> datetime:
-    """Return the instant ``until``; a timedelta counts from now. ``InvalidMonitor`` where it has passed."""
+    """Return the instant ``until``; a timedelta counts from now and is rounded up to a whole second.
+
+    Raises ``InvalidMonitor`` where it has passed.
+    """
     now = timezone.now()
-    end = now + until if isinstance(until, timedelta) else until
+    end = _whole_second(now + until) if isinstance(until, timedelta) else until
     if end <= now:
         raise InvalidMonitor("incident_until", f"{end.isoformat()} has passed; give an instant that lies ahead")
     return end
+
+
+def _whole_second(instant: datetime) -> datetime:
+    return instant if not instant.microsecond else instant.replace(microsecond=0) + timedelta(seconds=1)
 
 
 def start_incident(monitor: Monitor, every: str | float | timedelta, until: datetime | timedelta) -> None:

@@ -46,7 +46,7 @@ class MonitorAdminMixin:
     """List, form, preview and bulk actions of monitors."""
 
     form = MonitorForm
-    list_display = ("name", "task", "schedule", "next_fire", "state", "queue", "tag_list")
+    list_display = ("name", "schedule", "next_fire", "state", "task", "queue", "tag_list")
     list_filter = (
         "enabled",
         filters.TaskFilter,
@@ -72,20 +72,21 @@ class MonitorAdminMixin:
         (
             _("Schedule"),
             {
+                "fields": ("interval_ms", "cron", "timezone", "day_rule", "jitter_s", "preview"),
+                "description": _("Exactly one of interval, cron expression, single run and solar event."),
+            },
+        ),
+        (
+            _("Single run, solar event, bounds"),
+            {
                 "fields": (
-                    "interval_ms",
-                    "cron",
-                    "day_rule",
-                    "timezone",
                     "once_at",
                     ("solar_event", "solar_latitude", "solar_longitude"),
-                    "jitter_s",
                     "start_at",
                     "end_at",
                     "one_off",
-                    "preview",
                 ),
-                "description": _("Give exactly one of interval, cron, once at, and solar event with its place."),
+                "classes": ("collapse",),
             },
         ),
         (_("Incident"), {"fields": ("incident_interval_ms", "incident_until")}),

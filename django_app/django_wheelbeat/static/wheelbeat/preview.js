@@ -44,6 +44,7 @@
     function show(preview) {
       part("words").textContent = preview.words;
       part("zone").textContent = preview.zone;
+      panel.dataset.zone = preview.zone;
       list("problems", preview.problems);
       list("notes", preview.notes);
       part("fires").replaceChildren(...preview.fires.map((fire) => {
