@@ -120,6 +120,7 @@ def why_not_live(app: Any) -> str | None:
         app.tasks.pop(PROBE, None)
     if gate.asked != 1 or bodies_run:
         return "Celery executes tasks without calling task.__trace__"
-    if not failed or not isinstance(getattr(einfo, "exception", None), Ignore):
+    error = getattr(einfo, "exception", None)
+    if not failed or not isinstance(getattr(error, "exc", error), Ignore):  # billiard may have wrapped it
         return f"Celery does not take a refusal for Ignore: {einfo!r}"
     return None

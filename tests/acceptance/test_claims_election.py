@@ -42,6 +42,7 @@ def test_of_three_copies_one_runs(pair: str, request: pytest.FixtureRequest, tmp
             project.pool_worker()
         ids = project.publish_copies("record", COUNT, COPIES)
         project.until_settled(COUNT * COPIES)
+        assert project.logged("Copies of runs are dropped; claims in") == 2
         assert project.count("start") == dict.fromkeys(ids, 1)
         assert project.logged("dropped (other)") == COUNT * (COPIES - 1)
 

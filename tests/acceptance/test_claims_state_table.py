@@ -1,0 +1,206 @@
+"""The cells of the state table that need no dying worker: everything that Celery does with a message, unchanged."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from claim_project import ClaimProject, now_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.processes, pytest.mark.redis]
+
+
+@pytest.fixture(scope="module")
+def project(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClaimProject]:
+    """One worker with two pool processes for the whole module; results, claims and broker in Redis."""
+    conf = {
+        "broker_url": redis_url,
+        "result_backend": redis_url,
+        "task_track_started": True,
+        "worker_enable_remote_control": True,
+    }
+    with ClaimProject(tmp_path_factory.mktemp("table"), conf, signals=True) as project:
+        project.pool_worker()
+        yield project
+
+
+def events(project: ClaimProject, run_id: str) -> list[str]:
+    """Return what the journal has on one id, in order."""
+    return [line.event for line in project.lines() if line.id == run_id]
+
+
+def until_logged(project: ClaimProject, run_id: str, text: str, times: int = 1) -> None:
+    """Wait until the workers have logged ``text`` about ``run_id`` that often."""
+
+    def enough() -> bool:
+        lines = [line for process in project.processes for line in list(process.lines)]
+        return sum(run_id in line and text in line for line in lines) >= times
+
+    project.until(enough, f"{times} × {text!r} about {run_id}")
+
+
+@pytest.mark.parametrize("task", ["retrying", "autoretrying"])
+def test_each_retry_is_elected_once(project: ClaimProject, task: str) -> None:
+    run_id, fire_ms = str(uuid4()), now_ms()
+    for _ in range(3):
+        project.publish(task, run_id, fire_ms=fire_ms)
+    until_logged(project, run_id, "dropped (other)", 2)
+    project.until(lambda: "done" in events(project, run_id), "end of the retries")
+    retries = [line.more["retries"] for line in project.lines("start") if line.id == run_id]
+    assert retries == list(range(len(retries)))
+    assert len(retries) == {"retrying": 3, "autoretrying": 2}[task]
+    assert events(project, run_id).count("done") == 1
+
+
+def test_a_replacement_runs_once(project: ClaimProject) -> None:
+    run_id, fire_ms = str(uuid4()), now_ms()
+    for _ in range(3):
+        project.publish("replacing", run_id, fire_ms=fire_ms)
+    until_logged(project, run_id, "dropped (other)", 2)
+    project.until(lambda: "child" in events(project, run_id), "the replacement")
+    assert events(project, run_id).count("start") == 1
+    assert [line.more["nesting"] for line in project.lines("child") if line.id == run_id] == [1]
+
+
+def test_the_children_of_a_chord_run_once(project: ClaimProject) -> None:
+    run_id, fire_ms = str(uuid4()), now_ms()
+    for _ in range(3):
+        project.publish("chording", run_id, fire_ms=fire_ms)
+    until_logged(project, run_id, "dropped (other)", 2)
+    project.until(lambda: any(line.more["parent"] == run_id for line in project.lines("total")), "the chord's body")
+    assert [line.more["total"] for line in project.lines("total") if line.more["parent"] == run_id] == [6]
+
+
+def test_a_message_that_its_task_gives_back_runs_again_and_a_copy_does_not(project: ClaimProject) -> None:
+    run_id, fire_ms = str(uuid4()), now_ms()
+    for _ in range(2):
+        project.publish("rejecting", run_id, fire_ms=fire_ms)
+    project.until(lambda: "done" in events(project, run_id), "the third attempt")
+    until_logged(project, run_id, "dropped (other)")
+    assert events(project, run_id).count("start") == 3
+
+
+def test_copies_with_an_eta_are_claimed_when_they_execute(project: ClaimProject) -> None:
+    run_id, fire_ms, eta = str(uuid4()), now_ms(), datetime.now(UTC) + timedelta(seconds=1)
+    for _ in range(3):
+        project.publish("record", run_id, fire_ms=fire_ms, eta=eta)
+    until_logged(project, run_id, "dropped (other)", 2)
+    [start] = [line for line in project.lines("start") if line.id == run_id]
+    assert start.at_ms >= eta.timestamp() * 1000
+
+
+def test_a_rate_limit_is_kept(project: ClaimProject) -> None:
+    ids = project.publish_copies("limited", 5, 2)
+    for run_id in ids:
+        until_logged(project, run_id, "dropped (other)")
+        project.until(lambda run_id=run_id: "done" in events(project, run_id), "the rate-limited run")
+        assert events(project, run_id).count("start") == 1
+
+
+def test_a_revoked_run_makes_no_claim(project: ClaimProject) -> None:
+    run_id, fire_ms, eta = str(uuid4()), now_ms(), datetime.now(UTC) + timedelta(seconds=1.5)
+    project.publish("record", run_id, fire_ms=fire_ms, eta=eta)
+    until_logged(project, run_id, "received")
+    project.app.control.revoke(run_id)
+    until_logged(project, run_id, "Discarding revoked task")
+    assert events(project, run_id) == []
+
+
+def test_a_dropped_copy_leaves_no_trace(project: ClaimProject) -> None:
+    run_id, fire_ms = str(uuid4()), now_ms()
+    project.publish("record", run_id, fire_ms=fire_ms)
+    project.until(lambda: "success" in events(project, run_id), "the first run")
+    meta = project.app.backend.get_task_meta(run_id)
+    assert (meta["status"], meta["result"]) == ("SUCCESS", "first")
+    project.publish("record", run_id, fire_ms=fire_ms)
+    until_logged(project, run_id, "dropped (other)")
+    assert project.app.backend.get_task_meta(run_id) == meta
+    assert events(project, run_id) == ["prerun", "start", "done", "success"]
+
+
+def test_a_twin_of_the_running_message_is_dropped(project: ClaimProject) -> None:
+    run_id, fire_ms, headers = str(uuid4()), now_ms(), {"wheelbeat_nonce": uuid4().hex}
+    project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(0.5,))
+    project.until(lambda: "start" in events(project, run_id), "the first message")
+    project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(0.5,))
+    until_logged(project, run_id, "dropped (twin)")
+    project.until(lambda: "done" in events(project, run_id), "its end")
+    project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(0.5,))
+    until_logged(project, run_id, "dropped (finished)")
+    assert events(project, run_id).count("start") == 1
+
+
+def test_a_constant_task_id_runs_at_every_fire_time(project: ClaimProject) -> None:
+    run_id, fire_ms = f"nightly-{uuid4()}", now_ms()
+    for day in range(3):
+        for _ in range(2):
+            project.publish("record", run_id, fire_ms=fire_ms - day * 60_000)
+    until_logged(project, run_id, "dropped (other)", 3)
+    project.until(lambda: events(project, run_id).count("done") == 3, "three days")
+
+
+def test_what_shares_an_id_without_being_a_copy_runs_and_its_copies_do_not(project: ClaimProject) -> None:
+    run_id, fire_ms = str(uuid4()), now_ms()
+    project.publish("record", run_id, fire_ms=fire_ms)
+    project.until(lambda: "done" in events(project, run_id), "the first task")
+    for _ in range(2):
+        project.publish("record", run_id, fire_ms=fire_ms, kwargs={"value": "another"})
+    until_logged(project, run_id, "runs although")
+    until_logged(project, run_id, "dropped (other)")
+    project.until(lambda: events(project, run_id).count("done") == 2, "both tasks")
+
+
+def test_a_message_of_nobody_runs_each_time(project: ClaimProject) -> None:
+    run_id = str(uuid4())
+    for _ in range(3):
+        project.app.send_task("proj.record", task_id=run_id)
+    project.until(lambda: events(project, run_id).count("done") == 3, "three runs")
+
+
+def test_headers_that_are_not_ours_do_not_stop_a_task(project: ClaimProject) -> None:
+    run_id = str(uuid4())
+    project.publish("record", run_id, headers={"wheelbeat_fire_ms": "noon"})
+    until_logged(project, run_id, "without a claim")
+    project.until(lambda: "done" in events(project, run_id), "the run")
+
+
+def test_copies_are_recognised_by_content_where_the_task_wants_it(project: ClaimProject) -> None:
+    first, second, fire_ms = str(uuid4()), str(uuid4()), now_ms()
+    project.publish("by_content", first, fire_ms=fire_ms, kwargs={"value": first})
+    project.until(lambda: "done" in events(project, first), "the first id")
+    project.publish("by_content", second, fire_ms=fire_ms, kwargs={"value": first})
+    until_logged(project, second, "dropped (other)")
+    project.publish("by_content", second, fire_ms=fire_ms, kwargs={"value": second})
+    project.until(lambda: "done" in events(project, second), "other arguments")
+
+
+def test_a_run_older_than_claims_are_remembered(project: ClaimProject) -> None:
+    run_id, old_ms = str(uuid4()), now_ms() - 86_400_000 - 60_000
+    project.publish("record", run_id, fire_ms=old_ms)
+    until_logged(project, run_id, "more than 86400 s ago")
+    project.until(lambda: "done" in events(project, run_id), "the late run")
+    dropped = str(uuid4())
+    project.publish("fresh", dropped, fire_ms=old_ms)
+    until_logged(project, dropped, "dropped (stale)")
+    assert events(project, dropped) == []
+
+
+def test_every_outcome_is_counted_over_all_pool_processes(project: ClaimProject) -> None:
+    before = counters(project)
+    ids = project.publish_copies("record", 10, 3)
+    for run_id in ids:
+        until_logged(project, run_id, "dropped (other)", 2)
+    project.until(lambda: counters(project)["elected"] == before["elected"] + 10, "the elections in the counters")
+    assert counters(project)["dropped_other"] == before["dropped_other"] + 20
+
+
+def counters(project: ClaimProject) -> dict[str, int]:
+    """Ask the worker by remote control."""
+    [answer] = project.app.control.inspect(timeout=5)._request("wheelbeat_claims").values()
+    assert answer["hook"] == "trace"
+    return dict(answer["counters"])
