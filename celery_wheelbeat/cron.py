@@ -68,6 +68,9 @@ class Cron:
         store(self, "_first_s", _lowest(fields.hours) * 3600 + _lowest(fields.minutes) * 60)
         store(self, "_zone", zone(self.timezone))
 
+    def __reduce__(self) -> tuple[type[Cron], tuple[str, str, str]]:
+        return Cron, (self.expression, self.timezone, self.day_rule)
+
     @classmethod
     def from_sets(
         cls,

@@ -208,11 +208,13 @@ def _rewrite_range(expression: str, field: Field, match: re.Match[str]) -> str:
     if match[2] is None:
         return str(first) if match[3] is None else _plain_range(first, field.high, step)
     last = _value(expression, field, match[2])
-    if first <= last and match[2] != "7":
+    if field is WEEKDAY and first == 0 and match[1] != "7" and match[2] == "7":
+        last = field.high  # from Sunday to Sunday: the whole week
+    if first <= last:
         return _plain_range(first, last, step)
-    # Sunday at the end of a range is the day after Saturday, also in "0-7"; counting goes on across the wrap.
+    # Counting goes on across the wrap: 55-5/3 is 55, 58, 1, 4.
     size = field.high - field.low + 1
-    length = size if match[2] == "7" and first == 0 and match[1] != "7" else (last - first) % size + 1
+    length = last - first + size + 1
     return ",".join(str((first - field.low + ahead) % size + field.low) for ahead in range(0, length, step))
 
 

@@ -66,7 +66,7 @@ def interval_offset_ms(
     ``jitter_s``: None (in arrays -1) spreads jobs over the whole interval, which is 0 for intervals under a second;
     0 = exactly on the grid; n = within n seconds. Whoever lets ``start_at`` name the phase passes 0.
     """
-    if isinstance(ids, int):
+    if isinstance(ids, int | np.integer):
         return int(interval_offset_ms(np.array([ids], dtype=np.int64), interval_ms, jitter_s)[0])
     whole_s = np.asarray(interval_ms, dtype=np.int64) // 1000
     override_s = np.asarray(_DEFAULT_JITTER if jitter_s is None else jitter_s, dtype=np.int64)
@@ -79,7 +79,7 @@ def cron_offset_ms(ids: int, window_s: int) -> int: ...
 def cron_offset_ms(ids: Int64s, window_s: Int64s | int) -> Int64s: ...
 def cron_offset_ms(ids: Int64s | int, window_s: Int64s | int) -> Int64s | int:
     """Return how long after its cron slot each job fires, in ms: whole seconds below ``window_s``; 0 = on the slot."""
-    if isinstance(ids, int):
+    if isinstance(ids, int | np.integer):
         return int(cron_offset_ms(np.array([ids], dtype=np.int64), window_s)[0])
     return _offset_ms(ids, np.asarray(window_s, dtype=np.int64))
 

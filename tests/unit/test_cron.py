@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from celery_wheelbeat import Cron, InvalidSchedule, WheelbeatError
+from celery_wheelbeat import Cron, InvalidSchedule, WheelbeatError, cron_fields
 from celery_wheelbeat.cron import CronTable
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "cron_cases.json").read_text("utf-8"))
@@ -44,6 +44,8 @@ def test_case_file(case: dict[str, Any]) -> None:
         ("0 0 * * 0-7", "0 0 * * 0-6"),
         ("0 0 * * 7-2", "0 0 * * 0,1,2"),
         ("0 0 * * 7-7", "0 0 * * 0"),
+        ("0 0 * * sun-7/3", "0 0 * * 0,3,6"),
+        ("0-7 7-7 6-7 7-7 *", "0,1,2,3,4,5,6,7 7 6,7 7 *"),
         ("0 0 * * fri-7/2", "0 0 * * 5,0"),
         ("0 0 * * 5-2", "0 0 * * 5,6,0,1,2"),
         ("55-5/3 1 * * *", "55,58,1,4 1 * * *"),
@@ -65,6 +67,28 @@ def test_case_file(case: dict[str, Any]) -> None:
 def test_ways_to_write_the_same(expression: str, same: str) -> None:
     assert Cron(expression) == Cron(same)
     assert hash(Cron(expression)) == hash(Cron(same))
+
+
+@pytest.mark.parametrize("field", cron_fields.FIELDS, ids=[field.title for field in cron_fields.FIELDS])
+@pytest.mark.parametrize("step", [1, 3])
+def test_every_range_of_every_field(field: cron_fields.Field, step: int) -> None:
+    place = cron_fields.FIELDS.index(field)
+    size = field.high - field.low + 1
+    for first in range(field.low, field.high + 1):
+        for last in range(field.low, field.high + 1):
+            texts = ["*"] * 5
+            texts[place] = f"{first}-{last}" + (f"/{step}" if step > 1 else "")
+            fields = cron_fields.parse(" ".join(texts))
+            masks = (
+                fields.minutes,
+                fields.hours,
+                fields.day_fields.days,
+                fields.day_fields.months,
+                fields.day_fields.weekdays,
+            )
+            ahead = range(0, (last - first) % size + 1, step)
+            expected = {(first - field.low + distance) % size + field.low for distance in ahead}
+            assert masks[place] == sum(1 << value for value in expected), texts[place]
 
 
 def test_what_makes_two_schedules_differ() -> None:

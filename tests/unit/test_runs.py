@@ -82,6 +82,12 @@ def test_cron_offsets_are_frozen() -> None:
         assert cron_offset_ms(ids, window_s).tolist() == [row[2] for row in rows]
 
 
+def test_an_id_out_of_a_column_is_a_single_id() -> None:
+    column = np.array([42], dtype=np.int64)
+    assert interval_offset_ms(column[0], 60_000) == interval_offset_ms(42, 60_000)
+    assert cron_offset_ms(column[0], 30) == cron_offset_ms(42, 30)
+
+
 def test_offsets_spread_evenly_and_stay_inside_their_window() -> None:
     offsets = interval_offset_ms(np.arange(60_000, dtype=np.int64), 60_000)
     seconds, counts = np.unique(offsets, return_counts=True)
