@@ -33,25 +33,6 @@ def fires(schedule: Schedule, after_ms: int) -> Iterator[int]:
         fire_ms = schedule.next_fire(fire_ms)
 
 
-def last_fire(schedule: Schedule, after_ms: int, until_ms: int) -> int | None:
-    """Return the newest fire time in ``(after_ms, until_ms]``, or None; asks the schedule at most ~60 times.
-
-    Bisects on ``next_fire``, so a minutely schedule over a gap of a year costs no more than a daily one.
-    """
-    newest_ms = schedule.next_fire(after_ms)
-    if newest_ms is None or newest_ms > until_ms:
-        return None
-    low_ms, high_ms = newest_ms, until_ms
-    while low_ms < high_ms:
-        middle_ms = (low_ms + high_ms) // 2
-        fire_ms = schedule.next_fire(middle_ms)
-        if fire_ms is not None and fire_ms <= until_ms:
-            low_ms = newest_ms = fire_ms
-        else:
-            high_ms = middle_ms
-    return newest_ms
-
-
 def fires_after(schedule: Schedule, after: datetime, count: int) -> list[datetime]:
     """Return up to ``count`` fire times strictly after ``after``, as aware datetimes in UTC.
 

@@ -140,31 +140,3 @@ class Bounded:
         anchor_ms = self.base.phase_ms if isinstance(self.base, Interval) else 0
         fire_ms = next_grid_fire(after_ms, self.incident_interval_ms, anchor_ms, self.offset_ms)
         return fire_ms if fire_ms <= self.incident_until_ms else None
-
-
-def next_interval_fires(
-    after_ms: Int64s | int,
-    *,
-    interval_ms: Int64s,
-    anchor_ms: Int64s,
-    offset_ms: Int64s,
-    start_ms: Int64s,
-    end_ms: Int64s,
-    incident_interval_ms: Int64s,
-    incident_until_ms: Int64s,
-) -> Int64s:
-    """``Bounded.next_fire`` of many interval jobs at once: int64 arrays of equal length in, one out.
-
-    NEVER_MS stands for "none comes". ``interval_ms`` > 0 everywhere.
-    """
-    floor_ms: Int64s = np.maximum(np.int64(after_ms) if isinstance(after_ms, int) else after_ms, start_ms - 1)
-    fire_ms = next_grid_fire(floor_ms, interval_ms, anchor_ms, offset_ms)
-    (sped_up,) = np.nonzero(incident_interval_ms)
-    if sped_up.size:
-        incident_ms = next_grid_fire(
-            floor_ms[sped_up], incident_interval_ms[sped_up], anchor_ms[sped_up], offset_ms[sped_up]
-        )
-        ahead = incident_ms <= incident_until_ms[sped_up]
-        fire_ms[sped_up[ahead]] = incident_ms[ahead]
-    fire_ms[fire_ms >= end_ms] = NEVER_MS
-    return fire_ms

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from celery_wheelbeat import Interval, InvalidSchedule, Once
-from celery_wheelbeat.cron import Cron
-from celery_wheelbeat.fires import fires, last_fire
+from celery_wheelbeat.cron import Cron, CronTable
+from celery_wheelbeat.fires import fires
+from celery_wheelbeat.schedule_columns import NOT_CRON, ScheduleColumns, next_fires
 from celery_wheelbeat.schedules import (
     ALWAYS_MS,
     NEVER_MS,
@@ -18,7 +19,6 @@ from celery_wheelbeat.schedules import (
     count_grid_fires,
     last_grid_fire,
     next_grid_fire,
-    next_interval_fires,
 )
 
 NOW_MS = 1_750_000_000_000
@@ -177,20 +177,11 @@ def test_many_jobs_at_once_are_computed_as_one_by_one() -> None:
     end = np.where(generator.random(size) < 0.5, NEVER_MS, NOW_MS + generator.integers(-300_000, 300_000, size))
     incident = np.where(generator.random(size) < 0.5, 0, generator.integers(1, 50, size) * 500)
     until = np.where(incident > 0, NOW_MS + generator.integers(-300_000, 300_000, size), 0)
-    columns = {
-        "interval_ms": interval,
-        "anchor_ms": anchor,
-        "offset_ms": offset,
-        "start_ms": start,
-        "end_ms": end,
-        "incident_interval_ms": incident,
-        "incident_until_ms": until,
-    }
-    before = {name: column.copy() for name, column in columns.items()}
-    fire_ms = next_interval_fires(after, **columns)
-    assert all(np.array_equal(columns[name], before[name]) for name in columns), "inputs are left alone"
-    assert fire_ms.dtype == np.int64
-    rows = zip(after.tolist(), *(column.tolist() for column in columns.values()), fire_ms.tolist(), strict=True)
+    no_cron = np.full(size, NOT_CRON, dtype=np.int32)
+    columns = ScheduleColumns(interval, anchor + offset, no_cron, offset, start, end, incident, until)
+    fire_ms = next_fires(columns, after, CronTable())
+    given = (after, interval, anchor, offset, start, end, incident, until)
+    rows = zip(*(column.tolist() for column in given), fire_ms.tolist(), strict=True)
     for asked, length, phase, moved, begins, ends, faster, lasts, found in rows:
         job = Bounded(
             Interval(length / 1000, anchor_ms=phase, offset_ms=moved),
@@ -201,42 +192,3 @@ def test_many_jobs_at_once_are_computed_as_one_by_one() -> None:
         )
         assert found == (job.next_fire(asked) or NEVER_MS)
     assert 0 < np.count_nonzero(fire_ms == NEVER_MS) < size
-
-
-def test_one_instant_for_many_jobs() -> None:
-    zeros, never = np.zeros(2, dtype=np.int64), np.full(2, NEVER_MS)
-    fire_ms = next_interval_fires(
-        30_000,
-        interval_ms=np.array([60_000, 7_000]),
-        anchor_ms=zeros,
-        offset_ms=zeros,
-        start_ms=np.full(2, ALWAYS_MS),
-        end_ms=never,
-        incident_interval_ms=zeros,
-        incident_until_ms=zeros,
-    )
-    assert fire_ms.tolist() == [60_000, 35_000]
-
-
-def test_the_newest_missed_fire() -> None:
-    daily = Cron("0 3 * * *")
-    three_am = 3 * 3_600_000
-    assert last_fire(daily, 0, 86_400_000) == three_am
-    assert last_fire(daily, three_am, 86_400_000) is None
-    assert last_fire(daily, three_am - 1, three_am) == three_am
-    assert last_fire(Once(5), 0, 10) == 5
-    assert last_fire(Once(5), 5, 10) is None
-    assert last_fire(Interval(1), 0, NOW_MS) == NOW_MS
-
-
-def test_the_newest_missed_fire_costs_few_questions_over_any_gap() -> None:
-    class Counting:
-        asked = 0
-
-        def next_fire(self, after_ms: int) -> int | None:
-            self.asked += 1
-            return Cron("* * * * *").next_fire(after_ms)
-
-    counting = Counting()
-    assert last_fire(counting, 0, NOW_MS) == NOW_MS - NOW_MS % 60_000
-    assert counting.asked <= 64
