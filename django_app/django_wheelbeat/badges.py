@@ -8,6 +8,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.timesince import timeuntil
 from django.utils.translation import gettext as _
 
+from django_wheelbeat.rows import aware
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
@@ -25,7 +27,7 @@ def state_badges(monitor: Monitor, quarantine_reason: str | None, now: datetime)
 
 def countdown(end: datetime, now: datetime) -> SafeString:
     """Show the time that is left until ``end``; a script keeps it going where there is one."""
-    left, instant = timeuntil(end, now), end.isoformat()
+    left, instant = timeuntil(end, now), aware(end).isoformat()
     return format_html('<time data-countdown datetime="{}" title="{}">{}</time>', instant, instant, left)
 
 

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from celery_wheelbeat.durations import format_duration, parse_duration
 from celery_wheelbeat.errors import InvalidMonitor
+from django_wheelbeat.rows import aware
 
 if TYPE_CHECKING:
     from django_wheelbeat.models import Monitor
@@ -34,11 +35,11 @@ def incident_end(until: datetime | timedelta) -> datetime:
 
     Raises ``InvalidMonitor`` where it has passed.
     """
-    now = timezone.now()
-    end = _whole_second(now + until) if isinstance(until, timedelta) else until
+    now = aware(timezone.now())
+    end = now + until if isinstance(until, timedelta) else aware(until)
     if end <= now:
         raise InvalidMonitor("incident_until", f"{end.isoformat()} has passed; give an instant that lies ahead")
-    return end
+    return _whole_second(end) if isinstance(until, timedelta) else end
 
 
 def _whole_second(instant: datetime) -> datetime:

@@ -24,9 +24,9 @@ from django.views.decorators.http import require_GET
 from django_wheelbeat import filters
 from django_wheelbeat.actions import pause_monitors, resume_monitors
 from django_wheelbeat.actors import acting
-from django_wheelbeat.badges import countdown, state_badges
+from django_wheelbeat.badges import state_badges
 from django_wheelbeat.beat_settings import beat_settings
-from django_wheelbeat.change_list import MonitorChangeList
+from django_wheelbeat.change_list import TEXTS, MonitorChangeList
 from django_wheelbeat.forms import ROUTING_FIELDS, MonitorForm, PreviewForm
 from django_wheelbeat.instants import in_zone, now_ms
 from django_wheelbeat.paginator import EstimatingPaginator
@@ -133,7 +133,7 @@ class MonitorAdminMixin:
             "url": reverse(f"{self.admin_site.name}:wheelbeat_monitor_preview"),
             "fields": " ".join(SCHEDULE_FIELDS),
             "monitor_id": monitor.pk,
-            "incident_ends": self._incident_ends(monitor),
+            "state": self._stored_state(monitor),
         }
         return render_to_string("wheelbeat/preview.html", context)
 
@@ -191,9 +191,10 @@ class MonitorAdminMixin:
             return message
         return f"{LogEntry(change_message=json.dumps(message)).get_change_message()} {reason}"
 
-    def _incident_ends(self, monitor: Monitor) -> SafeString | None:
-        end, now = monitor.incident_until, timezone.now()
-        return countdown(end, now) if end is not None and end >= now else None
+    def _stored_state(self, monitor: Monitor) -> SafeString | None:
+        """Badges of the row as it is stored, whatever the form holds; None for a new one."""
+        stored = self.model._default_manager.with_quarantine().defer(*TEXTS).filter(pk=monitor.pk).first()
+        return None if stored is None else self.state(stored)
 
     def _acting(self, request: HttpRequest, reason: str = "") -> Any:
         return acting(request.user.get_username(), reason, using=router.db_for_write(self.model))

@@ -20,12 +20,13 @@ UNSAVED_ID = 0
 
 
 def to_ms(instant: datetime | None) -> int | None:
-    """Milliseconds since the epoch; a naive instant (``USE_TZ = False``) is in ``TIME_ZONE``."""
-    if not isinstance(instant, datetime):
-        return None
-    if timezone.is_naive(instant):
-        instant = timezone.make_aware(instant, timezone.get_default_timezone())
-    return (instant - EPOCH) // _MILLISECOND
+    """Milliseconds since the epoch; None for what is no instant, such as a default that the database will fill in."""
+    return (aware(instant) - EPOCH) // _MILLISECOND if isinstance(instant, datetime) else None
+
+
+def aware(instant: datetime) -> datetime:
+    """Return ``instant`` with a zone; a naive one (``USE_TZ = False``) is in ``TIME_ZONE``."""
+    return timezone.make_aware(instant, timezone.get_default_timezone()) if timezone.is_naive(instant) else instant
 
 
 def to_datetime(instant_ms: int) -> datetime:

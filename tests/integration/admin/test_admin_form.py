@@ -289,3 +289,25 @@ def test_no_script_is_inline(db: Any, login: Callable[..., Any]) -> None:
             assert " src=" in script or 'type="application/json"' in script, script
         assert not re.search(r"\son[a-z]+=", shown), "an inline event handler"
         assert 'href="javascript:' not in shown
+
+
+def test_without_time_zone_support_instants_are_local(db: Any, login: Callable[..., Any]) -> None:
+    from datetime import timedelta
+
+    from django.test import override_settings
+
+    from django_wheelbeat.models import Monitor
+    from django_wheelbeat.rows import row_of
+
+    with override_settings(USE_TZ=False, TIME_ZONE="Asia/Shanghai"):
+        browser = login()
+        once = {"interval_ms": "", "once_at_0": "2031-05-01", "once_at_1": "20:00"}
+        assert browser.post(ADD, PLAIN | once).status_code == 302
+        assert row_of(only_monitor()).once_at_ms == datetime(2031, 5, 1, 12, tzinfo=UTC).timestamp() * 1000
+        Monitor.objects.update(once_at=None, interval_ms=60_000)
+        only_monitor().speed_up(5, timedelta(hours=1))
+        only_monitor().speed_up(6, datetime.now(UTC) + timedelta(hours=1))
+        assert "incident, " in browser.get("/admin/wheelbeat/monitor/?incident=now").content.decode()
+        change = browser.get(f"/admin/wheelbeat/monitor/{only_monitor().pk}/change/").content.decode()
+        assert 'data-countdown datetime="' in change
+        assert '+08:00"' in change
