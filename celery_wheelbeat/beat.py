@@ -226,13 +226,23 @@ class Beat:
         replaced = {REPLACEABLE_ENTRY} if self._replaced_by is not None else set()
         before = dict(entries.refused)
         changes = entries.changes({name: view.data[name] for name in view.data if name not in replaced}, now_ms)
-        for name, problem in entries.refused.items():
-            if str(before.get(name)) != str(problem):
-                logger.error("beat: Entry %r of beat_schedule is left out: %s", name, problem)
+        self._report_refused(before, first=first)
         if first:
             self._due_at_start += self.parts.engine.load(changes.upserts, self._marks, self.parts.routes)
         else:
             self._apply(changes)
+
+    def _report_refused(self, before: Mapping[str, InvalidMonitor], *, first: bool) -> None:
+        """Say which entries are broken, once, in the log and in the table of the quarantine."""
+        entries = self.parts.entries
+        added = {}
+        for name, problem in entries.refused.items():
+            if str(before.get(name)) != str(problem):
+                logger.error("beat: Entry %r of beat_schedule is left out: %s", name, problem)
+                added[entry_key(name)] = ("", str(problem))
+        lifted = [name for name in (entries.marks() if first else before) if name not in entries.refused]
+        if added or lifted:
+            self.parts.desk.quarantine(added, [entry_key(name) for name in lifted])
 
     def _apply(self, changes: ChangeBatch) -> None:
         parts = self.parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from celery_wheelbeat.engine import Engine, EngineConfig
 from celery_wheelbeat.jobs import Misfire, RouteTable, misfire_of
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.marks import Mark
+from celery_wheelbeat.monitors import Limits, compile_rows
 from celery_wheelbeat.observe.lateness import Lateness
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.observe.mark_file import MarkFile
@@ -25,9 +27,12 @@ from celery_wheelbeat.poll_lane import PollLane
 from celery_wheelbeat.publishers.broker import is_amqp, open_connection
 from celery_wheelbeat.publishers.celery_lane import CeleryLane, LaneEdges
 from celery_wheelbeat.sources.databases import database_of
+from celery_wheelbeat.sources.definitions import Definitions
 from celery_wheelbeat.sources.entries import Entries, timezone_of
 from celery_wheelbeat.sources.file_desk import FileDesk
 from celery_wheelbeat.sources.monitor_entries import MonitorEntries
+from celery_wheelbeat.sources.solar import SolarSchedule
+from celery_wheelbeat.sources.tail import Tail
 from celery_wheelbeat.wake import Wake
 
 if TYPE_CHECKING:
@@ -102,7 +107,7 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         window=settings.window,
     )
     entries = Entries(timezone_of(app), crons, routes)
-    desk = _desk(scheduler, settings, clock, wake)
+    desk = _desk(scheduler, settings=settings, clock=clock, wake=wake, crons=crons, routes=routes)
     liveness = Liveness(settings.live_timeout)
     if not app.conf.task_always_eager:  # eager tasks run in the lane's thread, for as long as they like
         liveness.watch("publisher", lambda: publisher.health().stamp_s)
@@ -129,12 +134,32 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
     )
 
 
-def _desk(scheduler: Any, settings: Settings, clock: Clock, wake: Wake) -> Desk:
+def _desk(
+    scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons: CronTable, routes: RouteTable
+) -> Desk:
     database = database_of(scheduler.app, settings)
     if database is None:
         path = scheduler.schedule_filename or scheduler.app.conf.beat_schedule_filename
         return FileDesk(MarkFile(path), clock, wake.ring)
-    raise NotImplementedError
+    definitions = Definitions(
+        partial(
+            compile_rows,
+            crons=crons,
+            routes=routes,
+            cron_jitter_s=settings.cron_jitter,
+            limits=Limits.of(settings),
+            solar=SolarSchedule,
+            entry_names=scheduler.data,
+        )
+    )
+    return Tail(
+        database,
+        definitions,
+        clock,
+        wake.ring,
+        namespace=settings.namespace,
+        reconcile_period_s=settings.reconcile_period,
+    )
 
 
 def _engine_config(app: Any, settings: Settings) -> EngineConfig:

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 WAIT_S = 30.0
 
+DJANGO = """
+    SECRET_KEY = "only for tests"
+    DATABASES = {{"default": {database!r}}}
+    INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", *{apps!r}]
+    DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+    USE_TZ = True
+"""
+
 APP = """
     import json, os, time
     from celery import Celery
@@ -209,6 +217,17 @@ class Project:
         lines = [RunLine(**json.loads(line)) for line in self.runs_file.read_text().splitlines()]
         return [line for line in lines if name is None or line.name == name]
 
+    def wait_for(self, condition: Callable[[], object], what: str, *, timeout_s: float = WAIT_S) -> None:
+        """Wait until ``condition`` holds."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what}: not within {timeout_s} s\n{self._logs()}")
+            time.sleep(0.05)
+
+    def _logs(self) -> str:
+        return "\n\n".join(f"$ {' '.join(process.command)}\n{process.output}" for process in self.processes)
+
     def wait_for_runs(
         self, enough: Callable[[list[RunLine]], bool], what: str, *, timeout_s: float = WAIT_S
     ) -> list[RunLine]:
@@ -216,10 +235,37 @@ class Project:
         deadline = time.monotonic() + timeout_s
         while not enough(found := self.runs()):
             if time.monotonic() > deadline:
-                logs = "\n\n".join(f"$ {' '.join(p.command)}\n{p.output}" for p in self.processes)
-                raise AssertionError(f"{what} did not happen within {timeout_s} s; runs: {found[-10:]}\n{logs}")
+                raise AssertionError(f"{what}: not within {timeout_s} s; runs: {found[-10:]}\n{self._logs()}")
             time.sleep(0.05)
         return found
+
+
+class DjangoProject(Project):
+    """A project whose monitors live in a database of Django; migrated at once."""
+
+    def __init__(
+        self,
+        folder: Path,
+        conf: Mapping[str, Any],
+        *,
+        database: Mapping[str, Any] | None = None,
+        apps: Sequence[str] = ("django_wheelbeat",),
+        extra: str = "",
+        python: str = sys.executable,
+    ) -> None:
+        super().__init__(folder, conf, extra=extra, python=python)
+        sqlite = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / "db.sqlite3")}
+        settings = textwrap.dedent(DJANGO).format(database=dict(database or sqlite), apps=list(apps))
+        (folder / "settings.py").write_text(settings)
+        self.env["DJANGO_SETTINGS_MODULE"] = "settings"
+        self.django("from django.core.management import call_command; call_command('migrate', verbosity=0)")
+
+    def django(self, code: str) -> str:
+        """Run a few lines with Django set up and ``Monitor`` imported; return what they print."""
+        begin = "import django\ndjango.setup()\n"
+        if "migrate" not in code:
+            begin += "from django_wheelbeat.models import Monitor\n"
+        return self.python_code(begin + textwrap.dedent(code))
 
 
 def filesystem_conf(folder: Path, **more: Any) -> dict[str, Any]:

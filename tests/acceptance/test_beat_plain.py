@@ -1,0 +1,205 @@
+"""``celery beat -S wheelbeat`` for an app without Django: real processes on kombu's filesystem transport."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import Project, filesystem_conf
+
+from celery_wheelbeat import run_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.processes
+
+EVERY_SECOND = {"tick": {"task": "proj.note", "schedule": 1.0, "args": (1,), "kwargs": {"a": 2}}}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    with Project(tmp_path, filesystem_conf(tmp_path, beat_schedule=EVERY_SECOND)) as project:
+        yield project
+
+
+def status_of(project: Project) -> dict[str, Any]:
+    """Return what the mark file says."""
+    return dict(json.loads((project.folder / "celerybeat-schedule.wheelbeat").read_text()))
+
+
+def test_the_banner_makes_no_connection_and_the_runs_have_computed_ids(project: Project) -> None:
+    beat = project.beat()
+    beat.wait_for(". wheelbeat -> ")
+    beat.wait_for("beat: Starting...")
+    project.worker()
+    runs = project.wait_for_runs(lambda runs: len(runs) >= 3, "three runs")
+    for run in runs:
+        assert run.fire_ms is not None
+        assert run.fire_ms % 1000 == 0
+        assert run.id == run_id("entry:tick", run.fire_ms, "tests")
+        assert (run.name, run.args, run.kwargs, run.beat) == ("tick", [1], {"a": 2}, True)
+        assert run.at_ms >= run.fire_ms
+    fires = [run.fire_ms for run in runs]
+    assert fires == list(range(fires[0], fires[0] + 1000 * len(fires), 1000))
+    assert len({run.nonce for run in runs}) == len(runs)
+
+
+def test_sigterm_ends_it_within_three_seconds_and_stops_once(project: Project) -> None:
+    beat = project.beat()
+    beat.wait_for("Sending due task tick (proj.note)")
+    begun = time.monotonic()
+    assert beat.stop(timeout_s=10) == 0
+    assert time.monotonic() - begun < 3
+    assert sum("beat: Stopped" in line for line in beat.lines) == 1
+    assert "Traceback" not in beat.output
+    row = status_of(project)
+    assert row["status"]["state"] == "stopped"
+    assert row["status"]["runs"]["difference"] == 0
+    assert row["marks"]["broker"]["mark_ms"] > 0
+    assert (
+        list(row["marks"]["broker"]["entries"]) == ["celery.backend_cleanup", "tick"]
+        or "tick" in row["marks"]["broker"]["entries"]
+    )
+
+
+def test_a_killed_beat_offers_the_uncertain_seconds_again_with_the_same_ids(project: Project) -> None:
+    beat = project.beat()
+    row_written = project.folder / "celerybeat-schedule.wheelbeat"
+    beat.wait_for("Sending due task tick (proj.note)")
+    project.wait_for(lambda: row_written.exists() and status_of(project)["marks"], "the mark is written")
+    sent = beat.wait_for("Sending due task tick (proj.note)", after=len(beat.lines))
+    beat.kill()
+    mark_ms = status_of(project)["marks"]["broker"]["mark_ms"]
+    again = project.beat()
+    again.wait_for("Sending due task tick (proj.note)")
+    project.worker()
+    runs = project.wait_for_runs(lambda runs: len({run.fire_ms for run in runs}) >= 4, "runs of both beats")
+    assert sent
+    twice = [run for run in runs if sum(other.id == run.id for other in runs) > 1]
+    assert all(run.fire_ms is not None and mark_ms < run.fire_ms <= mark_ms + 5000 for run in twice)
+    fires = sorted({run.fire_ms for run in runs if run.fire_ms is not None})
+    assert all(fire_ms % 1000 == 0 for fire_ms in fires)
+
+
+def test_a_stopped_process_replays_every_slot_in_order_when_it_goes_on(project: Project) -> None:
+    beat = project.beat()
+    beat.wait_for("Sending due task tick (proj.note)")
+    beat.send(signal.SIGSTOP)
+    time.sleep(4)  # the stall itself, not a wait for something
+    beat.send(signal.SIGCONT)
+    beat.wait_for("passed unnoticed (stalled)")
+    project.worker()
+    runs = project.wait_for_runs(lambda runs: len(runs) >= 7, "the missed runs and some more")
+    fires = [run.fire_ms for run in runs if run.fire_ms is not None]
+    assert fires == list(range(fires[0], fires[0] + 1000 * len(fires), 1000))
+
+
+def test_one_broken_entry_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    broken = {
+        "no task": {"schedule": 1.0},
+        "text": {"task": "proj.note", "schedule": "every minute"},
+        "zero": {"task": "proj.note", "schedule": 0},
+        "unknown key": {"task": "proj.note", "schedule": 1.0, "nonsense": 1},
+    }
+    with Project(tmp_path, filesystem_conf(tmp_path, beat_schedule={**broken, **EVERY_SECOND})) as project:
+        beat = project.beat()
+        beat.wait_for("Sending due task tick (proj.note)")
+        for name in broken:
+            beat.wait_for(f"Entry {name!r} of beat_schedule is left out: ")
+        assert beat.stop() == 0
+
+
+def test_entries_of_every_origin_are_seen(tmp_path: Path) -> None:
+    extra = """
+    from celery.signals import beat_init
+
+    @app.on_after_configure.connect
+    def configured(sender, **_):
+        sender.add_periodic_task(1.0, note.s("configured"), name="configured")
+
+    @app.on_after_finalize.connect
+    def finalized(sender, **_):
+        sender.add_periodic_task(1.0, note.s("finalized"), name="finalized")
+
+    @beat_init.connect
+    def begun(sender, **_):
+        app.add_periodic_task(1.0, note.s("late"), name="late")
+        app.conf.beat_schedule.pop("leaves")
+        for name in list(sender.scheduler.schedule):
+            entry = sender.scheduler.schedule[name]
+            entry.options.setdefault("headers", {})["seen"] = name
+    """
+    schedule = {**EVERY_SECOND, "leaves": {"task": "proj.note", "schedule": 1.0}}
+    with Project(tmp_path, filesystem_conf(tmp_path, beat_schedule=schedule), extra=extra) as project:
+        project.beat()
+        project.worker()
+        names = {"tick", "configured", "finalized", "late"}
+        runs = project.wait_for_runs(lambda runs: {run.name for run in runs} >= names, f"runs of {names}")
+        assert {run.name for run in runs} == names
+
+
+@pytest.mark.parametrize("arguments", [["-B", "--scheduler", "wheelbeat"]])
+def test_a_worker_with_an_embedded_beat(tmp_path: Path, arguments: list[str]) -> None:
+    with Project(tmp_path, filesystem_conf(tmp_path, beat_schedule=EVERY_SECOND)) as project:
+        worker = project.celery("worker", "-P", "threads", "-l", "info", *arguments)
+        project.wait_for_runs(lambda runs: len(runs) >= 2, "two runs")
+        worker.stop()
+        worker.wait_for("beat: Stopped")
+
+
+def test_a_beat_in_a_thread(project: Project) -> None:
+    project.worker()
+    printed = project.python_code(
+        """
+        import json, pathlib, time
+        from celery.beat import EmbeddedService
+        from proj import app
+
+        service = EmbeddedService(app, thread=True, scheduler_cls="wheelbeat")
+        service.start()
+        runs = pathlib.Path("runs.jsonl")
+        deadline = time.monotonic() + 20
+        while not runs.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        begun = time.monotonic()
+        service.stop()
+        service.join(5)
+        print(json.dumps([runs.exists(), service.is_alive(), time.monotonic() - begun < 4]))
+        """
+    )
+    assert json.loads(printed.splitlines()[-1]) == [True, False, True]
+
+
+def test_more_than_a_hundred_sends_in_a_tick_are_one_line(tmp_path: Path) -> None:
+    extra = """
+    app.conf.beat_schedule = {f"job {i}": {"task": "proj.note", "schedule": 1.0} for i in range(150)}
+    """
+    with Project(tmp_path, filesystem_conf(tmp_path), extra=extra) as project:
+        beat = project.beat()
+        beat.wait_for("Sending 150 due tasks")
+        assert not any("Sending due task job" in line for line in beat.lines)
+
+
+def test_next_and_status_answer_from_outside(project: Project) -> None:
+    listing = project.celery("wheelbeat", "next", "tick", "-n", "3")
+    assert listing.wait() == 0
+    assert len([line for line in listing.lines if line.endswith("+00:00")]) == 3
+    unknown = project.celery("wheelbeat", "next", "nobody")
+    assert unknown.wait() == 1
+    assert "nobody" in unknown.output
+    silent = project.celery("wheelbeat", "status")
+    assert silent.wait() == 1
+    assert "No beat has reported" in silent.output
+    beat = project.beat()
+    beat.wait_for("Sending due task tick (proj.note)")
+    project.wait_for(lambda: (project.folder / "celerybeat-schedule.wheelbeat").exists(), "a status is written")
+    status = project.celery("wheelbeat", "status", "--json")
+    assert status.wait() == 0
+    (report,) = json.loads(status.output)
+    assert report["status"]["state"] == "running"
+    assert report["namespace"] == "tests"
