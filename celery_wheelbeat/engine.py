@@ -79,7 +79,7 @@ class Engine:
         self._replay_until = 0
         self._owed: list[tuple[Int64s, Int64s]] = []
         self._refused = 0
-        rule = MisfireRule(config.misfire_gap_ms, config.starting_deadline_ms, config.backlog_max)
+        rule = MisfireRule(config.misfire_gap_ms, config.starting_deadline_ms, config.all_max)
         self._misfires = Misfires(rule, crons, ledger)
 
     def start(self, now_ms: int, *, step_number: int = 0, relived_until_ms: int = 0) -> None:
@@ -304,7 +304,9 @@ class Engine:
             due += self._lane_due()
         until_ms = target * self.config.tick_ms
         for shard, in_lane in self.lane.grids(self.shards):
-            due += self._offer_missed(shard, in_lane, np.full(len(in_lane), self.cursor_ms), until_ms, cause)
+            repeats = shard.table.columns.interval[in_lane] > 0
+            after_ms = np.where(repeats, self.cursor_ms, self._settled_ms)
+            due += self._offer_missed(shard, in_lane, after_ms, until_ms, cause)
         for shard in self.shards:
             rows = shard.overdue(until_ms)
             next_fire = shard.table.columns.next_fire

@@ -18,6 +18,8 @@ class EngineConfig:
     lookback_ms: int = 5_000
     starting_deadline_ms: int | None = None
     """``beat_cron_starting_deadline``: how old a cron's newest missed run may be under ``latest``."""
+    all_max: int = 1_000
+    """``misfire=all`` offers at most this many runs of one job after one gap, the newest."""
     max_jobs: int = 50_000_000
     window_ms: int = 3_600_000
     """Length of a far window: a multiple of the tick."""

@@ -30,7 +30,7 @@ class MisfireRule(NamedTuple):
     deadline_ms: int | None
     """``latest`` offers a cron's newest missed run only while it is no older than this."""
     all_max: int
-    """``all`` offers at most this many runs of one gap (of every job the newest), at least one for each job."""
+    """``all`` offers at most this many runs of one job, the newest."""
 
 
 class Gap(NamedTuple):
@@ -133,13 +133,10 @@ def _newest_offered(gap: Gap, newest: Int64s, rule: MisfireRule, crons: CronTabl
 
 
 def _newest_of_all(gap: Gap, counts: Int64s, all_max: int, crons: CronTable) -> Gap:
-    """Begin the gap of each job later, so that none has more than its share of ``all_max`` fire times, by bisection."""
-    if int(counts.sum()) <= all_max:
-        return gap
-    share = max(1, all_max // len(counts))
-    low, high = gap.after_ms, np.where(counts > share, gap.until_ms, gap.after_ms)
+    """Begin the gap of each job so late that no more than ``all_max`` fire times are left, by bisection."""
+    low, high = gap.after_ms, np.where(counts > all_max, gap.until_ms, gap.after_ms)
     while (high - low > 1).any():
         middle = (low + high) // 2
-        fits = spans(gap.schedules, middle, gap.until_ms, crons).counts <= share
+        fits = spans(gap.schedules, middle, gap.until_ms, crons).counts <= all_max
         high, low = np.where(fits, middle, high), np.where(fits, low, middle)
     return gap._replace(after_ms=high)

@@ -113,9 +113,10 @@ class EngineModel:
         return -(-fire_ms // tick_ms) * tick_ms <= self.relived_until_ms
 
     def _settle(self, job: Job, missed: list[int], until_ms: int, reason: str) -> list[OfferedRun]:
-        offered = (
-            missed if job.misfire == Misfire.ALL else missed[-1:] if self._offers_newest(job, missed, until_ms) else []
-        )
+        if job.misfire == Misfire.ALL:
+            offered = missed[-self.config.all_max :]
+        else:
+            offered = missed[-1:] if self._offers_newest(job, missed, until_ms) else []
         self.expected += len(missed)
         self.skipped[reason] += len(missed) - len(offered)
         return [OfferedRun(job.id, fire, Offer.MISFIRE) for fire in offered]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from definitions import Job, batch_of, changes_of
 from engine_model import EngineModel, OfferedRun
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -97,6 +97,7 @@ class EngineOracle(RuleBasedStateMachine):
             stall_limit_ms=120_000,
             backlog_max=1_500,
             misfire_gap_ms=300_000,
+            all_max=150,
             starting_deadline_ms=deadline_ms,
             runs_per_advance=runs_per_advance,
         )
@@ -274,6 +275,7 @@ def examples(count: int) -> settings:
         max_examples=count,
         stateful_step_count=30,
         deadline=None,
+        phases=[phase for phase in Phase if phase != Phase.explain],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 
