@@ -61,10 +61,7 @@ def test_sigterm_ends_it_within_three_seconds_and_stops_once(project: Project) -
     assert row["status"]["state"] == "stopped"
     assert row["status"]["runs"]["difference"] == 0
     assert row["marks"]["broker"]["mark_ms"] > 0
-    assert (
-        list(row["marks"]["broker"]["entries"]) == ["celery.backend_cleanup", "tick"]
-        or "tick" in row["marks"]["broker"]["entries"]
-    )
+    assert "tick" in row["marks"]["broker"]["entries"]
 
 
 def test_a_killed_beat_offers_the_uncertain_seconds_again_with_the_same_ids(project: Project) -> None:
@@ -72,18 +69,22 @@ def test_a_killed_beat_offers_the_uncertain_seconds_again_with_the_same_ids(proj
     row_written = project.folder / "celerybeat-schedule.wheelbeat"
     beat.wait_for("Sending due task tick (proj.note)")
     project.wait_for(lambda: row_written.exists() and status_of(project)["marks"], "the mark is written")
-    sent = beat.wait_for("Sending due task tick (proj.note)", after=len(beat.lines))
+    beat.wait_for("Sending due task tick (proj.note)", after=len(beat.lines))
     beat.kill()
     mark_ms = status_of(project)["marks"]["broker"]["mark_ms"]
     again = project.beat()
-    again.wait_for("Sending due task tick (proj.note)")
     project.worker()
-    runs = project.wait_for_runs(lambda runs: len({run.fire_ms for run in runs}) >= 4, "runs of both beats")
-    assert sent
-    twice = [run for run in runs if sum(other.id == run.id for other in runs) > 1]
-    assert all(run.fire_ms is not None and mark_ms < run.fire_ms <= mark_ms + 5000 for run in twice)
+    begun_ms = time.time() * 1000
+    runs = project.wait_for_runs(
+        lambda runs: any((run.fire_ms or 0) > begun_ms for run in runs), "the second beat is past its start"
+    )
+    assert again.stop() == 0
     fires = sorted({run.fire_ms for run in runs if run.fire_ms is not None})
-    assert all(fire_ms % 1000 == 0 for fire_ms in fires)
+    assert fires == list(range(fires[0], fires[0] + 1000 * len(fires), 1000))
+    assert fires[0] <= mark_ms < fires[-1]
+    assert all(run.id == run_id("entry:tick", run.fire_ms or 0, "tests") for run in runs)
+    twice = {run.fire_ms for run in runs if sum(other.id == run.id for other in runs) > 1}
+    assert all(fire_ms is not None and fire_ms > mark_ms for fire_ms in twice)
 
 
 def test_a_stopped_process_replays_every_slot_in_order_when_it_goes_on(project: Project) -> None:
@@ -197,7 +198,7 @@ def test_next_and_status_answer_from_outside(project: Project) -> None:
     assert "No beat has reported" in silent.output
     beat = project.beat()
     beat.wait_for("Sending due task tick (proj.note)")
-    project.wait_for(lambda: (project.folder / "celerybeat-schedule.wheelbeat").exists(), "a status is written")
+    project.wait_for((project.folder / "celerybeat-schedule.wheelbeat").exists, "a status is written")
     status = project.celery("wheelbeat", "status", "--json")
     assert status.wait() == 0
     (report,) = json.loads(status.output)
