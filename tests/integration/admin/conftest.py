@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -67,6 +68,39 @@ def pg(postgres_connection: Any) -> Iterator[Any]:
 @pytest.fixture(params=["db", pytest.param("pg", marks=pytest.mark.postgres)])
 def either(request: pytest.FixtureRequest) -> Any:
     """Connection of the default database, once SQLite and once PostgreSQL."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session")
+def mysql_connection(mysql_url: str) -> Iterator[Any]:
+    """A migrated MariaDB database beside the one that other tests use."""
+    import MySQLdb
+
+    parts = urlsplit(mysql_url)
+    name = f"{OWN_NAME}_admin"
+    server = MySQLdb.connect(host=parts.hostname, port=parts.port, user=parts.username, password=parts.password or "")
+    try:
+        server.cursor().execute(f"DROP DATABASE IF EXISTS {name}")
+        server.cursor().execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+        with site_database(with_path(mysql_url, name)) as connection:
+            yield connection
+        server.cursor().execute(f"DROP DATABASE {name}")
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def my(mysql_connection: Any) -> Iterator[Any]:
+    """Connection of the default database, MariaDB; what the test writes is undone."""
+    with rolled_back(mysql_connection):
+        yield mysql_connection
+
+
+@pytest.fixture(
+    params=["db", pytest.param("pg", marks=pytest.mark.postgres), pytest.param("my", marks=pytest.mark.mysql)]
+)
+def any_vendor(request: pytest.FixtureRequest) -> Any:
+    """Connection of the default database, once per vendor."""
     return request.getfixturevalue(request.param)
 
 

@@ -31,7 +31,7 @@ def act(browser: Any, action: str, selected: list[int], query: str = "", **more:
     return browser.post(f"{LIST}{query}", {"action": action, "_selected_action": selected, "index": "0"} | more)
 
 
-def test_pauses_a_selection_with_a_reason(either: Any, login: Callable[..., Any], small_chunks: None) -> None:
+def test_pauses_a_selection_with_a_reason(any_vendor: Any, login: Callable[..., Any], small_chunks: None) -> None:
     from django.contrib.admin.models import LogEntry
 
     from django_wheelbeat.models import Change, Monitor
@@ -55,7 +55,9 @@ def test_pauses_a_selection_with_a_reason(either: Any, login: Callable[..., Any]
     assert LogEntry.objects.first().get_change_message() == "Paused: deploy 7"
 
 
-def test_pauses_everything_that_matches_the_filter(either: Any, login: Callable[..., Any], small_chunks: None) -> None:
+def test_pauses_everything_that_matches_the_filter(
+    any_vendor: Any, login: Callable[..., Any], small_chunks: None
+) -> None:
     from django_wheelbeat.models import Monitor
 
     ids = fill(10, tags="eu")
@@ -69,6 +71,20 @@ def test_pauses_everything_that_matches_the_filter(either: Any, login: Callable[
     )
     assert "10 monitors were paused." in response.content.decode()
     assert list(Monitor.objects.filter(enabled=True).values_list("name", flat=True)) == ["other"]
+
+
+def test_an_actor_ends_with_its_block(any_vendor: Any) -> None:
+    from django_wheelbeat.actors import acting
+    from django_wheelbeat.models import Change, Monitor
+
+    with acting("a" * 200, "r" * 300):
+        Monitor.objects.create(name="a", task="t", interval_ms=1_000)
+    assert (Change.objects.latest("id").actor, Change.objects.latest("id").reason) == ("a" * 150, "r" * 200)
+    with pytest.raises(ZeroDivisionError), acting("ann", "broke"):
+        Monitor.objects.create(name="b", task=str(1 / 0), interval_ms=1_000)
+    Monitor.objects.create(name="c", task="t", interval_ms=1_000)
+    assert Change.objects.latest("id").actor != "ann"
+    assert Change.objects.latest("id").reason == ""
 
 
 def test_resume_and_pause_never_toggle(db: Any, login: Callable[..., Any], small_chunks: None) -> None:
@@ -162,7 +178,7 @@ def test_a_forged_request_is_refused(db: Any, login: Callable[..., Any]) -> None
     assert Monitor.objects.get().enabled
 
 
-def test_an_incident_speeds_a_monitor_up_and_back(either: Any) -> None:
+def test_an_incident_speeds_a_monitor_up_and_back(any_vendor: Any) -> None:
     from django.utils import timezone
 
     from celery_wheelbeat.errors import InvalidMonitor, WheelbeatError

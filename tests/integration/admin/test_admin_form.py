@@ -176,7 +176,7 @@ def test_an_unchanged_form_writes_no_change(db: Any, login: Callable[..., Any]) 
     assert Monitor.objects.get().expires_next
 
 
-def test_names_the_user_and_the_reason(either: Any, login: Callable[..., Any]) -> None:
+def test_names_the_user_and_the_reason(any_vendor: Any, login: Callable[..., Any]) -> None:
     from django.contrib.admin.models import LogEntry
 
     from django_wheelbeat.models import Change, Monitor
@@ -210,7 +210,7 @@ def test_a_race_that_no_form_can_see_is_a_readable_error(db: Any, login: Callabl
     assert "name" in " ".join(errors["__all__"])
 
 
-def test_a_constraint_speaks_its_own_words(either: Any, login: Callable[..., Any]) -> None:
+def test_a_constraint_speaks_its_own_words(any_vendor: Any, login: Callable[..., Any]) -> None:
     from django.db.models.signals import pre_save
 
     from django_wheelbeat.models import Monitor
