@@ -35,9 +35,11 @@ class InstantField(models.DateTimeField):
         """Turn an instant into the column's value: UTC, naive where the database knows no zones."""
         if not prepared:
             value = self.get_prep_value(value)
-        if connection.features.supports_timezones or not isinstance(value, datetime):
+        if not isinstance(value, datetime):
             return super().get_db_prep_value(value, connection, prepared=True)
         aware = value.replace(tzinfo=get_default_timezone()) if value.tzinfo is None else value
+        if connection.features.supports_timezones:
+            return super().get_db_prep_value(aware, connection, prepared=True)
         return aware.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:  # noqa: ARG002 - Django's signature

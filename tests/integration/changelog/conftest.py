@@ -1,0 +1,109 @@
+"""Fixtures of the change log's tests: one migrated database per vendor, emptied before each test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import MySQLdb
+import psycopg
+import pytest
+from changelog_places import Place, Reader
+from django_site import as_default, set_up_django, site_database
+from services.found import OWN_NAME, with_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+set_up_django()
+
+NAME = f"{OWN_NAME}_changelog"
+
+
+@pytest.fixture(scope="session")
+def postgres_place(postgres_url: str) -> Iterator[Place]:
+    """PostgreSQL."""
+    with psycopg.connect(postgres_url, autocommit=True) as server:
+        server.execute(f'DROP DATABASE IF EXISTS "{NAME}" WITH (FORCE)')
+        server.execute(f'CREATE DATABASE "{NAME}" TEMPLATE template0')
+        with site_database(with_path(postgres_url, NAME)) as connection:
+            yield Place(connection)
+        server.execute(f'DROP DATABASE IF EXISTS "{NAME}" WITH (FORCE)')
+
+
+@pytest.fixture(scope="session")
+def mysql_place(mysql_url: str) -> Iterator[Place]:
+    """MariaDB."""
+    parts = urlsplit(mysql_url)
+
+    def run(statement: str) -> None:
+        server = MySQLdb.connect(
+            host=parts.hostname,
+            port=parts.port or 3306,
+            user=unquote(parts.username or "root"),
+            password=unquote(parts.password or ""),
+        )
+        server.cursor().execute(statement)
+        server.close()
+
+    run(f"DROP DATABASE IF EXISTS {NAME}")
+    run(f"CREATE DATABASE {NAME} CHARACTER SET utf8mb4")
+    with site_database(with_path(mysql_url, NAME)) as connection:
+        yield Place(connection)
+    run(f"DROP DATABASE IF EXISTS {NAME}")
+
+
+@pytest.fixture(scope="session")
+def sqlite_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """SQLite, in a file."""
+    file: Path = tmp_path_factory.mktemp("changelog") / "site.sqlite3"
+    with site_database(f"sqlite:///{file}") as connection:
+        yield Place(connection)
+
+
+def _emptied(place: Place) -> Iterator[Place]:
+    from django_wheelbeat.models import Beat, Monitor, Quarantine
+
+    with as_default(place.connection):
+        for model in (Monitor, Beat, Quarantine):
+            model.objects.all().delete()
+        yield place
+
+
+@pytest.fixture
+def postgres(postgres_place: Place) -> Iterator[Place]:
+    """PostgreSQL without monitors."""
+    yield from _emptied(postgres_place)
+
+
+@pytest.fixture
+def mysql(mysql_place: Place) -> Iterator[Place]:
+    """MariaDB without monitors."""
+    yield from _emptied(mysql_place)
+
+
+@pytest.fixture
+def sqlite(sqlite_place: Place) -> Iterator[Place]:
+    """SQLite without monitors."""
+    yield from _emptied(sqlite_place)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("mysql", marks=pytest.mark.mysql),
+        "sqlite",
+    ]
+)
+def place(request: pytest.FixtureRequest) -> Place:
+    """Each database in turn, without monitors."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def reader(place: Place) -> Iterator[Reader]:
+    """A beat that has read everything up to the beginning of the test."""
+    reader = Reader(place)
+    yield reader
+    reader.close()
