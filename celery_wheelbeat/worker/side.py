@@ -48,12 +48,16 @@ class WorkerSide:
         self.where = "not active"
         self.hook = "off"
         """``trace``, ``before_start`` or ``off``: how runs are stopped before their task starts."""
+        self._activated = False
         self._keeper: Keeper | None = None
 
     def activate(self) -> None:
         """Choose hook and store; raises ``InvalidSetting``. Once per process tree, before any tracer is built."""
+        if self._activated:
+            return
+        self._activated = True
         settings = Settings.from_conf(self.app.conf)
-        if self.gate is not None or settings.worker is False:
+        if settings.worker is False:
             return
         choice = choose_store(self.app, settings.dedup_url)
         self.where = choice.where
@@ -83,8 +87,7 @@ class WorkerSide:
     def enter_process(self, hostname: str | None = None) -> None:
         """Put the gate around the tracers of a process that executes tasks, and prove that it stands there."""
         self.counters.use_column(1 + getattr(current_process(), "index", -1))
-        if self.gate is None:
-            self.activate()  # a pool process that was spawned instead of forked
+        self.activate()  # news only to a pool process that was spawned instead of forked
         self.guard_tracers()
         if self.gate is not None and self.hook == "trace" and (reason := why_not_live(self.app)):
             logger.critical("Copies of runs are not dropped in this process (%s): %s", hostname, reason)

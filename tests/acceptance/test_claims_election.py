@@ -59,3 +59,86 @@ def test_without_the_hook_every_copy_runs(redis_url: str, tmp_path: Path) -> Non
         ids = project.publish_copies("record", 20, COPIES)
         project.until_settled(20 * COPIES)
         assert project.count("start") == dict.fromkeys(ids, COPIES)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("pool", ["solo", "threads", "gevent"])
+def test_pools_without_processes(pool: str, redis_url: str, tmp_path: Path) -> None:
+    conf = {"broker_url": redis_url, "result_backend": redis_url}
+    with ClaimProject(tmp_path, conf) as project:
+        project.pool_worker(pool=pool, concurrency=4)
+        early = project.publish_copies("record", 20, COPIES)
+        late = project.publish_copies("late", 20, COPIES, countdown=0.5)
+        project.until_settled(40 * COPIES)
+        assert project.logged("Copies of runs are dropped; claims in") == 1
+        assert project.count("start") == dict.fromkeys(early + late, 1)
+
+
+UNKNOWN_CELERY = """
+import celery.app.trace, celery.worker.request
+from celery import current_app
+
+_tracers = {}
+
+def trace_elsewhere(task, uuid, request, body, content_type, content_encoding, **_):
+    args, kwargs, embed = (
+        celery.app.trace.loads_message(body, content_type, content_encoding, accept=None) if content_type else body
+    )
+    found = current_app.tasks[task]
+    if task not in _tracers:
+        _tracers[task] = celery.app.trace.build_tracer(task, found, app=current_app)
+    request.update(args=args, kwargs=kwargs, is_eager=False, **embed)
+    R, I, T, Rstr = _tracers[task](uuid, args, kwargs, request)
+    return (1, R, T) if I else (0, Rstr, T)
+
+celery.app.trace.fast_trace_task = celery.worker.request.fast_trace_task = trace_elsewhere
+"""
+
+
+@pytest.mark.redis
+def test_a_celery_that_traces_elsewhere_gets_the_weaker_hook_and_a_warning(redis_url: str, tmp_path: Path) -> None:
+    conf = {"broker_url": redis_url, "result_backend": redis_url}
+    with ClaimProject(tmp_path, conf, before=UNKNOWN_CELERY) as project:
+        project.pool_worker()
+        assert project.logged("by Task.before_start, because Celery executes tasks without calling task.__trace__") == 1
+        ids = project.publish_copies("record", 20, COPIES)
+        project.until_settled(20 * COPIES)
+        assert project.count("start") == dict.fromkeys(ids, 1)
+        rejected = project.publish_copies("rejecting", 1, 1)
+        project.until(lambda: project.count("done")[rejected[0]] == 1, "the third attempt")
+        assert project.count("start")[rejected[0]] == 3
+
+
+@pytest.mark.redis
+def test_a_backend_that_cannot_keep_claims_is_named_once(redis_url: str, tmp_path: Path) -> None:
+    with ClaimProject(tmp_path, {"broker_url": redis_url, "result_backend": "rpc://"}) as project:
+        project.pool_worker()
+        [warning] = [line for line in project.processes[0].lines if "wheelbeat_dedup_url" in line]
+        assert "result_backend (rpc) cannot keep claims" in warning
+        ids = project.publish_copies("record", 3, 2)
+        project.until_settled(6)
+        assert project.count("start") == dict.fromkeys(ids, 2)
+
+
+@pytest.mark.redis
+def test_a_task_that_cannot_keep_its_promise_stops_the_start(redis_url: str, tmp_path: Path) -> None:
+    extra = """
+    @app.task(wheelbeat={"outage": "closed"})
+    def early():
+        pass
+    """
+    with ClaimProject(tmp_path, {"broker_url": redis_url, "result_backend": redis_url}, extra=extra) as project:
+        worker = project.celery("worker", "-P", "solo", "-l", "info")
+        assert worker.wait() != 0
+        assert "task proj.early: outage = 'closed'" in worker.output
+        assert "acks_late=True" in worker.output
+
+
+@pytest.mark.redis
+def test_the_setting_alone_installs_and_switches_off(redis_url: str, tmp_path: Path) -> None:
+    conf = {"broker_url": redis_url, "result_backend": redis_url}
+    with ClaimProject(tmp_path / "off", {**conf, "wheelbeat_worker": False}) as project:
+        project.pool_worker()
+        ids = project.publish_copies("record", 2, 2)
+        project.until_settled(4)
+        assert project.count("start") == dict.fromkeys(ids, 2)

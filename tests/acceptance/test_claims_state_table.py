@@ -201,6 +201,7 @@ def test_every_outcome_is_counted_over_all_pool_processes(project: ClaimProject)
 
 def counters(project: ClaimProject) -> dict[str, int]:
     """Ask the worker by remote control."""
-    [answer] = project.app.control.inspect(timeout=5)._request("wheelbeat_claims").values()
+    [reply] = project.app.control.broadcast("wheelbeat_claims", reply=True, timeout=20, limit=1)
+    [answer] = reply.values()
     assert answer["hook"] == "trace"
     return dict(answer["counters"])

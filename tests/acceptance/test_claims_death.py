@@ -1,0 +1,163 @@
+"""Workers die, brokers deliver again, stores are away: the elected run completes and its copies stay dropped."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+from claim_project import ClaimProject, now_ms
+from services import PrivateRedis, TcpProxy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.processes, pytest.mark.redis, pytest.mark.amqp]
+
+
+@pytest.fixture
+def project(redis_url: str, amqp_url: str, tmp_path: Path) -> ClaimProject:
+    """Broker RabbitMQ, which delivers again at once; claims and results in Redis. No worker yet."""
+    return ClaimProject(tmp_path, {"broker_url": amqp_url, "result_backend": redis_url})
+
+
+def test_a_killed_worker_s_run_is_repeated_when_it_was_to_be_acknowledged_late(project: ClaimProject) -> None:
+    run_id, fire_ms = str(uuid4()), now_ms()
+    with project:
+        first = project.pool_worker()
+        project.publish("late", run_id, fire_ms=fire_ms, args=(2,))
+        project.until(lambda: project.count("start")[run_id] == 1, "the first start")
+        first.kill()
+        project.pool_worker()
+        project.until(lambda: project.count("done")[run_id] == 1, "the end in the second worker")
+        project.publish("late", run_id, fire_ms=fire_ms, args=(2,))
+        project.until(lambda: project.logged("dropped (other)") == 1, "the copy's end")
+        assert project.count("start")[run_id] == 2
+
+
+def test_a_killed_worker_s_run_is_lost_when_it_was_acknowledged_early_and_copies_do_not_heal_it(
+    project: ClaimProject,
+) -> None:
+    run_id, fire_ms = str(uuid4()), now_ms()
+    with project:
+        first = project.pool_worker()
+        project.publish("record", run_id, fire_ms=fire_ms, args=(60,))
+        project.until(lambda: project.count("start")[run_id] == 1, "the first start")
+        first.kill()
+        project.pool_worker()
+        project.publish("record", run_id, fire_ms=fire_ms, args=(60,))
+        project.until(lambda: project.logged("dropped (other)") == 1, "the copy's end")
+        assert project.count("start")[run_id] == 1
+
+
+def test_a_killed_pool_process_s_run_is_repeated(project: ClaimProject) -> None:
+    run_id = str(uuid4())
+    with project:
+        project.pool_worker()
+        project.publish("lost", run_id, args=(2,))
+        project.until(lambda: project.count("start")[run_id] == 1, "the first start")
+        os.kill(project.lines("start")[0].pid, signal.SIGKILL)
+        project.until(lambda: project.count("done")[run_id] == 1, "the end in another pool process")
+        assert project.count("start")[run_id] == 2
+
+
+def test_a_copy_that_was_prefetched_and_comes_back_redelivered_does_not_run(project: ClaimProject) -> None:
+    run_id, other, fire_ms = str(uuid4()), str(uuid4()), now_ms()
+    with project:
+        busy = project.pool_worker("--prefetch-multiplier", "2", concurrency=1)
+        project.publish("late", other, args=(3,))
+        project.until(lambda: project.count("start")[other] == 1, "the run that keeps the worker busy")
+        project.publish("late", run_id, fire_ms=fire_ms, args=(3,))
+        busy.wait_for(f"proj.late[{run_id}] received")
+        project.pool_worker(concurrency=4)
+        project.publish("late", run_id, fire_ms=fire_ms, args=(3,))
+        project.until(lambda: project.count("start")[run_id] == 1, "the copy in the other worker")
+        busy.kill()
+        project.until(lambda: project.logged("dropped (other)") == 1, "the end of the redelivered copy")
+        assert project.count("done")[run_id] == 0  # it was dropped while the elected one was running
+        project.until(lambda: project.count("done") == {run_id: 1, other: 1}, "the end of both runs")
+        assert project.count("start") == {run_id: 1, other: 2}
+
+
+def test_a_redelivery_beside_the_living_run_waits_where_the_task_is_exclusive(
+    redis_url: str, amqp_url: str, tmp_path: Path
+) -> None:
+    alone, late = str(uuid4()), str(uuid4())
+    server = urlsplit(amqp_url)
+    with TcpProxy(server.port or 5672, server.hostname or "127.0.0.1") as proxy:
+        through = server._replace(netloc=f"{server.username}:{server.password}@127.0.0.1:{proxy.port}").geturl()
+        with ClaimProject(tmp_path, {"broker_url": through, "result_backend": redis_url}) as project:
+            worker = project.pool_worker(concurrency=4)
+            for task, run_id in (("alone", alone), ("late", late)):
+                project.publish(task, run_id, args=(5,))
+            project.until(lambda: len(project.lines("start")) == 2, "both first starts")
+            seen = len(worker.lines)
+            proxy.cut()
+            # RabbitMQ delivers both again to the new connection, while both runs are alive
+            worker.wait_for(f"proj.late[{late}] received", after=seen)
+            project.until(lambda: project.count("start")[late] == 2, "the second start of what is not exclusive")
+            project.until(lambda: project.logged("waits: another execution holds the lease run:") > 0, "the wait")
+            project.until(lambda: project.count("done")[alone] == 1, "the end of the exclusive run")
+            project.until(lambda: project.logged("dropped (finished)") == 1, "the end of its redelivery")
+            assert project.count("start")[alone] == 1
+
+
+def test_an_exclusive_run_is_taken_over_once_its_lease_has_ended(project: ClaimProject) -> None:
+    run_id = str(uuid4())
+    with project:
+        first = project.pool_worker()
+        project.publish("alone", run_id, args=(1,))
+        project.until(lambda: project.count("start")[run_id] == 1, "the first start")
+        first.kill()
+        project.pool_worker()
+        project.until(lambda: project.count("done")[run_id] == 1, "the end in the second worker")
+        first_start, second_start = project.lines("start")
+        assert second_start.at_ms - first_start.at_ms >= 2_500  # the lease is 3 s, and nobody prolongs it
+        assert second_start.more["fence"] > first_start.more["fence"]
+
+
+def test_a_store_that_is_away_opens_or_closes_each_task_and_is_found_again(amqp_url: str, tmp_path: Path) -> None:
+    fire_ms = now_ms()
+    with (
+        PrivateRedis() as store,
+        ClaimProject(tmp_path, {"broker_url": amqp_url, "wheelbeat_dedup_url": store.url}) as project,
+    ):
+        project.pool_worker(concurrency=2)
+        first = project.publish_copies("record", 2, 2)
+        project.until_settled(4)
+        store.stop()
+        opened = project.publish_copies("record", 4, 2)
+        closed = [str(uuid4()) for _ in range(2)]
+        for run_id in closed * 2:
+            project.publish("closed", run_id, fire_ms=fire_ms)
+        project.until(lambda: all(project.count("done")[run_id] == 2 for run_id in opened), "open: every copy runs")
+        assert not any(project.count("start")[run_id] for run_id in closed)
+        assert 1 <= project.logged("does not answer") <= 2  # once per pool process and outage, not per task
+        store.start()
+        project.until(lambda: all(project.count("done")[run_id] == 1 for run_id in closed), "closed: runs afterwards")
+        project.until(lambda: project.logged("dropped (other)") == 2 + len(closed), "the end of the copies")
+        assert [project.count("start")[run_id] for run_id in first + closed] == [1] * 4
+
+
+def test_a_worker_starts_while_its_store_is_away(amqp_url: str, tmp_path: Path) -> None:
+    with PrivateRedis() as store:
+        store.stop()
+        with ClaimProject(tmp_path, {"broker_url": amqp_url, "wheelbeat_dedup_url": store.url}) as project:
+            project.pool_worker()
+            assert project.logged("this worker starts without it") == 1
+            store.start()
+            project.until(lambda: elects(project), "elections")
+
+
+def elects(project: ClaimProject) -> bool:
+    """Publish two copies of a new run and say whether one was dropped."""
+    dropped = project.logged("dropped (other)")
+    finished = len(project.lines("done"))
+    project.publish_copies("record", 1, 2)
+    project.until(
+        lambda: len(project.lines("done")) + project.logged("dropped (other)") >= finished + dropped + 2, "both"
+    )
+    return project.logged("dropped (other)") == dropped + 1
