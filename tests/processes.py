@@ -71,6 +71,7 @@ class Process:
     def __init__(self, command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> None:
         self.command = list(command)
         self.lines: list[str] = []
+        self.started_s = time.monotonic()
         self._news = threading.Condition()
         self._popen = subprocess.Popen(
             command,
