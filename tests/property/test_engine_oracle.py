@@ -86,11 +86,12 @@ class EngineOracle(RuleBasedStateMachine):
 
     @initialize(
         now_ms=st.sampled_from([SPRING_FORWARD_MS, FALL_BACK_MS, 1_700_000_000_400]),
+        first=st.data(),
         deadline_ms=st.sampled_from([None, 90_000]),
         runs_per_advance=st.sampled_from([5, 1_000_000]),
     )
-    def begin(self, now_ms: int, deadline_ms: int | None, runs_per_advance: int) -> None:
-        """Start an empty engine."""
+    def begin(self, now_ms: int, first: st.DataObject, deadline_ms: int | None, runs_per_advance: int) -> None:
+        """Start an engine with a few jobs."""
         self.config = EngineConfig(
             shards=2,
             window_ms=60_000,
@@ -104,6 +105,7 @@ class EngineOracle(RuleBasedStateMachine):
         self.now_ms = now_ms
         self.model = EngineModel(self.config, now_ms // 1000 * 1000)
         self.new_engine()
+        self.edit(first, 4)
 
     def new_engine(self) -> None:
         """Replace the engine, as a restart does."""
@@ -162,6 +164,24 @@ class EngineOracle(RuleBasedStateMachine):
         for job in resumed:
             self.model.put(job)
         self.engine.apply(changes_of(self.crons, *resumed))
+
+    @rule(way=st.sampled_from(["edit", "delete", "pause"]), ms=st.sampled_from([0, 0, 1_000, 61_000]))
+    def leave_and_return(self, way: str, ms: int) -> None:
+        """Move every job away from its slot and back: what it left there must not fire a second time."""
+        former = list(self.model.jobs.values())
+        if way == "delete":
+            self.engine.apply(changes_of(self.crons, deleted=[job.id for job in former]))
+        elif way == "pause":
+            self.engine.finish([job.id for job in former])
+        else:
+            moved = [Job(job.id, interval_ms=7_000, payload=b"moved") for job in former]
+            self.engine.apply(changes_of(self.crons, *moved))
+        self.engine.apply(changes_of(self.crons, *former))
+        if way != "pause":
+            for job in former:
+                self.model.jobs.pop(job.id)
+                self.model.put(job)
+        self.advance(ms)
 
     @rule()
     def apply_all_again(self) -> None:
