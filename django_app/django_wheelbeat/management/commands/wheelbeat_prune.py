@@ -1,0 +1,32 @@
+"""``manage.py wheelbeat_prune``: keep the change log short."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
+
+from django_wheelbeat.database import monitor_alias
+from django_wheelbeat.retention import prune_beats, prune_changelog
+
+
+class Command(BaseCommand):
+    """Run it daily, for example as a monitor of its own."""
+
+    help = "Delete rows of the change log, and status rows of beats long gone, that are older than the retention."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the options."""
+        parser.add_argument("--days", type=float, default=7.0, help="retention in days (default: 7)")
+        parser.add_argument("--database", default=None, help="alias of the database (default: the router's)")
+
+    def handle(self, *_args: Any, days: float, database: str | None, **_options: Any) -> None:
+        """Prune and say how much."""
+        if days < 0:
+            raise CommandError(f"--days {days}: expected zero or more")
+        connection = connections[database or monitor_alias()]
+        changes = prune_changelog(connection, timedelta(days=days))
+        beats = prune_beats(connection, timedelta(days=max(days, 1.0)))
+        self.stdout.write(f"Deleted {changes} rows of the change log and {beats} status rows.")

@@ -1,0 +1,28 @@
+"""``manage.py wheelbeat_resync``: let every beat read the whole table of monitors again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from django_wheelbeat.database import monitor_alias
+from django_wheelbeat.models import Change
+
+
+class Command(BaseCommand):
+    """For edits that no trigger saw; sending goes on meanwhile."""
+
+    help = "Ask every running beat to compare the whole table of monitors with what it runs, at once."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the options."""
+        parser.add_argument("--database", default=None, help="alias of the database (default: the router's)")
+        parser.add_argument("--reason", default="", help="kept in the change log")
+
+    def handle(self, *_args: Any, database: str | None, reason: str, **_options: Any) -> None:
+        """Write the request into the change log."""
+        Change.objects.using(database or monitor_alias()).create(
+            operation="R", actor="wheelbeat_resync", reason=reason[:200]
+        )
+        self.stdout.write("Beats will read the table of monitors again with their next poll.")

@@ -1,0 +1,72 @@
+"""Prunes the change log: rows older than the retention that no beat can still be waiting for.
+
+Invariant: the greatest deleted transaction or id is stored in the transaction that deletes, so that a beat whose
+cursor lies before it notices and reads the table again. Where the cursor is an id, the newest row always stays: it is
+where beats stopped reading.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from django_wheelbeat.models import Beat
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+BATCH_ROWS = 10_000
+
+_POSTGRESQL = """
+    WITH gone AS (
+        DELETE FROM wheelbeat_changelog WHERE id IN (
+            SELECT id FROM wheelbeat_changelog
+            WHERE at < statement_timestamp() - %s * interval '1 second'
+              AND xid < pg_snapshot_xmin(pg_current_snapshot())
+            ORDER BY id LIMIT %s
+        ) RETURNING xid
+    ), noted AS (
+        UPDATE wheelbeat_installation SET pruned_xid = greatest(pruned_xid, (SELECT max(xid::text::bigint) FROM gone))
+        WHERE EXISTS (SELECT FROM gone)
+    )
+    SELECT count(*) FROM gone
+"""
+_OLD = {
+    "mysql": "at < UTC_TIMESTAMP(6) - INTERVAL %s SECOND",
+    "sqlite": "at < strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', '-' || %s || ' seconds')",
+}
+
+
+def prune_changelog(connection: Any, older_than: timedelta) -> int:
+    """Delete old rows of the change log in batches and return how many; beats may read meanwhile."""
+    deleted = 0
+    while batch := _prune_batch(connection, older_than.total_seconds()):
+        deleted += batch
+    return deleted
+
+
+def prune_beats(connection: Any, older_than: timedelta) -> int:
+    """Delete status rows of beats that are long gone; the latest stays, since it holds the mark of the next start."""
+    beats = Beat.objects.using(connection.alias)
+    latest = beats.order_by("-seen_at").values_list("pk", flat=True).first()
+    return beats.filter(seen_at__lt=timezone.now() - older_than).exclude(pk=latest).delete()[0]
+
+
+def _prune_batch(connection: Any, older_than_s: float) -> int:
+    with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(_POSTGRESQL, [older_than_s, BATCH_ROWS])
+            return int(cursor.fetchone()[0])
+        cursor.execute(
+            f"SELECT id FROM wheelbeat_changelog WHERE {_OLD[connection.vendor]} "  # noqa: S608 - constants above
+            "AND id < (SELECT max(id) FROM wheelbeat_changelog) ORDER BY id LIMIT %s",
+            [older_than_s, BATCH_ROWS],
+        )
+        ids = [row[0] for row in cursor.fetchall()]
+        if ids:
+            marks = ", ".join(["%s"] * len(ids))
+            cursor.execute(f"DELETE FROM wheelbeat_changelog WHERE id IN ({marks})", ids)  # noqa: S608 - placeholders
+            cursor.execute("UPDATE wheelbeat_installation SET pruned_id = %s WHERE pruned_id < %s", [ids[-1], ids[-1]])
+        return len(ids)
