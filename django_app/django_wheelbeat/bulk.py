@@ -10,20 +10,10 @@ from typing import TYPE_CHECKING, Any
 from django.contrib.admin.models import CHANGE, LogEntry
 
 from django_wheelbeat.actors import acting
+from django_wheelbeat.chunks import chunks_of_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-CHUNK_ROWS = 5_000
-
-
-def chunks_of_ids(queryset: Any, rows: int = CHUNK_ROWS) -> Iterator[list[int]]:
-    """Walk the primary keys of ``queryset`` in ascending order, ``rows`` at a time, by key instead of by offset."""
-    keys = queryset.order_by("pk").values_list("pk", flat=True)
-    chunk = list(keys[:rows])
-    while chunk:
-        yield chunk
-        chunk = list(keys.filter(pk__gt=chunk[-1])[:rows])
+    from collections.abc import Callable
 
 
 def change_in_chunks(queryset: Any, change: Callable[[Any], int], user: Any, *, reason: str, message: str) -> int:

@@ -97,6 +97,9 @@ class MonitorForm(forms.ModelForm):
         super().__init__(*args, **kwargs)
         if "timezone" in self.fields:  # Django compares a computed default with a hidden copy; the row is at hand
             self.fields["timezone"].show_hidden_initial = False
+        for field in self.fields.values():
+            if isinstance(field.widget, forms.SplitDateTimeWidget):
+                _name_halves(field)
         if self.instance.expires_next:
             self.initial["expires_s"] = EXPIRES_NEXT
 
@@ -133,6 +136,13 @@ class MonitorForm(forms.ModelForm):
                 placed.setdefault(home if home in self.fields else NON_FIELD_ERRORS, []).extend(errors)
             error = ValidationError(placed)
         super().add_error(field, error)
+
+
+def _name_halves(field: forms.Field) -> None:
+    """Tell screen readers what the two inputs of an instant are; Django names neither."""
+    date, time = field.widget.widgets
+    date.attrs["aria-label"] = _("%(field)s: date") % {"field": field.label}
+    time.attrs["aria-label"] = _("%(field)s: time") % {"field": field.label}
 
 
 class PreviewForm(MonitorForm):

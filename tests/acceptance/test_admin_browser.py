@@ -145,6 +145,7 @@ def test_create_preview_edit_and_pause(browser: Any, site: str, tmp_path: Path) 
     assert cells[1].endswith(":30:00 UTC")
     assert "PM E" in cells[2], "the third column is in the browser's own zone"
     browser.save_screenshot(f"{tmp_path}/form.png")
+    assert not nameless(page)
     page.find("[name=_save]").click()
 
     page.find("#changelist")
@@ -209,6 +210,7 @@ def test_looks_right_in_the_dark_and_on_a_phone(browser: Any, site: str, tmp_pat
         assert abs(ink - paper) > 0.5, "text can be read"
         page.open(MONITORS)
         assert "no such task" in page.text(".field-state")
+        assert not nameless(page)
         browser.save_screenshot(f"{tmp_path}/list-{scheme}.png")
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 1800, "deviceScaleFactor": 1, "mobile": True}
@@ -217,6 +219,18 @@ def test_looks_right_in_the_dark_and_on_a_phone(browser: Any, site: str, tmp_pat
         page.open(path)
         browser.save_screenshot(f"{tmp_path}/phone-{name}.png")
         assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth"), name
+
+
+def nameless(page: Page) -> list[str]:
+    """Return the controls that a screen reader could not name."""
+    return page.browser.execute_script(
+        """
+        const controls = document.querySelectorAll("#main :is(input:not([type=hidden]), select, textarea, button)");
+        const named = (control) => control.labels?.length || control.getAttribute("aria-label")
+            || control.getAttribute("aria-labelledby") || control.textContent.trim() || control.type === "submit";
+        return [...controls].filter((control) => !named(control)).map((control) => control.outerHTML);
+        """
+    )
 
 
 def brightness(page: Page, selector: str, style: str) -> float:

@@ -15,9 +15,9 @@ LIST = "/admin/wheelbeat/monitor/"
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from django_wheelbeat import bulk
+    from django_wheelbeat import chunks
 
-    monkeypatch.setattr(bulk.chunks_of_ids, "__defaults__", (3,))
+    monkeypatch.setattr(chunks.chunks_of_ids, "__defaults__", (3,))
 
 
 def fill(count: int, **columns: Any) -> list[int]:
@@ -219,6 +219,15 @@ def test_an_incident_covers_a_tag_but_nothing_without_a_grid(db: Any) -> None:
     assert Monitor.objects.tagged("eu").speed_up(5, timedelta(minutes=1)) == 2
     assert set(Monitor.objects.in_incident(timezone.now()).values_list("name", flat=True)) == {"slow", "cron"}
     assert Monitor.objects.tagged("eu").end_incident() == 2
+
+
+def test_touching_puts_rows_into_the_change_log(any_vendor: Any, small_chunks: None) -> None:
+    from django_wheelbeat.models import Change, Monitor
+
+    ids = fill(7)
+    Monitor.objects.get(pk=ids[0]).touch()
+    assert Monitor.objects.exclude(pk=ids[0]).touch() == 6
+    assert list(Change.objects.order_by("id")[7:].values_list("monitor_id", "operation")) == [(pk, "U") for pk in ids]
 
 
 def test_the_behaviour_does_not_need_django_s_model_admin(db: Any) -> None:
