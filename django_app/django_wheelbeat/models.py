@@ -121,10 +121,6 @@ class Monitor(models.Model):
         end_incident(self)
 
     def touch(self) -> None:
-        """Make beats read this monitor again, after an edit that no trigger saw."""
-        type(self)._default_manager.using(self._state.db).filter(pk=self.pk).touch()
-
-    def touch(self) -> None:
         """Let beats read this monitor again, after an edit that no trigger saw."""
         type(self)._default_manager.using(self._state.db).filter(pk=self.pk).touch()
 

@@ -13,7 +13,6 @@ from django.db.models import F, Q, Value
 from django.db.models.functions import Cast, Concat, Substr
 
 from django_wheelbeat.incidents import incident_end, incident_interval_ms
-from django_wheelbeat.touch import touch
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -93,10 +92,6 @@ class MonitorQuerySet(models.QuerySet):
         with connection.cursor() as cursor:
             cursor.execute(f"INSERT INTO wheelbeat_changelog (monitor_id, operation) {select}", parameters)
             return int(cursor.rowcount)
-
-    def touch(self) -> int:
-        """Make beats read these monitors again, after an edit that no trigger saw; returns how many."""
-        return touch(self)
 
     def end_incident(self) -> int:
         """Return to the base schedule at once; returns how many were in an incident."""
