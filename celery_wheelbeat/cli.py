@@ -29,8 +29,11 @@ ALIVE_S = 10.0
 
 
 @click.group(name="wheelbeat", help="Ask about monitors, entries and running beats (celery-wheelbeat).")
-def wheelbeat() -> None:
+@click.pass_context
+def wheelbeat(context: click.Context) -> None:
     """Group of commands; registered through the entry point ``celery.commands``."""
+    # As beat does at its start: this sets Django up, and with it the database of monitors.
+    context.obj.app.loader.init_worker()
 
 
 @wheelbeat.command(name="next", cls=CeleryCommand)

@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 from typing import Any
 
+SILENT_S = 6.0
+
 
 def status_line(pid: int) -> str | None:
     """Return what the beat with process id ``pid`` last said, or None while it has not said that it runs."""
+    from django.utils import timezone
+
     from django_wheelbeat.models import Beat
 
     row = Beat.objects.filter(pid=pid).order_by("-seen_at").first()
     status = json.loads(row.status) if row else {}
-    return (
-        None if status.get("state") in (None, "starting", "loading") else f"{row.seen_at:%H:%M:%S}  {describe(status)}"
-    )
+    if status.get("state") in (None, "starting", "loading"):
+        return None
+    now = timezone.now()
+    age_s = (now - row.seen_at).total_seconds()
+    silent = f" · last heard {age_s:.0f} s ago" if age_s > SILENT_S else ""
+    return f"{now:%H:%M:%S}  {describe(status)}{silent}"
 
 
 def describe(status: dict[str, Any]) -> str:

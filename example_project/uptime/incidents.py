@@ -17,7 +17,8 @@ LASTS = timedelta(minutes=2)
 
 def follow(monitor: Monitor, failures: int, *, up: bool) -> None:
     """Open, leave or end the incident of ``monitor`` after a check."""
-    if failures == FAILURES:
+    is_slower = monitor.interval_ms is None or timedelta(milliseconds=monitor.interval_ms) > EVERY
+    if failures == FAILURES and is_slower:
         monitor.speed_up(EVERY, LASTS)
     elif up and monitor.incident_until is not None:
         type(monitor).objects.filter(pk=monitor.pk).update(incident_interval_ms=None, incident_until=None)
