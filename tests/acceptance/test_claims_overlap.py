@@ -1,0 +1,208 @@
+"""Runs of one job that must not overlap: a run that takes longer than its interval, in the three ways."""
+
+from __future__ import annotations
+
+import os
+import signal
+from itertools import pairwise
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from claim_project import ClaimProject
+
+from celery_wheelbeat.worker.headers import worker_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.processes, pytest.mark.redis, pytest.mark.postgres]
+
+
+BOTH = pytest.mark.parametrize("project", ["redis", "postgres"], indirect=True)
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> ClaimProject:
+    """Broker Redis; claims and leases in Redis, or in PostgreSQL where the test asks for both. No worker yet."""
+    store = getattr(request, "param", "redis")
+    conf = {"broker_url": redis_url, "wheelbeat_dedup_url": request.getfixturevalue(f"{store}_url")}
+    return ClaimProject(tmp_path_factory.mktemp("overlap"), conf)
+
+
+@pytest.fixture
+def working(project: ClaimProject) -> Iterator[ClaimProject]:
+    """The same with one worker of four pool processes."""
+    with project:
+        project.pool_worker(concurrency=4)
+        yield project
+
+
+class Job:
+    """A job with an overlap choice of its own, whose runs a test publishes one after the other."""
+
+    def __init__(self, project: ClaimProject, overlap: str, task: str = "short") -> None:
+        self.project = project
+        self.task = task
+        self.headers = worker_headers(f"monitor:{uuid4().int % 10**9}", "tests", overlap=overlap)
+        self.ids: list[str] = []
+
+    def due(self, seconds: float) -> str:
+        """Publish a run that takes ``seconds``."""
+        run_id = str(uuid4())
+        self.ids.append(run_id)
+        self.project.publish(self.task, run_id, args=(seconds,), headers=self.headers)
+        return run_id
+
+    def outcome(self, run_id: str) -> str:
+        """Wait until a run has ``start``ed, ``waits`` or was ``skipped``, and say which."""
+
+        def seen() -> str:
+            if self.project.count("start")[run_id]:
+                return "start"
+            logs = [line for process in self.project.processes for line in list(process.lines) if run_id in line]
+            return next((word for word in ("skipped", "waits") for line in logs if word in line), "")
+
+        self.project.until(lambda: bool(seen()), f"an outcome of {run_id}")
+        return seen()
+
+    def until_logged(self, run_id: str, text: str) -> None:
+        """Wait for a log line about a run."""
+
+        def seen() -> bool:
+            lines = [line for process in self.project.processes for line in list(process.lines)]
+            return any(run_id in line and text in line for line in lines)
+
+        self.project.until(seen, f"{text!r} about {run_id}")
+
+    def until_event(self, run_id: str, event: str) -> None:
+        """Wait for ``start`` or ``done`` of a run."""
+        self.project.until(lambda: self.project.count(event)[run_id] > 0, f"{event} of {run_id}")
+
+    def spans(self) -> list[tuple[float, float]]:
+        """Return start and end of every execution, in order."""
+        started = {line.id: line.at_ms for line in self.project.lines("start") if line.id in self.ids}
+        ended = {line.id: line.at_ms for line in self.project.lines("done") if line.id in self.ids}
+        return sorted((at_ms, ended.get(run_id, float("inf"))) for run_id, at_ms in started.items())
+
+
+def overlapping(spans: list[tuple[float, float]]) -> int:
+    """Return how many executions began before the one before them had ended."""
+    return sum(start < end for (_, end), (start, _) in pairwise(spans))
+
+
+def test_allow_lets_runs_overlap(working: ClaimProject) -> None:
+    job = Job(working, "allow")
+    first, second = job.due(2), job.due(2)
+    job.until_event(first, "done")
+    job.until_event(second, "done")
+    assert overlapping(job.spans()) == 1
+
+
+@BOTH
+def test_skip_drops_the_run_that_finds_one_running(working: ClaimProject) -> None:
+    job = Job(working, "skip")
+    first = job.due(3)
+    job.until_event(first, "start")
+    second = job.due(3)
+    job.until_logged(second, "skipped")
+    job.until_event(first, "done")
+    third = job.due(0)
+    job.until_event(third, "done")
+    assert working.count("start")[second] == 0
+    fences = [line.more["fence"] for line in working.lines("start") if line.id in (first, third)]
+    assert fences[0] < fences[1]
+
+
+def test_skip_is_per_job_and_a_task_may_widen_it(working: ClaimProject) -> None:
+    jobs = [Job(working, "skip"), Job(working, "skip")]
+    runs = [job.due(1) for job in jobs]
+    for job, run_id in zip(jobs, runs, strict=True):
+        job.until_event(run_id, "done")
+    wide = [Job(working, "allow", task="single"), Job(working, "allow", task="single")]
+    first = wide[0].due(2)
+    wide[0].until_event(first, "start")
+    second = wide[1].due(2)
+    wide[1].until_logged(second, "skipped")
+
+
+@BOTH
+def test_queue_one_keeps_one_waiting_and_skips_the_next(working: ClaimProject) -> None:
+    job = Job(working, "queue_one")
+    first = job.due(2)
+    job.until_event(first, "start")
+    second = job.due(1)
+    job.until_logged(second, "waits")
+    third = job.due(1)
+    job.until_logged(third, "skipped")
+    job.until_event(second, "done")
+    assert overlapping(job.spans()) == 0
+    assert [working.count("start")[run_id] for run_id in job.ids] == [1, 1, 0]
+    fourth = job.due(0)
+    job.until_event(fourth, "done")
+
+
+def test_a_copy_of_a_waiting_run_is_dropped(working: ClaimProject) -> None:
+    job = Job(working, "queue_one")
+    first = job.due(2)
+    job.until_event(first, "start")
+    second, fire_ms = str(uuid4()), 1_800_000_000_000
+    job.ids.append(second)
+    for _ in range(2):
+        working.publish(job.task, second, fire_ms=fire_ms, args=(0,), headers=job.headers)
+    job.until_logged(second, "dropped (other)")
+    job.until_event(second, "done")
+    assert working.count("start")[second] == 1
+    assert overlapping(job.spans()) == 0
+
+
+@BOTH
+def test_a_lease_is_prolonged_while_its_run_lives(working: ClaimProject) -> None:
+    job = Job(working, "skip")
+    first = job.due(4.5)  # more than twice the lease of this task
+    job.until_event(first, "start")
+    while working.count("done")[first] == 0:
+        outcome = job.outcome(job.due(0))
+        assert outcome == "skipped" or working.count("done")[first] == 1
+
+
+def test_a_worker_that_dies_while_it_runs_frees_the_lease(project: ClaimProject) -> None:
+    with project:
+        worker = project.pool_worker()
+        job = Job(project, "queue_one")
+        first = job.due(60)
+        job.until_event(first, "start")
+        worker.kill()
+        project.pool_worker()
+        second = job.due(0)
+        job.until_event(second, "done")
+        assert project.count("done")[first] == 0  # acknowledged early: lost, as in Celery
+
+
+def test_a_pool_process_that_dies_frees_the_lease(project: ClaimProject) -> None:
+    with project:
+        project.pool_worker()
+        job = Job(project, "queue_one")
+        first = job.due(60)
+        job.until_event(first, "start")
+        os.kill(project.lines("start")[0].pid, signal.SIGKILL)
+        second = job.due(0)
+        job.until_event(second, "done")
+
+
+def test_a_worker_that_dies_while_a_run_waits_frees_the_place(project: ClaimProject) -> None:
+    with project:
+        worker = project.pool_worker("--purge")
+        job = Job(project, "queue_one")
+        first = job.due(60)
+        job.until_event(first, "start")
+        second = job.due(0)
+        job.until_logged(second, "waits")
+        worker.kill()
+        project.pool_worker("--purge", concurrency=4)  # nothing of the old queue is left: the waiting message is gone
+        while job.outcome(job.due(20)) == "skipped":
+            pass  # the lease of the run that died has not ended
+        while job.outcome(job.due(0)) == "skipped":
+            pass  # nor has the place of the run that will never come back
+        assert job.outcome(job.ids[-1]) == "waits"
+        assert project.count("done")[second] == 0
