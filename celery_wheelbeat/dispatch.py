@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from celery_wheelbeat.held import Held
 from celery_wheelbeat.jobs import Flag
 from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, Run
 
@@ -63,6 +64,9 @@ class Dispatch:
         self.rendering: Rendering | None = None
         """None while the namespace of run ids is not known: runs wait."""
         self.last_error = ""
+        self._taken: dict[int, Pair] = {}
+        """Pairs that the publisher has, by token."""
+        self._held = Held(backlog)
         self._engine = engine
         self._lateness = lateness
         self._quarantined: dict[int, str] = {}
@@ -77,6 +81,7 @@ class Dispatch:
 
     def hand_over(self, now_s: float) -> int:
         """Give the publisher as many waiting runs as it has room for, up to ``HAND_OVER_MAX``; returns how many."""
+        self._held.give_back(now_s)
         if self._is_down(now_s):
             self.backlog.squeeze()
             return 0
@@ -86,6 +91,7 @@ class Dispatch:
         pairs = self.backlog.take(room)
         runs = self._render(pairs, self.rendering)
         if runs:
+            self._taken.update((run.token, pairs[run.token]) for run in runs)
             self.publisher.submit(runs)
         return len(pairs)
 
@@ -101,10 +107,10 @@ class Dispatch:
             for pair in self.backlog.confirm(tokens):
                 self._lateness.note(at_ms - pair.fire_ms, now_s)
             settled.finished.update((self._one_offs[token], at_ms) for token in tokens if token in self._one_offs)
-        self._settle_failed([outcome for outcome in outcomes if isinstance(outcome, Failed)], settled)
-        if self._one_offs:
-            for outcome in outcomes:
-                self._one_offs.pop(outcome.token, None)
+        self._settle_failed([outcome for outcome in outcomes if isinstance(outcome, Failed)], settled, now_s)
+        for outcome in outcomes:
+            self._taken.pop(outcome.token, None)
+            self._one_offs.pop(outcome.token, None)
         if settled.finished:
             self.finish(settled.finished)
         return settled
@@ -164,11 +170,13 @@ class Dispatch:
             return "ended"  # its one run is on its way; if that fails, it is that run which is sent again
         return None
 
-    def _settle_failed(self, outcomes: Sequence[Failed], settled: Settled) -> None:
+    def _settle_failed(self, outcomes: Sequence[Failed], settled: Settled, now_s: float) -> None:
         self.backlog.give_back(o.token for o in outcomes if o.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN))
         for outcome in outcomes:
             self.last_error = outcome.reason
-            if outcome.kind is FailureKind.UNROUTABLE:
+            if outcome.kind is FailureKind.REFUSED:
+                self._held.hold(outcome.token, self._taken[outcome.token], now_s)
+            elif outcome.kind is FailureKind.UNROUTABLE:
                 self.backlog.skip([outcome.token], "unroutable")
             elif outcome.kind is FailureKind.ERROR:
                 self.backlog.skip([outcome.token], "error")

@@ -35,6 +35,8 @@ class FailureKind(Enum):
     """Proven not to have reached the broker: may be sent again as it is."""
     UNCERTAIN = "uncertain"
     """May have reached the broker: sent again with the same id and a fresh nonce."""
+    REFUSED = "refused"
+    """The broker said no for now (a full queue, no memory): sent again after a pause, while other runs go on."""
     POISON = "poison"
     """This run can never be sent (arguments, size, unknown task): counted ``skipped(error)``, job quarantined."""
     UNROUTABLE = "unroutable"

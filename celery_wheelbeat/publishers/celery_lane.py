@@ -30,6 +30,8 @@ _TURN_S = 0.5
 """Longest wait of the thread for anything, so that its stamp stays fresh."""
 _DOWN_LOG_EVERY_S = 60.0
 _AGAIN = (FailureKind.NOT_SENT, FailureKind.UNCERTAIN)
+_HARMLESS = (FailureKind.ERROR, FailureKind.REFUSED)
+"""Failures that say nothing about the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +239,7 @@ class CeleryLane:
             self._one_by_one = max(0, self._one_by_one - 1)
             failure = self._attempt(run)
             outcomes.append(failure or Confirmed(run.token, self._edges.clock.wall_ms()))
-            if failure is not None and failure.kind is not FailureKind.ERROR:
+            if failure is not None and failure.kind not in _HARMLESS:
                 outcomes += [Failed(rest.token, FailureKind.NOT_SENT, "not reached") for rest in runs[position + 1 :]]
                 return outcomes, failure
         return outcomes, None

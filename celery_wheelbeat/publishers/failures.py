@@ -1,7 +1,7 @@
 """What an exception of a publish says about the run: never sent, maybe sent, or never to be sent.
 
-The invariant: a failure is ``NOT_SENT`` only where the broker itself said no. Everything else that may have crossed
-the wire is ``UNCERTAIN``; the run is then sent again with the same id and a fresh nonce.
+The invariant: a failure is ``REFUSED`` only where the broker itself said no. Everything else that may have crossed the
+wire is ``UNCERTAIN``; the run is then sent again with the same id and a fresh nonce.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BatchFailed: type[Exception] = getattr(kombu.exceptions, "BatchPublishError", ko
 _KNOWN: tuple[tuple[Any, FailureKind], ...] = (
     (BatchFailed, FailureKind.UNCERTAIN),
     ((kombu.exceptions.EncodeError, amqp.exceptions.ContentTooLarge), FailureKind.POISON),
-    (amqp.exceptions.MessageNacked, FailureKind.NOT_SENT),
+    (amqp.exceptions.MessageNacked, FailureKind.REFUSED),
     ((celery.exceptions.QueueNotFound, amqp.exceptions.ChannelError), FailureKind.UNROUTABLE),
     (OSError, FailureKind.UNCERTAIN),
 )
@@ -85,6 +85,6 @@ def _kind_of_link(exc: BaseException, connection: Any) -> FailureKind | None:
 def _refused_by_redis(exc: BaseException) -> FailureKind:
     if type(exc).__name__ == "DataError":
         return FailureKind.POISON
-    if str(exc).startswith("WRONGTYPE"):
+    if "WRONGTYPE" in str(exc):
         return FailureKind.UNROUTABLE  # the queue's key holds something that is not a list
-    return FailureKind.NOT_SENT  # OOM, READONLY, NOAUTH …: nothing was stored
+    return FailureKind.REFUSED  # OOM, READONLY, NOAUTH …: nothing was stored

@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
-from celery.beat import ScheduleEntry, Scheduler
 from kombu import Producer
 from kombu.exceptions import EncodeError
+from lanes import Lane, RecordingScheduler, a_run
 
-from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, Run
+from celery_wheelbeat.clock import SystemClock
+from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind
 from celery_wheelbeat.publishers.attempt import Attempt, current
-from celery_wheelbeat.publishers.broker import open_connection
-from celery_wheelbeat.publishers.celery_lane import BATCH_MAX, CeleryLane, LaneEdges
+from celery_wheelbeat.publishers.celery_lane import BATCH_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-
-class RealClock:
-    def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()
-
-
-class RecordingScheduler(Scheduler):
-    """Celery's own scheduler with our two lines in ``apply_async``."""
-
-    def apply_async(self, entry: Any, producer: Any = None, advance: bool = False, **kwargs: Any) -> Any:
-        attempt = current()
-        assert attempt is not None
-        with attempt.message():
-            return super().apply_async(attempt.stamp(entry), producer=producer, advance=False, **kwargs)
+    from collections.abc import Iterator
 
 
 @pytest.fixture
@@ -52,47 +32,11 @@ def app() -> Iterator[Celery]:
     app.close()
 
 
-class Lane:
-    """A started lane and what it woke us for."""
-
-    def __init__(self, app: Celery, scheduler: Scheduler | None = None, **edges: Any) -> None:
-        self.woken: SimpleQueue[None] = SimpleQueue()
-        self.scheduler = scheduler or RecordingScheduler(app, lazy=True)
-        known = {
-            "apply_entry": self.scheduler.apply_entry,
-            "open_connection": lambda: open_connection(app),
-            "make_producer": lambda connection: app.amqp.Producer(connection, auto_declare=False),
-            "wake": lambda: self.woken.put(None),
-            "clock": RealClock(),
-            "quiet": lambda _: nullcontext(),
-            "options": {},
-        }
-        self.lane = CeleryLane(LaneEdges(**{**known, **edges}), window=1000)
-        self.lane.start()
-
-    def outcomes(self, count: int) -> Sequence[Confirmed | Failed]:
-        found: list[Confirmed | Failed] = []
-        while len(found) < count:
-            self.woken.get(timeout=10)
-            found += self.lane.poll()
-        return found
-
-    def when_connected(self) -> CeleryLane:
-        while not self.lane.capacity():
-            self.woken.get(timeout=10)
-        return self.lane
-
-
 @pytest.fixture
 def lane(app: Celery) -> Iterator[Lane]:
     lane = Lane(app)
     yield lane
     lane.lane.close(5)
-
-
-def a_run(app: Celery, token: int = 0, *, task: str = "lane.note", args: Any = (1,), **options: Any) -> Run:
-    entry = ScheduleEntry(name=f"job {token}", task=task, schedule=10.0, args=args, options=options, app=app)
-    return Run(7, "monitor:7", entry.name, 1_700_000_000_000, f"id-{token}", entry, token)
 
 
 def messages(app: Celery, queue: str = "celery") -> list[Any]:
@@ -107,12 +51,12 @@ def messages(app: Celery, queue: str = "celery") -> list[Any]:
 
 
 def test_a_run_is_stamped_and_confirmed(app: Celery, lane: Lane) -> None:
-    before_ms = RealClock().wall_ms()
+    before_ms = SystemClock().wall_ms()
     lane.when_connected().submit([a_run(app, 5, headers={"mine": "x"})])
     (confirmed,) = lane.outcomes(1)
     assert isinstance(confirmed, Confirmed)
     assert confirmed.token == 5
-    assert before_ms <= confirmed.confirmed_ms <= RealClock().wall_ms()
+    assert before_ms <= confirmed.confirmed_ms <= SystemClock().wall_ms()
     (message,) = messages(app)
     assert message.headers["id"] == "id-5"
     assert message.headers["mine"] == "x"
