@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _
 
 from django_wheelbeat.models import Beat, Change, Monitor, Quarantine
 from django_wheelbeat.monitor_admin import MonitorAdminMixin
 from django_wheelbeat.paginator import EstimatingPaginator
+
+if TYPE_CHECKING:
+    from django.utils.safestring import SafeString
+
+
+def indented(document: str) -> SafeString:
+    """Show JSON with one value per line; what is no JSON as it is."""
+    with suppress(ValueError):
+        document = json.dumps(json.loads(document), indent=2, ensure_ascii=False)
+    return format_html('<pre class="wheelbeat-code">{}</pre>', document)
 
 
 @admin.register(Monitor)
@@ -55,6 +69,17 @@ class BeatAdmin(ReadOnlyMixin, admin.ModelAdmin):
 
     list_display = ("host", "pid", "version", "namespace", "started_at", "seen_at")
     ordering = ("-seen_at",)
+    fields = (*list_display, "marks_shown", "status_shown")
+
+    @admin.display(description=_("marks"))
+    def marks_shown(self, beat: Beat) -> SafeString:
+        """Up to where everything is confirmed, per destination."""
+        return indented(beat.marks)
+
+    @admin.display(description=_("status"))
+    def status_shown(self, beat: Beat) -> SafeString:
+        """The status document."""
+        return indented(beat.status)
 
 
 @admin.register(Quarantine)

@@ -21,12 +21,14 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_GET
 
+from celery_wheelbeat.durations import format_duration
 from django_wheelbeat import filters
 from django_wheelbeat.actions import pause_monitors, resume_monitors
 from django_wheelbeat.actors import acting
 from django_wheelbeat.badges import state_badges
 from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.change_list import TEXTS, MonitorChangeList
+from django_wheelbeat.fields import EXPIRES_NEXT
 from django_wheelbeat.forms import ROUTING_FIELDS, MonitorForm, PreviewForm
 from django_wheelbeat.instants import in_zone, now_ms
 from django_wheelbeat.paginator import EstimatingPaginator
@@ -36,10 +38,31 @@ from django_wheelbeat.validation import refusal_of
 from django_wheelbeat.words import schedule_in_words
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from django.http import HttpRequest, HttpResponse
     from django.utils.safestring import SafeString
 
     from django_wheelbeat.models import Monitor
+
+
+IN_WORDS = {
+    "interval_ms": ["interval"],
+    "incident_interval_ms": ["incident_interval"],
+    "expires_s": ["expires"],
+    "tags": ["tag_list"],
+    "change_reason": [],
+}
+"""Fields of the form whose columns hold something else than what is typed, and what is shown instead of them."""
+
+
+def in_words(fields: Iterable[Any]) -> list[Any]:
+    """Replace the fields of a fieldset, rows of several among them, by what can be read."""
+    return [
+        shown
+        for field in fields
+        for shown in ([in_words(field)] if isinstance(field, list | tuple) else IN_WORDS.get(field, [field]))
+    ]
 
 
 class MonitorAdminMixin:
@@ -99,6 +122,13 @@ class MonitorAdminMixin:
         css = {"all": ["wheelbeat/wheelbeat.css"]}
         js = ["wheelbeat/preview.js", "wheelbeat/countdown.js"]
 
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Show stored columns in the words of the form to people who may only look."""
+        fieldsets = super().get_fieldsets(request, obj)
+        if obj is None or self.has_change_permission(request, obj):
+            return fieldsets
+        return [(title, options | {"fields": in_words(options["fields"])}) for title, options in fieldsets]
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[MonitorChangeList]:  # noqa: ARG002
         """Return the list that leaves large texts in the database."""
         return MonitorChangeList
@@ -123,6 +153,23 @@ class MonitorAdminMixin:
     def tag_list(self, monitor: Monitor) -> str:
         """Tags with spaces to break at."""
         return monitor.tags.replace(",", ", ")
+
+    @display(description=_("interval"), empty_value="–")
+    def interval(self, monitor: Monitor) -> str | None:
+        """Interval as it is typed."""
+        return None if monitor.interval_ms is None else format_duration(monitor.interval_ms)
+
+    @display(description=_("incident interval"), empty_value="–")
+    def incident_interval(self, monitor: Monitor) -> str | None:
+        """Incident interval as it is typed."""
+        return None if monitor.incident_interval_ms is None else format_duration(monitor.incident_interval_ms)
+
+    @display(description=_("expires"), empty_value="–")
+    def expires(self, monitor: Monitor) -> str | None:
+        """Expiry as it is typed."""
+        if monitor.expires_next:
+            return EXPIRES_NEXT
+        return None if monitor.expires_s is None else format_duration(round(monitor.expires_s * 1000))
 
     @display(description=_("next runs"))
     def preview(self, monitor: Monitor) -> SafeString:

@@ -139,6 +139,7 @@ def test_people_who_may_only_look_change_nothing(db: Any, login: Callable[..., A
     page = browser.get(f"{edit}change/")
     assert page.status_code == 200
     assert b'name="interval_ms"' not in page.content
+    assert b'<div class="readonly">1m</div>' in page.content, "stored milliseconds are shown as they are typed"
     assert b"data-fire-ms" in page.content, "the preview is for everyone who may look"
     typed = {"name": "m0", "task": "evil", "interval_ms": "1s", "timezone": "UTC", "day_rule": "and"}
     for url, data in (

@@ -210,6 +210,29 @@ def test_a_race_that_no_form_can_see_is_a_readable_error(db: Any, login: Callabl
     assert "name" in " ".join(errors["__all__"])
 
 
+@pytest.mark.postgres
+def test_a_name_that_another_user_has_just_taken_is_marked(
+    pg: Any, admin_postgres_url: str, login: Callable[..., Any]
+) -> None:
+    import psycopg
+    from django.db.models.signals import pre_save
+
+    from django_wheelbeat.models import Monitor
+
+    with psycopg.connect(admin_postgres_url, autocommit=True) as other:
+
+        def other_user_saves(instance: Any, **_: Any) -> None:
+            other.execute("INSERT INTO wheelbeat_monitor (name, task, interval_ms) VALUES ('probe', 't', 1000)")
+
+        pre_save.connect(other_user_saves, sender=Monitor)
+        try:
+            errors = errors_of(login().post(ADD, PLAIN))
+        finally:
+            pre_save.disconnect(other_user_saves, sender=Monitor)
+            other.execute("DELETE FROM wheelbeat_monitor")
+    assert errors["name"] == ["Monitor with this Name already exists."]
+
+
 def test_a_constraint_speaks_its_own_words(any_vendor: Any, login: Callable[..., Any]) -> None:
     from django.db.models.signals import pre_save
 

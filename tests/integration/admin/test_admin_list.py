@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LIST = "/admin/wheelbeat/monitor/"
+BEATS = "/admin/wheelbeat/beat/"
 MANY = 100_000
 
 
@@ -62,9 +63,29 @@ def test_a_hundred_thousand_monitors_cost_ten_queries(either: Any, login: Callab
         assert len(names(page)) == 100, query
         assert len(queries) <= 10, query
         assert not [sql for q in queries if "kwargs" in (sql := q["sql"])], "a list must not read arguments"
+    if either.vendor == "postgresql":
+        for query in ("", "?task=shop.task_3", "?queue=q1", "?incident=now", "?quarantined=yes"):
+            assert_bounded(either, browser, query)
     text = browser.get(LIST).content.decode()
     assert ("about 100000 monitors" if either.vendor == "postgresql" else "100000 monitors") in text
     assert "more than 10000 monitors" in browser.get(LIST + "?enabled__exact=1").content.decode()
+
+
+def assert_bounded(connection: Any, browser: Any, query: str) -> None:
+    """Fail if a query of the page sorts or reads the table of monitors without an index or a limit."""
+    from django.test.utils import CaptureQueriesContext
+
+    with CaptureQueriesContext(connection) as queries:
+        browser.get(LIST + query)
+    asked = [entry["sql"] for entry in queries if 'FROM "wheelbeat_monitor"' in entry["sql"]]
+    assert len(asked) == 4, "count, page, tasks, queues"
+    with connection.cursor() as cursor:
+        for sql in asked:
+            cursor.execute("EXPLAIN " + sql)
+            plan = "\n".join(line for (line,) in cursor.fetchall())
+            assert "Limit" in plan, f"{sql}\n{plan}"
+            counts = "COUNT(*)" in sql  # stops at its limit, so it may begin anywhere
+            assert counts or "Seq Scan on wheelbeat_monitor" not in plan, f"{sql}\n{plan}"
 
 
 def test_the_number_of_queries_does_not_depend_on_the_rows(db: Any, login: Callable[..., Any]) -> None:
@@ -191,8 +212,12 @@ def test_the_rows_of_beats_and_triggers_are_only_shown(db: Any, login: Callable[
     Monitor.objects.create(name="a", task="t", interval_ms=1_000)
     Quarantine.objects.create(job_key="monitor:1", definition_hash="x", reason="because")
     now = timezone.now()
-    Beat.objects.create(beat_id="b", namespace="n", host="h", pid=1, version="1", started_at=now, seen_at=now)
+    status = '{"jobs": [1, "<b>"]}'
+    Beat.objects.create(
+        beat_id="b", namespace="n", host="h", pid=1, version="1", started_at=now, seen_at=now, status=status, marks="?"
+    )
     browser = login()
+    assert "&quot;jobs&quot;: [\n    1,\n    &quot;&lt;b&gt;&quot;" in browser.get(f"{BEATS}b/change/").content.decode()
     for kind, key in (("change", Change.objects.get().pk), ("beat", "b"), ("quarantine", "monitor_3A1")):
         base = f"/admin/wheelbeat/{kind}/"
         assert browser.get(base).status_code == 200
