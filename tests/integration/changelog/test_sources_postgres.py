@@ -1,0 +1,238 @@
+"""PostgreSQL: the snapshot cursor under everything that the server may do to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from changelog_places import Place, Reader, many, monitor
+from django.core.management import call_command
+from django.db import connections, transaction
+from services.found import OWN_NAME, with_path
+
+from celery_wheelbeat.errors import CursorLost, SourceError
+from celery_wheelbeat.sources.databases import from_url, open_database
+from celery_wheelbeat.sources.postgres import PostgresSource
+from celery_wheelbeat.sources.session import Session
+from django_wheelbeat.models import Change, Monitor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def place(postgres: Place) -> Place:
+    return postgres
+
+
+@pytest.fixture
+def role(place: Place) -> Iterator[str]:
+    """An ordinary role without any right."""
+    name = f"{OWN_NAME}_editor"
+    place.execute(f"CREATE ROLE {name} LOGIN")
+    yield name
+    place.execute(f"DROP OWNED BY {name}")
+    place.execute(f"DROP ROLE {name}")
+
+
+def connect_as(place: Place, role: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(**{**place.connection.get_connection_params(), "user": role}, autocommit=True)
+
+
+def test_a_role_that_may_edit_monitors_only(place: Place, reader: Reader, role: str) -> None:
+    place.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON wheelbeat_monitor TO {role}")
+    with connect_as(place, role) as editor:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            editor.execute("SELECT * FROM wheelbeat_changelog")
+        editor.execute("INSERT INTO wheelbeat_monitor (name, task, interval_ms) VALUES ('a', 't', 1)")
+        editor.execute("UPDATE wheelbeat_monitor SET interval_ms = 2")
+        assert [row.interval_ms for row in reader.news().values()] == [2]
+        editor.execute("DELETE FROM wheelbeat_monitor")
+    assert list(reader.news().values()) == [None]
+    assert set(Change.objects.order_by("-pk").values_list("actor", flat=True)[:3]) == {role}
+
+
+def test_a_hostile_search_path_does_not_capture_the_triggers(place: Place, reader: Reader) -> None:
+    place.execute("CREATE SCHEMA trap")
+    place.execute("CREATE TABLE trap.wheelbeat_changelog (LIKE public.wheelbeat_changelog)")
+    try:
+        with transaction.atomic():
+            place.execute("SET LOCAL search_path = trap, public")
+            one = monitor()
+        assert reader.news().keys() == {one.pk}
+    finally:
+        place.execute("DROP SCHEMA trap CASCADE")
+
+
+def test_a_beat_needs_few_rights(place: Place, role: str) -> None:
+    place.execute(
+        f"GRANT SELECT ON wheelbeat_monitor, wheelbeat_changelog, wheelbeat_installation, wheelbeat_beat, "
+        f"wheelbeat_quarantine TO {role}"
+    )
+    place.execute(f"GRANT INSERT, UPDATE, DELETE ON wheelbeat_beat, wheelbeat_quarantine TO {role}")
+    place.execute(f"GRANT UPDATE (finished_at, effective_from) ON wheelbeat_monitor TO {role}")
+    database = open_database("postgresql", lambda: {**place.connection.get_connection_params(), "user": role})
+    cursor = database.source.snapshot().cursor
+    one = monitor(one_off=True)
+    assert database.source.poll(cursor).ids.tolist() == [one.pk]
+    row = {"namespace": "n", "host": "h", "pid": 1, "version": "1", "started_ms": 0, "marks": "{}", "status": "{}"}
+    database.store.report("beat", row)
+    database.store.quarantine({"monitor:1": ("hash", "reason")}, [])
+    database.store.finish({one.pk: 2**41})
+    assert Monitor.objects.get().finished_at is not None
+    database.source.close()
+
+
+def test_replication_role_does_not_silence_the_triggers(place: Place, reader: Reader) -> None:
+    place.execute("SET session_replication_role = replica")
+    try:
+        one = monitor()
+    finally:
+        place.execute("SET session_replication_role = origin")
+    assert reader.news().keys() == {one.pk}
+
+
+def test_truncate_and_a_request_to_resync_lose_the_cursor(place: Place, reader: Reader) -> None:
+    monitor()
+    reader.news()
+    place.execute("TRUNCATE wheelbeat_monitor")
+    with pytest.raises(CursorLost) as lost:
+        reader.news()
+    assert lost.value.reason == "truncated"
+    reader.cursor = reader.source.snapshot().cursor
+    call_command("wheelbeat_resync", verbosity=0)
+    with pytest.raises(CursorLost) as lost:
+        reader.news()
+    assert lost.value.reason == "manual"
+
+
+def test_a_truncated_log_loses_the_cursor(place: Place, reader: Reader) -> None:
+    monitor()
+    place.execute("TRUNCATE wheelbeat_changelog")
+    with pytest.raises(CursorLost) as lost:
+        reader.news()
+    assert lost.value.reason == "replaced"
+
+
+def test_pruning_spares_whoever_is_up_to_date(place: Place, reader: Reader) -> None:
+    late = Reader(place)
+    Monitor.objects.bulk_create(many(5))
+    assert len(reader.news()) == 5
+    call_command("wheelbeat_prune", days=0, verbosity=0)
+    assert not Change.objects.exists()
+    assert reader.news() == {}
+    with pytest.raises(CursorLost) as lost:
+        late.news()
+    assert lost.value.reason == "pruned"
+    late.close()
+
+
+def test_pruning_spares_what_an_open_transaction_hides(place: Place, reader: Reader) -> None:
+    with place.another_writer() as slow, transaction.atomic():
+        late = monitor("late")
+        connections["default"] = place.connection
+        monitor("beside")
+        call_command("wheelbeat_prune", days=0, verbosity=0)
+        assert len(reader.news()) == 1
+        connections["default"] = slow
+    assert reader.news().keys() == {late.pk}
+
+
+def test_a_long_transaction_elsewhere_holds_nothing_back_and_its_age_is_told(place: Place, postgres_url: str) -> None:
+    """A writer in another database of the server keeps the oldest transaction id where it is."""
+    reader = Reader(place)
+    name = f"{OWN_NAME}_other"
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        admin.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
+        with psycopg.connect(with_path(postgres_url, name)) as foreign:
+            foreign.execute("CREATE TABLE t AS SELECT 1")
+            one = monitor()
+            assert reader.news().keys() == {one.pk}
+            Monitor.objects.update(priority=1)
+            poll = reader.source.poll(reader.cursor)
+            assert poll.ids.tolist() == [one.pk]
+            assert poll.oldest_transaction_s > 0
+        assert reader.source.poll(poll.cursor).oldest_transaction_s == 0
+        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    reader.close()
+
+
+class _Pooled(Session):
+    """A pooler in transaction mode at its worst: after every transaction another backend."""
+
+    inside = False
+
+    def rows(self, name: str, parameters: Any = None) -> list[Any]:
+        found = super().rows(name, parameters)
+        self.inside = name.startswith("begin") or (self.inside and name != "commit")
+        if not self.inside:
+            self.close()
+        return found
+
+
+def test_nothing_is_kept_in_the_session(place: Place) -> None:
+    database = from_url("postgresql://unused")
+    session = _Pooled("postgresql", place.open().source._session._connect)
+    source = PostgresSource(session)
+    database.store._session = session
+    cursor = source.snapshot().cursor
+    pks = [monitor(f"m{n}").pk for n in range(3)]
+    poll = source.poll(cursor)
+    assert poll.ids.tolist() == pks
+    assert [row.id for row in source.fetch(poll.ids)] == pks
+    assert [row.id for row in source.block(pks[0], 10, poll.cursor).rows] == pks[1:]
+    database.store.finish({pks[0]: 2**41})
+    assert source.poll(poll.cursor).ids.tolist() == [pks[0]]
+
+
+def test_an_unusable_connection_is_replaced(place: Place, reader: Reader) -> None:
+    one = monitor()
+    with pytest.raises(SourceError, match=r"terminat|closed"):
+        _kill_and_poll(place, reader)
+    assert reader.news().keys() == {one.pk}
+
+
+def _kill_and_poll(place: Place, reader: Reader) -> None:
+    place.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'wheelbeat'")
+    reader.news()
+
+
+def test_infinite_instants_are_bounds_and_not_errors(place: Place, reader: Reader) -> None:
+    place.execute(
+        "INSERT INTO wheelbeat_monitor (name, task, interval_ms, start_at, end_at) "
+        "VALUES ('a', 't', 1, '-infinity', 'infinity')"
+    )
+    (row,) = reader.news().values()
+    assert (row.start_at_ms, row.end_at_ms) == (-(2**62), 2**62)
+
+
+def test_the_hot_statements_use_their_indexes(place: Place) -> None:
+    """A poll must not depend on the size of the log, nor a fetch on the size of the table."""
+    Monitor.objects.bulk_create(many(5_000))
+    place.execute(
+        "INSERT INTO wheelbeat_changelog (monitor_id, operation) SELECT 1, 'U' FROM generate_series(1, 50000)"
+    )
+    place.execute("ANALYZE wheelbeat_monitor")
+    place.execute("ANALYZE wheelbeat_changelog")
+    reader = Reader(place)
+    statements = reader.source._session._statements
+    parameters = {
+        "changes": {"xmax": str(reader.cursor.xmax), "in_progress": "{7,8,9}"},
+        "fetch": {"ids": [1, 2, 3]},
+        "block": {"after_id": 17, "limit": 100},
+    }
+    indexes = {
+        "changes": "wheelbeat_changelog_xid",
+        "fetch": "wheelbeat_monitor_pkey",
+        "block": "wheelbeat_monitor_pkey",
+    }
+    for name, index in indexes.items():
+        with psycopg.connect(**place.connection.get_connection_params()) as client:
+            plan = "\n".join(row[0] for row in client.execute("EXPLAIN " + statements[name], parameters[name]))
+        assert index in plan, plan
+        assert "Seq Scan on wheelbeat" not in plan, plan
+    reader.close()
