@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, PublisherHealth, Run
 from celery_wheelbeat.publishers.attempt import Attempt
 from celery_wheelbeat.publishers.backoff import Backoff
+from celery_wheelbeat.publishers.broker import REPLY_TIMEOUT_S
 from celery_wheelbeat.publishers.failures import BatchFailed, diagnose, reason_of
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ class CeleryLane:
             except Exception:
                 logger.exception("beat: The celery lane stumbled; its connection is opened anew")
                 self._disconnect()
+        if self._connected:
+            self._connection.release()
         self._disconnect()
 
     def _is_over(self) -> bool:
@@ -178,12 +181,13 @@ class CeleryLane:
             self._settle([Failed(run.token, FailureKind.NOT_SENT, "not connected") for run in runs])
 
     def _disconnect(self) -> None:
+        """Drop the connection without a word to the broker, which may not be listening."""
         self._connected = False
         self._producer = None
         if self._connection is not None:
             try:
-                self._connection.collapse()
-            except Exception as exc:
+                self._connection.collect(socket_timeout=REPLY_TIMEOUT_S)
+            except (*self._connection.connection_errors, *self._connection.channel_errors) as exc:
                 logger.debug("beat: Closing the broken connection failed: %r", exc)
         while not self._inbox.empty():
             runs = self._inbox.get()

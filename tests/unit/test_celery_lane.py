@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -157,20 +158,16 @@ def test_a_lost_connection_hands_back_what_it_did_not_reach(app: Celery) -> None
 
 
 def test_while_the_broker_is_away_there_is_no_capacity_and_nothing_is_kept(app: Celery) -> None:
-    class Refusing:
-        def connect(self) -> None:
-            raise ConnectionRefusedError(111, "refused")
-
-        def collapse(self) -> None: ...
-
-    lane = Lane(app, open_connection=Refusing)
-    lane.lane.submit([a_run(app, 1)])
-    (failed,) = lane.outcomes(1)
-    assert isinstance(failed, Failed)
-    assert failed.kind is FailureKind.NOT_SENT
-    assert lane.lane.capacity() == 0
-    assert not lane.lane.health().connected
-    assert lane.lane.close(5) == []
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        lane = Lane(Celery("away", broker=f"amqp://127.0.0.1:{taken.getsockname()[1]}//", set_as_current=False))
+        lane.lane.submit([a_run(app, 1)])
+        (failed,) = lane.outcomes(1)
+        assert isinstance(failed, Failed)
+        assert failed.kind is FailureKind.NOT_SENT
+        assert lane.lane.capacity() == 0
+        assert not lane.lane.health().connected
+        assert lane.lane.close(5) == []
 
 
 def test_close_sends_what_was_submitted_and_reports_it(app: Celery, lane: Lane) -> None:
