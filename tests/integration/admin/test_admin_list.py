@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -86,6 +87,31 @@ def assert_bounded(connection: Any, browser: Any, query: str) -> None:
             assert "Limit" in plan, f"{sql}\n{plan}"
             counts = "COUNT(*)" in sql  # stops at its limit, so it may begin anywhere
             assert counts or "Seq Scan on wheelbeat_monitor" not in plan, f"{sql}\n{plan}"
+
+
+@pytest.mark.postgres
+def test_the_documented_index_serves_the_search(pg: Any, login: Callable[..., Any]) -> None:
+    from django.test.utils import CaptureQueriesContext
+
+    page = (Path(__file__).parents[3] / "docs/howto/search-among-millions.md").read_text()
+    statements = page.partition("```sql\n")[2].partition("```")[0].replace(" CONCURRENTLY", "")
+    with pg.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO wheelbeat_monitor (name, task, interval_ms) "
+            "SELECT md5(n::text), 'shop.task', 60000 FROM generate_series(1, 20000) AS numbers (n)"
+        )
+        cursor.execute(statements)
+        cursor.execute("ANALYZE wheelbeat_monitor")
+        browser = login()
+        with CaptureQueriesContext(pg) as queries:
+            assert names(browser.get(f"{LIST}?q=c4ca4238"))
+        searched = [entry["sql"] for entry in queries if "LIKE" in entry["sql"]]
+        assert len(searched) == 2, "count and page"
+        for sql in searched:
+            cursor.execute("EXPLAIN " + sql)
+            plan = "\n".join(line for (line,) in cursor.fetchall())
+            assert "wheelbeat_monitor_name_part" in plan, plan
+            assert "wheelbeat_monitor_task_part" in plan, plan
 
 
 def test_the_number_of_queries_does_not_depend_on_the_rows(db: Any, login: Callable[..., Any]) -> None:
