@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 GAP_TIMEOUT_S = 3_600.0
 CLOCK_MARGIN_S = 2.0
 """The server tells ages of transactions in whole seconds."""
+ACCESS_DENIED = 1227
 
 
 class MariadbCursor(NamedTuple):
@@ -44,6 +45,7 @@ class MariadbSource:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._may_see_transactions = True
 
     def snapshot(self) -> Snapshot:
         """Take the cursor that a read of the whole table begins with."""
@@ -118,8 +120,15 @@ class MariadbSource:
 
     def _oldest_transaction_s(self) -> float | None:
         """Age of the oldest open transaction of others; 0 where there is none, None where we may not know."""
-        oldest_s = self._session.rows("oldest_transaction")[0][0]
-        return None if oldest_s is None else float(oldest_s)
+        if not self._may_see_transactions:
+            return None
+        try:
+            return float(self._session.rows("oldest_transaction")[0][0] or 0)
+        except SourceError as error:
+            if isinstance(error.__cause__, MySQLdb.Error) and error.__cause__.args[0] == ACCESS_DENIED:
+                self._may_see_transactions = False
+                return None
+            raise
 
     def _state(self, high: int) -> Any:
         found = self._session.rows("state", {"high": high})
@@ -135,7 +144,7 @@ def _longest_wait_s(oldest_s: float | None) -> float:
 def _refuse_lost(cursor: MariadbCursor, high: int, installation: str, pruned_id: int, last_row: str | None) -> None:
     if installation != cursor.installation or high < cursor.high:
         raise CursorLost("replaced")
-    if pruned_id > cursor.high:
+    if cursor.high < pruned_id < high:  # a floor above every id is left over from another log
         raise CursorLost("pruned")
     if cursor.last_row is not None and last_row != cursor.last_row:
         raise CursorLost("replaced")

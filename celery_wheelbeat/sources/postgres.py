@@ -123,7 +123,7 @@ def _refuse_lost(cursor: PostgresCursor, head: PostgresCursor, pruned_xid: int) 
         raise CursorLost("replaced" if same_server else "failover")
     if head.xmax < cursor.xmax or head.xmin < cursor.xmin:
         raise CursorLost("failover")
-    if cursor.xmin <= pruned_xid:
+    if cursor.xmin <= pruned_xid < head.xmin:  # a floor above is left over from the server that a dump came from
         raise CursorLost("pruned")
 
 

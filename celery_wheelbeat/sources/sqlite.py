@@ -88,7 +88,7 @@ class SqliteSource:
         high, installation, pruned_id, last_row = self._state(cursor.high)
         if installation != cursor.installation or high < cursor.high:
             raise CursorLost("replaced")
-        if pruned_id > cursor.high:
+        if cursor.high < pruned_id < high:  # a floor above every id is left over from another log
             raise CursorLost("pruned")
         if cursor.last_row is not None and last_row is not None and last_row != cursor.last_row:
             raise CursorLost("replaced")

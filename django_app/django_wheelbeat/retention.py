@@ -2,7 +2,7 @@
 
 Invariant: the greatest deleted transaction or id is stored in the transaction that deletes, so that a beat whose
 cursor lies before it notices and reads the table again. Where the cursor is an id, the newest row always stays: it is
-where beats stopped reading.
+where beats stopped reading. A floor from another history (a restored dump, a truncated log) is replaced.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ _POSTGRESQL = """
             ORDER BY id LIMIT %s
         ) RETURNING xid
     ), noted AS (
-        UPDATE wheelbeat_installation SET pruned_xid = greatest(pruned_xid, (SELECT max(xid::text::bigint) FROM gone))
-        WHERE EXISTS (SELECT FROM gone)
+        UPDATE wheelbeat_installation SET pruned_xid = greatest(
+            (SELECT max(xid::text::bigint) FROM gone),
+            CASE WHEN pruned_xid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint THEN pruned_xid END
+        ) WHERE EXISTS (SELECT FROM gone)
     )
     SELECT count(*) FROM gone
 """
@@ -68,5 +70,5 @@ def _prune_batch(connection: Any, older_than_s: float) -> int:
         if ids:
             marks = ", ".join(["%s"] * len(ids))
             cursor.execute(f"DELETE FROM wheelbeat_changelog WHERE id IN ({marks})", ids)  # noqa: S608 - placeholders
-            cursor.execute("UPDATE wheelbeat_installation SET pruned_id = %s WHERE pruned_id < %s", [ids[-1], ids[-1]])
+            cursor.execute("UPDATE wheelbeat_installation SET pruned_id = %s", [ids[-1]])
         return len(ids)

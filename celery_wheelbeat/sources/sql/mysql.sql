@@ -32,12 +32,8 @@ SELECT {columns} FROM wheelbeat_monitor WHERE id > %(after_id)s ORDER BY id LIMI
 SELECT {columns} FROM wheelbeat_monitor WHERE id IN %(ids)s ORDER BY id
 
 -- name: oldest_transaction
--- Without the PROCESS privilege innodb_trx is empty, not forbidden: then the answer is NULL, not 0.
-SELECT CASE WHEN EXISTS (
-    SELECT 1 FROM information_schema.user_privileges
-    WHERE privilege_type = 'PROCESS' AND grantee = concat("'", replace(current_user(), '@', "'@'"), "'")
-) THEN coalesce(max(TIMESTAMPDIFF(SECOND, trx_started, now())), 0) END
-FROM information_schema.innodb_trx WHERE trx_mysql_thread_id <> connection_id()
+SELECT max(TIMESTAMPDIFF(SECOND, trx_started, now())) FROM information_schema.innodb_trx
+WHERE trx_mysql_thread_id <> connection_id()
 
 -- name: state
 SELECT (SELECT coalesce(max(id), 0) FROM wheelbeat_changelog), uuid, pruned_id,

@@ -130,6 +130,18 @@ def test_pruning_spares_whoever_is_up_to_date(place: Place, reader: Reader) -> N
     late.close()
 
 
+def test_a_floor_from_another_server_is_ignored(place: Place) -> None:
+    """A dump brings the installation row along, to a server whose transaction ids are lower."""
+    place.execute("UPDATE wheelbeat_installation SET pruned_xid = 1000000000000")
+    reader = Reader(place)
+    one = monitor()
+    assert reader.news().keys() == {one.pk}
+    wait_until(_pruned_to_the_end, "the end of foreign transactions that keep the log from being pruned")
+    assert place.execute("SELECT pruned_xid FROM wheelbeat_installation")[0][0] < 1_000_000_000_000
+    assert reader.news() == {}
+    reader.close()
+
+
 def _pruned_to_the_end() -> bool:
     call_command("wheelbeat_prune", days=0, verbosity=0)
     return not Change.objects.exists()
