@@ -20,9 +20,13 @@ from celery_wheelbeat.observe.status_text import status_text
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.sources.databases import database_of
 from celery_wheelbeat.sources.definition_lookup import find
+from celery_wheelbeat.worker.autoinstall import install_where_wanted
+from celery_wheelbeat.worker.check import dedup_check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+install_where_wanted()  # ``celery`` imports its commands, and so this module, before it sets a worker up
 
 ALIVE_S = 10.0
 """A status row older than this belongs to a beat that has stopped or hangs."""
@@ -34,6 +38,9 @@ def wheelbeat(context: click.Context) -> None:
     """Group of commands; registered through the entry point ``celery.commands``."""
     # As beat does at its start: this sets Django up, and with it the database of monitors.
     context.obj.app.loader.init_worker()
+
+
+wheelbeat.add_command(dedup_check)
 
 
 @wheelbeat.command(name="next", cls=CeleryCommand)

@@ -157,6 +157,8 @@ class ClaimProject(Project):
         self.journal_file.touch()
         self.app = Celery("proj", set_as_current=False)
         self.app.conf.update(self.conf)
+        if self.conf.get("result_backend") == "django-db":
+            self.app.conf.result_backend = None  # this process only publishes, and has no Django
 
     def __exit__(self, *exc_info: object) -> None:
         super().__exit__(*exc_info)

@@ -7,7 +7,7 @@ from typing import Any
 from celery import current_app
 from celery.signals import celeryd_init, worker_process_init
 
-from celery_wheelbeat.worker.side import install_side, installed_side, side_of
+from celery_wheelbeat.worker import install
 
 
 def install_where_wanted(*, by_default: bool = False) -> None:
@@ -22,9 +22,11 @@ def install_where_wanted(*, by_default: bool = False) -> None:
 
     def main_process(instance: Any = None, **_: Any) -> None:
         if wanted(instance.app):
-            install_side(instance.app)
+            install(instance.app)
 
     def pool_process(sender: str | None = None, **_: Any) -> None:
+        from celery_wheelbeat.worker.side import install_side, installed_side, side_of  # noqa: PLC0415 - only workers
+
         if wanted(current_app) and installed_side(current_app) is None:
             install_side(current_app)
             side_of(current_app).enter_process(sender)

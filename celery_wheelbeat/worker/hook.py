@@ -120,7 +120,7 @@ def why_not_live(app: Any) -> str | None:
         app.tasks.pop(PROBE, None)
     if gate.asked != 1 or bodies_run:
         return "Celery executes tasks without calling task.__trace__"
-    error = getattr(einfo, "exception", None)
-    if not failed or not isinstance(getattr(error, "exc", error), Ignore):  # billiard may have wrapped it
+    refusal = getattr(einfo, "exception", None)
+    if not failed or not isinstance(getattr(refusal, "exc", refusal), Ignore):  # billiard may have wrapped it
         return f"Celery does not take a refusal for Ignore: {einfo!r}"
     return None

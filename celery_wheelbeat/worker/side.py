@@ -9,6 +9,7 @@ nevertheless; one whose options contradict each other does not.
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from billiard.process import current_process
@@ -49,6 +50,7 @@ class WorkerSide:
         self.hook = "off"
         """``trace``, ``before_start`` or ``off``: how runs are stopped before their task starts."""
         self._activated = False
+        self._since_s = time.monotonic()
         self._keeper: Keeper | None = None
 
     def activate(self) -> None:
@@ -117,7 +119,10 @@ class WorkerSide:
 
     def report(self) -> Mapping[str, Any]:
         """Return what ``celery inspect wheelbeat_claims`` shows of this worker."""
-        return {"hook": self.hook, "store": self.where, "counters": self.counters.totals()}
+        counters = self.counters.totals()
+        age_s = max(1.0, time.monotonic() - self._since_s)
+        rate = counters["elected"] / age_s
+        return {"hook": self.hook, "store": self.where, "counters": counters, "elected_per_s": rate}
 
     def _prepare(self, prepare: Any, close: Any) -> None:
         try:

@@ -20,9 +20,13 @@ class WheelbeatConfig(AppConfig):
     def ready(self) -> None:
         """Register the checks, the database and the installation of triggers. No query is made here."""
         from celery_wheelbeat import sources  # noqa: PLC0415 - models have to be loaded first
-        from django_wheelbeat import checks, database  # noqa: F401, PLC0415 - same; checks register themselves
+        from celery_wheelbeat.worker import stores  # noqa: PLC0415 - same
+        from celery_wheelbeat.worker.autoinstall import install_where_wanted  # noqa: PLC0415 - same
+        from django_wheelbeat import checks, claims, database  # noqa: F401, PLC0415 - same; checks register themselves
 
         sources.register(database.monitor_database)
+        stores.register("django-db", claims.claim_store)
+        install_where_wanted(by_default=True)
         post_migrate.connect(_install_triggers, sender=self)
 
 

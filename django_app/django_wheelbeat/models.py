@@ -188,3 +188,39 @@ class Installation(models.Model):
     class Meta:
         db_table = "wheelbeat_installation"
         default_permissions = ()
+
+
+class Claim(models.Model):
+    """A worker's right to execute a run, where the workers' claims are kept in this database.
+
+    Workers read and write it over connections of their own; see ``celery_wheelbeat.worker.stores.sql``.
+    """
+
+    id = models.CharField(max_length=32, primary_key=True)
+    state = models.CharField(max_length=1)
+    """R, O or D: running, open, done."""
+    nonce = models.CharField(max_length=16)
+    execution = models.CharField(max_length=8)
+    digest = models.CharField(max_length=8)
+    started_ms = models.BigIntegerField()
+    ended_ms = models.BigIntegerField()
+    """0 while it runs."""
+    expires_ms = models.BigIntegerField()
+
+    class Meta:
+        db_table = "wheelbeat_claim"
+        default_permissions = ()
+        indexes = [models.Index(fields=["expires_ms"], name="wheelbeat_claim_expires")]
+
+
+class Lease(models.Model):
+    """What keeps two runs of one job from executing at the same time."""
+
+    id = models.CharField(max_length=32, primary_key=True)
+    owner = models.CharField(max_length=80)
+    fence = models.BigIntegerField()
+    until_ms = models.BigIntegerField()
+
+    class Meta:
+        db_table = "wheelbeat_lease"
+        default_permissions = ()

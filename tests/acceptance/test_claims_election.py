@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from claim_project import ClaimProject
 from processes import filesystem_conf
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.processes
 
@@ -142,3 +142,78 @@ def test_the_setting_alone_installs_and_switches_off(redis_url: str, tmp_path: P
         ids = project.publish_copies("record", 2, 2)
         project.until_settled(4)
         assert project.count("start") == dict.fromkeys(ids, 2)
+    with ClaimProject(tmp_path / "on", {**conf, "wheelbeat_worker": True}, installed=False) as project:
+        project.pool_worker()
+        ids = project.publish_copies("record", 2, 2)
+        project.until_settled(4)
+        assert project.count("start") == dict.fromkeys(ids, 1)
+
+
+DJANGO_SITE = """
+from django_settings import *
+from django_settings import database_of
+DATABASES = {{"default": database_of({url!r})}}
+INSTALLED_APPS = [*INSTALLED_APPS, "django_celery_results"]
+"""
+
+
+@pytest.mark.redis
+@pytest.mark.postgres
+def test_django_installs_by_itself_and_a_copy_does_not_touch_the_stored_result(
+    redis_url: str, postgres_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "claims_site.py").write_text(DJANGO_SITE.format(url=postgres_url))
+    conf = {"broker_url": redis_url, "result_backend": "django-db", "task_track_started": True}
+    before = "import os\nos.environ['DJANGO_SETTINGS_MODULE'] = 'claims_site'\n"
+    with ClaimProject(tmp_path, conf, installed=False, before=before) as project:
+        project.env["PYTHONPATH"] += os.pathsep + str(Path(__file__).parents[1])
+        project.env["DJANGO_SETTINGS_MODULE"] = "claims_site"
+        project.python_code(
+            """
+            import django
+            django.setup()
+            from django.core.management import call_command
+            call_command("migrate", verbosity=0)
+            """
+        )
+        for _ in range(2):
+            project.pool_worker()
+        ids = project.publish_copies("record", COUNT, COPIES)
+        project.until_settled(COUNT * COPIES)
+        assert project.count("start") == dict.fromkeys(ids, 1)
+        assert project.logged("claims in result_backend (django-db)") == 2
+        with psycopg.connect(postgres_url) as looker:
+            results = looker.execute(
+                "SELECT status, count(*) FROM django_celery_results_taskresult GROUP BY 1"
+            ).fetchall()
+        assert results == [("SUCCESS", COUNT)]
+
+
+@pytest.mark.redis
+def test_dedup_check_says_what_to_change(redis_url: str, tmp_path: Path) -> None:
+    conf = {"broker_url": redis_url, "result_backend": redis_url, "worker_enable_remote_control": True}
+    with (
+        ClaimProject(tmp_path / "with", conf) as project,
+        ClaimProject(tmp_path / "without", conf, installed=False) as old,
+    ):
+        good, bad = project.pool_worker(), old.pool_worker()
+        names = [next(w for w in process.command if "@localhost" in w) for process in (good, bad)]
+        check = project.celery("wheelbeat", "dedup-check")
+        assert check.wait() == 1
+        assert "claims in result_backend (redis): reachable and writable" in check.output
+        assert "of 8 copies at the same time 1 was elected" in check.output
+        assert "maxmemory-policy is noeviction" in check.output
+        assert "at most 0.0 MB" in check.output
+        assert "visibility timeout 3600 s: proj.closed, proj.late, proj.lost" in check.output
+        assert f"ok   {names[0]} drops copies" in check.output
+        assert f"BAD  {names[1]} runs every copy" in check.output
+
+
+@pytest.mark.redis
+def test_dedup_check_without_a_store_names_the_setting(redis_url: str, tmp_path: Path) -> None:
+    with ClaimProject(tmp_path, {"broker_url": redis_url, "result_backend": "rpc://"}) as project:
+        check = project.celery("wheelbeat", "dedup-check", "--timeout", "0.5")
+        assert check.wait() == 1
+        assert "result_backend (rpc) cannot keep claims" in check.output
+        assert "set wheelbeat_dedup_url" in check.output
+        assert "no worker answers" in check.output

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict
     from celery_wheelbeat.worker.overlap import Lease
 
@@ -57,3 +59,17 @@ class Store(ClaimStore, LeaseStore, Protocol):
 
     best_effort: str
     """Why claims may be forgotten before their time; empty for a store that keeps them."""
+
+
+_factories: dict[str, Callable[[], Store]] = {}
+
+
+def register(backend: str, factory: Callable[[], Store]) -> None:
+    """Let ``factory()`` open the store of apps whose ``result_backend`` is named ``backend`` (``django-db``)."""
+    _factories[backend] = factory
+
+
+def registered_store(backend: str) -> Store | None:
+    """Open the store that was registered for ``backend``; None where nobody did."""
+    factory = _factories.get(backend)
+    return None if factory is None else factory()

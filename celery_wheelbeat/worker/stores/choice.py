@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery_wheelbeat.worker.stores import registered_store
 from celery_wheelbeat.worker.stores.drivers import sql_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from celery_wheelbeat.worker.stores import Store
 
 REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+socket", "socket")
@@ -21,14 +20,6 @@ class Choice(NamedTuple):
     """None where nothing was found that can elect one of several copies."""
     where: str
     """In words, without passwords."""
-
-
-_registered: dict[str, Callable[[], Store]] = {}
-
-
-def register(backend: str, factory: Callable[[], Store]) -> None:
-    """Let ``factory()`` open the store of apps whose ``result_backend`` is named ``backend`` (``django-db``)."""
-    _registered[backend] = factory
 
 
 def open_store(url: str) -> Store:
@@ -48,8 +39,8 @@ def choose_store(app: Any, dedup_url: str | None) -> Choice:
     url = str(app.conf.result_backend or "disabled")
     scheme = _scheme(url)
     where = f"result_backend ({scheme})"
-    if scheme in _registered:
-        return Choice(_registered[scheme](), where)
+    if (registered := registered_store(scheme)) is not None:
+        return Choice(registered, where)
     if scheme in ("redis", "rediss", "sentinel", "redis+socket", "socket"):
         from celery_wheelbeat.worker.stores.redis import RedisStore  # noqa: PLC0415 - an optional extra
 

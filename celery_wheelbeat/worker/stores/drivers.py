@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 2
 STATEMENT_TIMEOUT_MS = 2_000
+DJANGO_OBJECTS = ("cursor_factory", "context", "row_factory")
+"""Among Django's connection parameters; they serve Django's own cursors."""
 
 
 def sql_store(url: str) -> SqlStore:
@@ -42,8 +44,8 @@ def postgres_store(parameters: Callable[[], Mapping[str, Any]]) -> SqlStore:
     import psycopg  # noqa: PLC0415 - an optional extra
 
     def connect() -> psycopg.Connection[Any]:
-        fixed: dict[str, Any] = {"autocommit": True, "connect_timeout": TIMEOUT_S, "prepare_threshold": 1}
-        given = {**parameters(), **fixed}
+        given = {key: value for key, value in parameters().items() if key not in DJANGO_OBJECTS}
+        given |= {"autocommit": True, "connect_timeout": TIMEOUT_S, "prepare_threshold": 1}
         swift = f"-c synchronous_commit=off -c statement_timeout={STATEMENT_TIMEOUT_MS}"
         try:
             return psycopg.connect(**{**given, "options": f"{given.get('options') or ''} {swift}".strip()})
@@ -56,12 +58,12 @@ def postgres_store(parameters: Callable[[], Mapping[str, Any]]) -> SqlStore:
     return SqlStore("postgresql", POSTGRES, connect, (psycopg.Error, OSError))
 
 
-def sqlite_store(path: str) -> SqlStore:
-    """Keep claims in the SQLite file at ``path``."""
+def sqlite_store(path: str, *, uri: bool = False) -> SqlStore:
+    """Keep claims in the SQLite file at ``path``, which is a URI where ``uri`` says so."""
     import sqlite3  # noqa: PLC0415 - a Python may be built without it
 
     def connect() -> sqlite3.Connection:
-        return sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        return sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=uri)
 
     return SqlStore(f"sqlite {path}", SQLITE, connect, (sqlite3.Error, OSError))
 
