@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from celery_wheelbeat.jobs import UInt32s
+    from celery_wheelbeat.jobs import Int64s, UInt32s
 
 PAGE_BITS = 12
 PAGE_ROWS = 1 << PAGE_BITS
@@ -71,6 +71,8 @@ class Payloads:
 
     def __init__(self) -> None:
         self._pages: list[Page | None] = [None]
+        self._births = np.zeros(64, np.int64)
+        self._made = 0
         self._rows = [0]
         self._live = [0]
         self._free: list[int] = []
@@ -166,6 +168,11 @@ class Payloads:
         return [number for number, page in pages if page is not None and not page.intact()]
 
     @property
+    def births(self) -> Int64s:
+        """By page number, when the page was made: a ref means the same text as long as its page's birth does."""
+        return self._births[: len(self._pages)]
+
+    @property
     def page_count(self) -> int:
         """Length of the page list, empty places included."""
         return len(self._pages)
@@ -200,13 +207,19 @@ class Payloads:
         self._judge(full)
 
     def _new_page(self) -> int:
-        if self._free:
-            return self._free.pop()
+        number = self._free.pop() if self._free else self._next_number()
+        self._made += 1
+        self._births[number] = self._made
+        return number
+
+    def _next_number(self) -> int:
         if len(self._pages) == PAGES_MAX:
             raise WheelbeatError(f"payloads: all {PAGES_MAX} pages are in use; lower wheelbeat_max_jobs")
         self._pages.append(None)
         self._rows.append(0)
         self._live.append(0)
+        if len(self._pages) > len(self._births):
+            self._births = np.concatenate((self._births, np.zeros_like(self._births)))
         return len(self._pages) - 1
 
     def _fill(self, number: int, page: Page) -> None:

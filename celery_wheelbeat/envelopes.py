@@ -1,0 +1,159 @@
+"""Envelopes: one message as bytes with holes, and many messages rendered from it at once.
+
+Pure: an envelope is cut out of a message that Celery made, and filling the holes again with what was cut out gives the
+same bytes. It must never guess: where a value is not found exactly as often as expected, nothing is cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.errors import WheelbeatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.jobs import Int64s
+
+FIRST_FIRE_MS = 10**12
+LAST_FIRE_MS = 10**13 - 1
+"""Fire times of 13 digits (2001 … 2286): outside of these a message would change its length."""
+
+
+class Hole(Enum):
+    """What differs from message to message."""
+
+    ID = "id"
+    NONCE = "nonce"
+    TAG = "delivery tag"
+    FIRE = "fire time"
+    EXPIRES = "expiry"
+    OPENING = "opening"
+    """Lengths in front of a message; one fixed width per skeleton."""
+    BODY = "body"
+    REPRS = "argument reprs"
+    NAME = "name"
+    OBSERVER = "observer"
+    """Headers of a tracing tool, made anew for each message."""
+
+
+class Uncut(WheelbeatError):
+    """A message of Celery's that cannot become a skeleton; says what is different about it."""
+
+
+class Mark(NamedTuple):
+    """A value in a rendered message whose places become holes."""
+
+    hole: Hole
+    value: bytes
+    times: int = 1
+
+
+class Pieces(NamedTuple):
+    """What of a message belongs to its job: the same in every run until the job or its skeleton changes."""
+
+    opening: bytes
+    body: bytes
+    reprs: bytes
+    name: bytes
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """A message with holes: constants and what goes between them."""
+
+    constants: tuple[bytes, ...]
+    holes: tuple[Hole, ...]
+
+    @property
+    def constant_length(self) -> int:
+        """Bytes outside of the holes."""
+        return sum(map(len, self.constants))
+
+    @cached_property
+    def _template(self) -> bytes:
+        return b"%b".join(constant.replace(b"%", b"%%") for constant in self.constants)
+
+    def render(self, columns: Mapping[Hole, Iterable[bytes]]) -> list[bytes]:
+        """Return one message per element of the columns, which are equally long or endless."""
+        rows = zip(*(columns[hole] for hole in self.holes))  # noqa: B905 - some of them are endless
+        return list(map(self._template.__mod__, rows))
+
+
+def cut(message: bytes, marks: Iterable[Mark]) -> Skeleton:
+    """Cut the places of ``marks`` out of ``message``; raises ``Uncut`` where one is not there as often as it says."""
+    places: list[tuple[int, int, Hole]] = []
+    for hole, value, times in marks:
+        found = _places(message, value)
+        if len(found) != times:
+            raise Uncut(f"its {hole.value} is found {len(found)} times in the message, expected {times}")
+        places += [(start, start + len(value), hole) for start in found]
+    places.sort()
+    bounds = [(0, 0), *((start, end) for start, end, _ in places), (len(message), len(message))]
+    if any(first[1] > second[0] for first, second in pairwise(bounds)):
+        raise Uncut("two of its varying values overlap")
+    constants = tuple(message[first[1] : second[0]] for first, second in pairwise(bounds))
+    return Skeleton(constants, tuple(hole for _, _, hole in places))
+
+
+def _places(message: bytes, value: bytes) -> list[int]:
+    found = []
+    start = message.find(value)
+    while start >= 0:
+        found.append(start)
+        start = message.find(value, start + len(value))
+    return found
+
+
+_HEX_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
+_UUID_DIGITS = np.array([place for place in range(36) if place not in (8, 13, 18, 23)])
+
+
+def nonces(entropy: bytes) -> list[bytes]:
+    """Return 32 hex digits for each 16 bytes of ``entropy``."""
+    return _cells(_hex_digits(entropy), 32)
+
+
+def delivery_tags(entropy: bytes) -> list[bytes]:
+    """Return a random UUID (RFC 9562, version 4) as text for each 16 bytes of ``entropy``."""
+    octets = np.frombuffer(entropy, np.uint8).reshape(-1, 16).copy()
+    octets[:, 6] = octets[:, 6] & 0x0F | 0x40
+    octets[:, 8] = octets[:, 8] & 0x3F | 0x80
+    text = np.full((len(octets), 36), ord("-"), np.uint8)
+    text[:, _UUID_DIGITS] = _hex_digits(octets.tobytes()).reshape(-1, 32)
+    return _cells(text, 36)
+
+
+def fire_texts(fire_ms: Int64s, lead: bytes = b"") -> list[bytes]:
+    """Return each fire time in decimal, behind ``lead``."""
+    values = fire_ms.tolist()
+    texts = {value: b"%b%d" % (lead, value) for value in set(values)}
+    return [texts[value] for value in values]
+
+
+def fire_octets(fire_ms: Int64s, lead: bytes = b"") -> list[bytes]:
+    """Return each fire time as eight bytes, big-endian, behind ``lead``."""
+    values = fire_ms.tolist()
+    octets = {value: lead + value.to_bytes(8, "big", signed=True) for value in set(values)}
+    return [octets[value] for value in values]
+
+
+def _hex_digits(octets: bytes) -> NDArray[np.uint8]:
+    values = np.frombuffer(octets, np.uint8)
+    digits = np.empty((len(values), 2), np.uint8)
+    digits[:, 0] = _HEX_DIGITS[values >> 4]
+    digits[:, 1] = _HEX_DIGITS[values & 15]
+    return digits
+
+
+def _cells(text: NDArray[np.uint8], width: int) -> list[bytes]:
+    cells: Sequence[bytes] = text.reshape(-1).view(f"S{width}").tolist()
+    return list(cells)

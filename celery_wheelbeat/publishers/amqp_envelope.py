@@ -1,0 +1,114 @@
+"""Envelopes of AMQP 0-9-1: the method frame, the content header and the body frames of one ``basic.publish``.
+
+The header carries three lengths in front of everything that varies; they are kept as the *opening* of each job. A body
+longer than a frame is split as the connection's ``frame_max`` wants it, so an envelope belongs to one connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Uncut, cut, fire_octets
+from celery_wheelbeat.publishers.envelope import Envelope, Sample, marks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.publishers.capture import Recording
+    from celery_wheelbeat.publishers.task_body import TaskBody
+
+_METHOD, _HEADER, _BODY = 1, 2, 3
+_END = b"\xce"
+_FRAME_EXTRA = 8
+_CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS = 1 << 15, 1 << 14, 1 << 13
+
+
+class AmqpEnvelope(Envelope):
+    """See the module."""
+
+    def __init__(self, recording: Recording, sample: Sample, body: TaskBody, *, frame_max: int) -> None:
+        super().__init__(recording, body)
+        wire = recording.wire
+        header = _frame_end(wire, 0, _METHOD)
+        body_at = _frame_end(wire, header, _HEADER)
+        table = _table_at(wire, header + 7)
+        self._channel = wire[1:3]
+        self._chunk = frame_max - _FRAME_EXTRA
+        self._before_table = wire[header + 7 + 12 : table]
+        opening = wire[header + 3 : table + 4]
+        self.opening_width = len(opening)
+        reprs, name = self._repr_text(sample.args, sample.kwargs), _name_text(sample.name)
+        marks = [
+            *marks_of(recording, sample),
+            Mark(Hole.FIRE, b"\x11wheelbeat_fire_msL" + sample.fire_ms.to_bytes(8, "big", signed=True)),
+            Mark(Hole.REPRS, reprs),
+            Mark(Hole.NAME, name),
+            Mark(Hole.OPENING, opening),
+            Mark(Hole.BODY, wire[body_at:]),
+        ]
+        self.skeleton = cut(wire, marks)
+        if wire[body_at:] != self._body_frames(recording.body):
+            raise Uncut("its body is not framed as expected")
+        varying = len(reprs) + len(name)
+        (header_length,) = struct.unpack_from(">I", wire, header + 3)
+        (table_length,) = struct.unpack_from(">I", wire, table)
+        self._header_fixed = header_length - varying
+        self._table_fixed = table_length - varying
+
+    def pieces(self, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Pieces:
+        """See ``Envelope``."""
+        body = self.body.encode(args, kwargs)
+        reprs, name_text = self._repr_text(args, kwargs), _name_text(name)
+        varying = len(reprs) + len(name_text)
+        opening = b"%b%b%b" % (
+            struct.pack(">IHHQ", self._header_fixed + varying, 60, 0, len(body)),
+            self._before_table,
+            struct.pack(">I", self._table_fixed + varying),
+        )
+        return Pieces(opening, self._body_frames(body), reprs, name_text)
+
+    def fires(self, fire_ms: Int64s) -> Sequence[bytes]:
+        """See ``Envelope``."""
+        return fire_octets(fire_ms, b"\x11wheelbeat_fire_msL")
+
+    def _body_frames(self, body: bytes) -> bytes:
+        chunks = [body[start : start + self._chunk] for start in range(0, len(body), self._chunk)]
+        return b"".join(
+            b"%b%b%b%b%b" % (bytes((_BODY,)), self._channel, len(chunk).to_bytes(4, "big"), chunk, _END)
+            for chunk in chunks
+        )
+
+    def _repr_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        args_repr, kwargs_repr = self.body.reprs(args, kwargs)
+        return b"\x08argsrepr%b\x0akwargsrepr%b" % (_long_text(args_repr), _long_text(kwargs_repr))
+
+
+def _name_text(name: str) -> bytes:
+    return b"\x12periodic_task_name" + _long_text(name)
+
+
+def _long_text(text: str) -> bytes:
+    octets = text.encode("utf-8", "surrogatepass")
+    return b"S" + len(octets).to_bytes(4, "big") + octets
+
+
+def _frame_end(wire: bytes, start: int, kind: int) -> int:
+    (length,) = struct.unpack_from(">I", wire, start + 3)
+    end = start + _FRAME_EXTRA + int(length)
+    if wire[start] != kind or wire[end - 1 : end] != _END:
+        raise Uncut(f"its frames are not as expected: no frame of type {kind} at byte {start}")
+    return end
+
+
+def _table_at(wire: bytes, payload: int) -> int:
+    """Return where the table of headers begins in the content header at ``payload``."""
+    (flags,) = struct.unpack_from(">H", wire, payload + 12)
+    if not flags & _HEADERS or flags & 1:
+        raise Uncut(f"its properties are not as expected: flags {flags:#06x}")
+    at = payload + 14
+    for flag in (_CONTENT_TYPE, _CONTENT_ENCODING):
+        if flags & flag:
+            at += 1 + wire[at]
+    return at

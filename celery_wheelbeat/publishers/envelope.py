@@ -1,0 +1,125 @@
+"""An envelope: the skeleton of one route's messages on one transport, and how a job's own pieces are made for it.
+
+Made from two messages that Celery rendered with different ids, times and arguments: the second one has to come out of
+the skeleton of the first byte by byte, or the route is not for the fast lane. Valid for one process, one connection
+and one configuration; whoever keeps it asks ``detection`` whether that still holds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import UTC, datetime, timedelta
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Skeleton, Uncut
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.publishers.capture import Recording
+    from celery_wheelbeat.publishers.task_body import TaskBody
+
+_TIME_LENGTHS = (32, 26)
+"""Of ISO 8601 with microseconds, with and without an offset."""
+
+
+class Sample(NamedTuple):
+    """What a recorded message was made of."""
+
+    run_id: str
+    fire_ms: int
+    name: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+
+class Stamps(NamedTuple):
+    """What differs from run to run, one element per message."""
+
+    ids: Sequence[bytes]
+    fire_ms: Int64s
+    nonces: Sequence[bytes]
+    tags: Sequence[bytes]
+    """Empty on AMQP."""
+    now: datetime
+    """The app's now: relative expiry counts from here."""
+
+
+class Envelope(ABC):
+    """See the module. Equal envelopes make equal messages."""
+
+    skeleton: Skeleton
+    opening_width = 0
+
+    def __init__(self, recording: Recording, body: TaskBody) -> None:
+        self.key = recording.key
+        self.exchange = recording.exchange
+        self.routing_key = recording.routing_key
+        self.body = body
+        self.lifetime = _lifetime(recording)
+
+    @abstractmethod
+    def pieces(self, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Pieces:
+        """Return what belongs to one job; raises what its signature check or serializer raises."""
+
+    @abstractmethod
+    def fires(self, fire_ms: Int64s) -> Sequence[bytes]:
+        """Return fire times as this transport writes them."""
+
+    @staticmethod
+    def unframed(message: bytes) -> bytes:
+        """Return what a recording of ``message`` holds, without what the way of sending adds."""
+        return message
+
+    def render(self, pieces: Mapping[Hole, Iterable[bytes]], stamps: Stamps) -> list[bytes]:
+        """Return the messages of jobs with ``pieces``."""
+        columns: dict[Hole, Iterable[bytes]] = {
+            Hole.ID: stamps.ids,
+            Hole.FIRE: self.fires(stamps.fire_ms),
+            Hole.NONCE: stamps.nonces,
+            Hole.TAG: stamps.tags,
+            **pieces,
+        }
+        if self.lifetime is not None:
+            expires = (stamps.now.astimezone(UTC) + self.lifetime).astimezone(stamps.now.tzinfo)
+            columns[Hole.EXPIRES] = repeat(expires.isoformat(timespec="microseconds").encode())
+        return self.skeleton.render(columns)
+
+    def identity(self) -> tuple[object, ...]:
+        """Return what decides about the bytes of its messages."""
+        return (self.key, self.exchange, self.routing_key, self.skeleton, self.lifetime, self.body.identity())
+
+
+def marks_of(recording: Recording, sample: Sample) -> list[Mark]:
+    """Return the marks that are written alike on every transport. Raises ``Uncut``."""
+    headers = recording.headers
+    fixed_id = headers["id"] != sample.run_id
+    marks = [Mark(Hole.NONCE, headers["wheelbeat_nonce"].encode())]
+    if not fixed_id:
+        marks.append(Mark(Hole.ID, sample.run_id.encode(), 3))
+    if headers.get("eta") is not None:
+        raise Uncut("it has a countdown or an eta")
+    if headers.get("expires") is not None:
+        if len(headers["expires"]) not in _TIME_LENGTHS:
+            raise Uncut(f"its expiry {headers['expires']!r} has no microseconds")
+        marks.append(Mark(Hole.EXPIRES, headers["expires"].encode()))
+    return marks
+
+
+def _lifetime(recording: Recording) -> timedelta | None:
+    """Return the relative expiry; a fixed one is found out by the comparison of two recordings."""
+    if recording.headers.get("expires") is None:
+        return None
+    try:
+        return timedelta(milliseconds=int(recording.properties["expiration"]))
+    except (KeyError, ValueError):
+        raise Uncut("it expires without saying after how long") from None
+
+
+def expected_now(recording: Recording, lifetime: timedelta | None) -> datetime:
+    """Return the instant at which a recorded message with a relative expiry was made."""
+    if lifetime is None:
+        return datetime.min  # noqa: DTZ901 - nothing expires, nobody looks
+    return datetime.fromisoformat(recording.headers["expires"]) - lifetime

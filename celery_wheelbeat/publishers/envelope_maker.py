@@ -1,0 +1,174 @@
+"""Makes envelopes: asks Celery for two messages of a route, cuts the first, and proves the cut with the second.
+
+Runs in the thread and on the connection that the fast lane publishes with, because a message carries both. The result
+is an envelope or a reason; in doubt it is a reason.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from celery_wheelbeat.bodies import Columns
+from celery_wheelbeat.envelopes import FIRST_FIRE_MS, LAST_FIRE_MS, Uncut
+from celery_wheelbeat.publishers import Run
+from celery_wheelbeat.publishers.attempt import Attempt
+from celery_wheelbeat.publishers.detection import configuration_reasons, entry_reasons, hooks
+from celery_wheelbeat.publishers.envelope import Sample, Stamps, expected_now
+from celery_wheelbeat.publishers.failures import reason_of
+from celery_wheelbeat.publishers.task_body import TaskBody
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from celery_wheelbeat.publishers.capture import Recording
+    from celery_wheelbeat.publishers.envelope import Envelope
+
+
+class Form(NamedTuple):
+    """What the messages of many jobs have in common."""
+
+    route_index: int
+    task: str
+    options: Mapping[str, Any]
+    """Options of ``apply_async``, as the job's definition gives them."""
+    headers: tuple[tuple[str, Any], ...] = ()
+    """Further ``wheelbeat_*`` headers."""
+
+
+class Arguments(NamedTuple):
+    """Arguments of one job that a recording can be made with."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+
+class Recorder(Protocol):
+    """One connection that messages can be recorded on."""
+
+    producer: Any
+    """kombu ``Producer`` on the channel that is recorded."""
+
+    def record(self, publish: Callable[[], Any]) -> Recording:
+        """Call ``publish`` and return its message; see ``capture``."""
+
+    def envelope(self, recording: Recording, sample: Sample, body: TaskBody) -> Envelope:
+        """Cut an envelope; raises ``Uncut``."""
+
+
+class EnvelopeMaker:
+    """See the module. ``make_entry(form, name, args, kwargs)`` builds a ``ScheduleEntry``."""
+
+    def __init__(
+        self,
+        scheduler: Any,
+        recorder: Recorder,
+        make_entry: Callable[[Form, str, Sequence[Any], Mapping[str, Any]], Any],
+        options: Mapping[str, Any],
+    ) -> None:
+        """``options``: what the celery lane adds to each message where the user has not set it."""
+        self._scheduler = scheduler
+        self._app = scheduler.app
+        self._recorder = recorder
+        self._make_entry = make_entry
+        self._options = options
+
+    def make(self, form: Form, candidates: Sequence[Arguments]) -> Envelope | str:
+        """Return the envelope of ``form``, or why there is none. ``candidates``: arguments of some of its jobs."""
+        try:
+            fitting = [candidate for candidate in candidates if self._fits(form, candidate)]
+            if not fitting:
+                return "its arguments do not fit the signature of the task"
+            reasons = [hook.what for hook in hooks(self._app, self._scheduler, form.task)]
+            reasons += configuration_reasons(self._app)
+            reasons += entry_reasons(self._app, self._make_entry(form, "", *fitting[0]))
+            if reasons:
+                return "; ".join(reasons)
+            return self._prove(form, fitting[0], fitting[-1])
+        except Uncut as why:
+            return f"{form.task}: {why}"
+        except Exception as error:
+            return f"{form.task} cannot be rendered: {reason_of(error.__cause__ or error)}"
+
+    def differs(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
+        """Compare ``envelope`` with a message that Celery makes now; returns what differs, empty where nothing does."""
+        try:
+            recording, sample = self._record(form, arguments)
+            if recording.key != envelope.key:
+                return f"it goes to {recording.key!r} now, and went to {envelope.key!r}"
+            return "" if rendered(envelope, recording, sample) == recording.wire else "Celery renders other bytes now"
+        except Exception as error:
+            return reason_of(error.__cause__ or error)
+
+    def _fits(self, form: Form, candidate: Arguments) -> bool:
+        task = self._app.tasks.get(form.task)
+        check = getattr(task, "__header__", None) if getattr(task, "typing", False) else None
+        if check is None:
+            return True
+        try:
+            check(*candidate.args, **candidate.kwargs)
+        except TypeError:
+            return False
+        return True
+
+    def _prove(self, form: Form, first: Arguments, second: Arguments) -> Envelope | str:
+        recording, sample = self._record(form, first)
+        envelope = self._recorder.envelope(
+            recording, sample, TaskBody(self._app, recording, self._app.tasks.get(form.task))
+        )
+        if envelope.lifetime is not None:
+            time.sleep(0.002)  # a fixed instant of expiry shows only if time has passed between the two
+        again, other = self._record(form, second)
+        if again.key != envelope.key or rendered(envelope, again, other) != again.wire:
+            return f"two messages of {form.task} differ in more than id, time and arguments"
+        return envelope
+
+    def _record(self, form: Form, arguments: Arguments) -> tuple[Recording, Sample]:
+        sample = Sample(
+            str(uuid.uuid4()),
+            random.randint(FIRST_FIRE_MS, LAST_FIRE_MS),  # noqa: S311 - a value to be found again, not a secret
+            f"wheelbeat {uuid.uuid4()}",
+            *arguments,
+        )
+        entry = self._make_entry(form, sample.name, list(arguments.args), dict(arguments.kwargs))
+        headers = dict(form.headers)
+        run = Run(0, "", sample.name, sample.fire_ms, sample.run_id, entry, 0, headers)
+
+        def publish() -> None:
+            with Attempt(run, self._options).open():
+                self._scheduler.apply_async(entry, producer=self._recorder.producer, advance=False)
+
+        with _unsubscribed(self._app.backend):
+            return self._recorder.record(publish), sample
+
+
+def rendered(envelope: Envelope, recording: Recording, sample: Sample) -> bytes:
+    """Render with ``envelope`` the message that ``recording`` holds, as the queue would get it."""
+    pieces = envelope.pieces(sample.args, sample.kwargs, sample.name)
+    stamps = Stamps(
+        ids=[recording.headers["id"].encode()],
+        fire_ms=np.array([sample.fire_ms], np.int64),
+        nonces=[recording.headers["wheelbeat_nonce"].encode()],
+        tags=[recording.delivery_tag.encode()],
+        now=expected_now(recording, envelope.lifetime),
+    )
+    (message,) = envelope.render(Columns.of([pieces]).by_hole(), stamps)
+    return envelope.unframed(message)
+
+
+@contextmanager
+def _unsubscribed(backend: Any) -> Iterator[None]:
+    """Keep the Redis result backend from subscribing to the channel of a run that will never be."""
+    if not hasattr(backend, "result_consumer") or "on_task_call" in backend.__dict__:
+        yield
+        return
+    backend.__dict__["on_task_call"] = lambda *_args, **_kwargs: None
+    try:
+        yield
+    finally:
+        backend.__dict__.pop("on_task_call", None)

@@ -1,0 +1,76 @@
+"""Envelopes of the Redis transport: one element of a variadic LPUSH, in the Redis protocol.
+
+The value is JSON text that starts with the body; everything that varies lies in it as text. Its length stands in front
+of it, so that is kept with the body of each job.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any
+
+from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Skeleton, Uncut, cut, fire_texts
+from celery_wheelbeat.publishers.envelope import Envelope, Sample, marks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.publishers.capture import Recording
+    from celery_wheelbeat.publishers.task_body import TaskBody
+
+_WIDTHS = {Hole.ID: 36, Hole.TAG: 36, Hole.NONCE: 32, Hole.FIRE: 13}
+
+
+class RedisEnvelope(Envelope):
+    """See the module. ``base64``: the channel's ``body_encoding``."""
+
+    def __init__(self, recording: Recording, sample: Sample, body: TaskBody, *, base64: bool) -> None:
+        super().__init__(recording, body)
+        self._base64 = base64
+        marks = [
+            *marks_of(recording, sample),
+            Mark(Hole.TAG, recording.delivery_tag.encode()),
+            Mark(Hole.FIRE, b'"wheelbeat_fire_ms": %d' % sample.fire_ms),
+            Mark(Hole.BODY, self._body_text(recording.body)),
+            Mark(Hole.REPRS, self._repr_text(sample.args, sample.kwargs)),
+            Mark(Hole.NAME, b'"periodic_task_name": ' + _text(sample.name)),
+        ]
+        found = cut(recording.wire, marks)
+        if found.holes[0] is not Hole.BODY:
+            raise Uncut("it does not begin with the body")
+        self._lead = found.constants[0]
+        widths = {**_WIDTHS, Hole.FIRE: len(b'"wheelbeat_fire_ms": %d' % sample.fire_ms)}
+        if self.lifetime is not None:
+            widths[Hole.EXPIRES] = len(recording.headers["expires"])
+        self._fixed_length = found.constant_length + sum(widths.get(hole, 0) for hole in found.holes)
+        self.skeleton = Skeleton((b"", *found.constants[1:-1], found.constants[-1] + b"\r\n"), found.holes)
+
+    def pieces(self, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Pieces:
+        """See ``Envelope``."""
+        body = self._body_text(self.body.encode(args, kwargs))
+        reprs = self._repr_text(args, kwargs)
+        name_text = b'"periodic_task_name": ' + _text(name)
+        length = self._fixed_length + len(body) + len(reprs) + len(name_text)
+        return Pieces(b"", b"$%d\r\n%b%b" % (length, self._lead, body), reprs, name_text)
+
+    def fires(self, fire_ms: Int64s) -> Sequence[bytes]:
+        """See ``Envelope``."""
+        return fire_texts(fire_ms, b'"wheelbeat_fire_ms": ')
+
+    @staticmethod
+    def unframed(message: bytes) -> bytes:
+        """See ``Envelope``."""
+        return message[message.index(b"\n") + 1 : -2]
+
+    def _body_text(self, body: bytes) -> bytes:
+        return b'"%b"' % b64encode(body) if self._base64 else _text(body.decode())
+
+    def _repr_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        args_repr, kwargs_repr = self.body.reprs(args, kwargs)
+        return b'"argsrepr": %b, "kwargsrepr": %b' % (_text(args_repr), _text(kwargs_repr))
+
+
+def _text(value: str) -> bytes:
+    return json.dumps(value).encode()
