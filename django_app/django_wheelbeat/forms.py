@@ -14,7 +14,7 @@ from django_wheelbeat.actors import REASON_LENGTH
 from django_wheelbeat.fields import EXPIRES_NEXT, CodeTextarea, DatalistInput, DurationField, ExpiresField, TagsField
 from django_wheelbeat.known_tasks import offered_tasks
 from django_wheelbeat.models import Monitor
-from django_wheelbeat.preview import SCHEDULE_FIELDS
+from django_wheelbeat.preview import PREVIEW_FIELDS, SCHEDULE_FIELDS
 
 if TYPE_CHECKING:
     from django.http import QueryDict
@@ -84,7 +84,9 @@ class MonitorForm(forms.ModelForm):
             "day_rule": _("How the day of month and the weekday combine when both are restricted."),
             "timezone": _("Cron expressions follow the wall clock of this zone."),
             "once_at": _("A single run at this instant."),
-            "jitter_s": _("Empty: spread over the interval. 0: exactly on the grid. n: spread over n seconds."),
+            "jitter_s": _(
+                "Empty: spread over the interval, or within the minute. 0: exactly on the grid. n: within n seconds."
+            ),
             "start_at": _("No run before this instant; intervals count from it."),
             "end_at": _("No run at or after this instant."),
             "one_off": _("Done after its first confirmed run."),
@@ -146,20 +148,24 @@ def _name_halves(field: forms.Field) -> None:
 
 
 class PreviewForm(MonitorForm):
-    """Only the fields that decide when a monitor fires, of a row that need not exist. Never asks the database."""
+    """Only the fields that the preview is about, of a row that need not exist. Never asks the database."""
 
     tags = change_reason = expires_s = None
 
     class Meta(MonitorForm.Meta):
         exclude = None
-        fields = SCHEDULE_FIELDS
+        fields = PREVIEW_FIELDS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["task"].required = False
 
     @classmethod
     def of_query(cls, query: QueryDict) -> PreviewForm:
         """Read a form's fields, and in ``monitor`` the primary key that decides the spread, from a query string."""
         key = query.get("monitor", "")
         is_key = key.isascii() and key.isdigit() and len(key) < 19
-        return cls(query, instance=Monitor(pk=int(key) if is_key else None, name="preview", task="preview"))
+        return cls(query, instance=Monitor(pk=int(key) if is_key else None))
 
     def _post_clean(self) -> None:
         """Only fill the instance: the preview checks the row itself, and uniqueness would ask the database."""

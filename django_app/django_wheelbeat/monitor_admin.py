@@ -1,6 +1,5 @@
-"""The admin of monitors, as a mixin: it inherits no ``ModelAdmin``, so that sites with another base can use it.
-
-class MonitorAdmin(MonitorAdminMixin, unfold.admin.ModelAdmin): ...
+"""The admin of monitors, as a mixin that inherits nothing, so that sites with another ``ModelAdmin`` can use it:
+``class MonitorAdmin(MonitorAdminMixin, unfold.admin.ModelAdmin)``.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from django_wheelbeat.fields import EXPIRES_NEXT
 from django_wheelbeat.forms import ROUTING_FIELDS, MonitorForm, PreviewForm
 from django_wheelbeat.instants import in_zone, now_ms
 from django_wheelbeat.paginator import EstimatingPaginator
-from django_wheelbeat.preview import SCHEDULE_FIELDS, next_fire_ms, preview_of
+from django_wheelbeat.preview import PREVIEW_FIELDS, next_fire_ms, preview_of
 from django_wheelbeat.rows import row_of
 from django_wheelbeat.validation import refusal_of
 from django_wheelbeat.words import schedule_in_words
@@ -178,7 +177,7 @@ class MonitorAdminMixin:
         context = {
             "preview": known,
             "url": reverse(f"{self.admin_site.name}:wheelbeat_monitor_preview"),
-            "fields": " ".join(SCHEDULE_FIELDS),
+            "fields": " ".join(PREVIEW_FIELDS),
             "monitor_id": monitor.pk,
             "state": self._stored_state(monitor),
         }
@@ -194,7 +193,7 @@ class MonitorAdminMixin:
         if not self.has_view_or_change_permission(request) and not self.has_add_permission(request):
             raise PermissionDenied
         widgets = partial(self.formfield_for_dbfield, request=request)
-        form_class = modelform_factory(self.model, PreviewForm, SCHEDULE_FIELDS, formfield_callback=widgets)
+        form_class = modelform_factory(self.model, PreviewForm, PREVIEW_FIELDS, formfield_callback=widgets)
         form = form_class.of_query(request.GET)
         if form.is_valid():
             return JsonResponse(preview_of(row_of(form.instance), now_ms()).as_json())

@@ -39,7 +39,10 @@ SCHEDULE_FIELDS = (
     "interval_ms", "cron", "timezone", "day_rule", "once_at", "solar_event", "solar_latitude", "solar_longitude",
     "jitter_s", "start_at", "end_at", "incident_interval_ms", "incident_until",
 )  # fmt: skip
-"""What decides when a monitor fires; the preview needs no other field."""
+"""What decides when a monitor fires."""
+
+PREVIEW_FIELDS = ("task", *SCHEDULE_FIELDS)
+"""What the preview reads of a form; of the task only whether it is known here."""
 
 _ASKED_FOR_ANYWAY = ("name", "task")
 """Empty in a form that nobody has filled in yet; the form itself says so when it is sent."""

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 def refuse_invalid(monitor: Monitor) -> None:
     """Raise ``ValidationError`` with every problem of ``monitor``, each at its field."""
     found = defaultdict(list)
-    for problem in check(row_of(monitor), limits=Limits.of(beat_settings())):
+    try:
+        problems = check(row_of(monitor), limits=Limits.of(beat_settings()))
+    except TypeError:
+        return  # code has set a value of the wrong type; clean_fields() names it, and nothing more can be said
+    for problem in problems:
         found[_field_of(monitor, problem.field)].append(problem.reason)
     if found:
         raise ValidationError(found)

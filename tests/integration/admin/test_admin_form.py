@@ -136,6 +136,9 @@ def test_the_model_refuses_what_the_form_refuses(db: Any) -> None:
     with pytest.raises(ValidationError) as refusal:
         Monitor(name="a", task="b", cron="61 * * * *", kwargs="{", expires_next=True, expires_s=3).full_clean()
     assert {"cron", "kwargs", "expires_next"} <= refusal.value.error_dict.keys()
+    with pytest.raises(ValidationError) as refusal:
+        Monitor(name="a", task="b", interval_ms="often").full_clean()
+    assert "interval_ms" in refusal.value.error_dict
     Monitor(name="a", task="b", interval_ms=1_000).full_clean()
 
 
@@ -230,6 +233,7 @@ def test_a_name_that_another_user_has_just_taken_is_marked(
         finally:
             pre_save.disconnect(other_user_saves, sender=Monitor)
             other.execute("DELETE FROM wheelbeat_monitor")
+            other.execute("DELETE FROM wheelbeat_changelog")
     assert errors["name"] == ["Monitor with this Name already exists."]
 
 

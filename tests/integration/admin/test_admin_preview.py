@@ -162,6 +162,23 @@ def test_asks_the_database_for_the_user_only(db: Any, login: Callable[..., Any])
     assert tables == {"django_session", "auth_user"}
 
 
+def test_notes_a_task_that_nobody_here_knows(db: Any, login: Callable[..., Any]) -> None:
+    from celery import current_app
+
+    @current_app.task(name="known.here")
+    def here() -> None: ...
+
+    try:
+        browser = login()
+        unknown = asked(browser, interval_ms="5m", task="known.her")
+        known = asked(browser, interval_ms="5m", task="known.here")
+    finally:
+        current_app.tasks.pop("known.here")
+    assert any("No task “known.her” is registered" in note for note in unknown["notes"])
+    assert not any("No task" in note for note in known["notes"])
+    assert not any("No task" in note for note in asked(browser, interval_ms="5m")["notes"])
+
+
 def test_is_shown_without_a_script_after_a_refused_save(db: Any, login: Callable[..., Any]) -> None:
     typed = PLAIN | {
         "name": "a",
