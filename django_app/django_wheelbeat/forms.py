@@ -10,16 +10,20 @@ from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.utils.translation import gettext_lazy as _
 
 from celery_wheelbeat.checks import SOLAR_EVENTS
+from celery_wheelbeat.rows import definition_hash
 from django_wheelbeat.actors import REASON_LENGTH
 from django_wheelbeat.fields import EXPIRES_NEXT, CodeTextarea, DatalistInput, DurationField, ExpiresField, TagsField
 from django_wheelbeat.known_tasks import offered_tasks
 from django_wheelbeat.models import Monitor
 from django_wheelbeat.preview import PREVIEW_FIELDS, SCHEDULE_FIELDS
+from django_wheelbeat.rows import row_of
 
 if TYPE_CHECKING:
     from django.http import QueryDict
 
 ROUTING_FIELDS = ("queue", "exchange", "routing_key", "priority", "expires_s", "headers", "options")
+
+NO_COLUMNS = ("change_reason", "definition_read")
 
 EMPTY_JSON = {"args": "[]", "kwargs": "{}", "headers": "{}", "options": "{}"}
 
@@ -51,6 +55,9 @@ class MonitorForm(forms.ModelForm):
         help_text=_("Kept with the change, beside your name."),
         widget=forms.TextInput({"class": "vTextField"}),
     )
+
+    definition_read = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
+    """Hash of the row that the form was filled from: an edit must not undo one that it has not seen."""
 
     refused: ClassVar[str] = ""
     """Why the database refused this very form a moment ago; then it is shown again with that error."""
@@ -104,6 +111,8 @@ class MonitorForm(forms.ModelForm):
                 _name_halves(field)
         if self.instance.expires_next:
             self.initial["expires_s"] = EXPIRES_NEXT
+        if self.instance.pk is not None:
+            self.initial["definition_read"] = definition_hash(row_of(self.instance))
 
     def clean(self) -> dict[str, Any]:
         """Split ``expires`` into its two columns and give empty JSON fields their empty value."""
@@ -117,7 +126,21 @@ class MonitorForm(forms.ModelForm):
                 cleaned[name] = cleaned[name].strip() or empty
         if self.refused:
             raise ValidationError(self.refused, code="refused")
+        self._refuse_stale(cleaned.get("definition_read"))
         return cleaned
+
+    def _refuse_stale(self, read: str | None) -> None:
+        stored = self.initial.get("definition_read")
+        if read and stored and read != stored:
+            self.data = self.data.copy()  # sent once more, the form has seen what is stored now
+            self.data[self.add_prefix("definition_read")] = stored
+            raise ValidationError(
+                _(
+                    "Somebody has changed this monitor since you opened it (see its history). "
+                    "Nothing was saved; save again to replace that change by yours."
+                ),
+                code="stale",
+            )
 
     def full_clean(self) -> None:
         """Remember on the instance that it does not hold the schedule that was typed: no preview of it then."""
@@ -126,8 +149,8 @@ class MonitorForm(forms.ModelForm):
 
     @property
     def changed_data(self) -> list[str]:
-        """The reason for a change is not one of the things that changed."""
-        return [name for name in super().changed_data if name != "change_reason"]
+        """Leave out what is no column: the reason, and what the form was filled from."""
+        return [name for name in super().changed_data if name not in NO_COLUMNS]
 
     def add_error(self, field: str | None, error: Any) -> None:
         """Show an error of a column that this form does not have above the form instead of failing on it."""
@@ -150,7 +173,7 @@ def _name_halves(field: forms.Field) -> None:
 class PreviewForm(MonitorForm):
     """Only the fields that the preview is about, of a row that need not exist. Never asks the database."""
 
-    tags = change_reason = expires_s = None
+    tags = change_reason = definition_read = expires_s = None
 
     class Meta(MonitorForm.Meta):
         exclude = None

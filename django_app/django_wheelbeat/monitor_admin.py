@@ -51,6 +51,7 @@ IN_WORDS = {
     "expires_s": ["expires"],
     "tags": ["tag_list"],
     "change_reason": [],
+    "definition_read": [],
 }
 """Fields of the form whose columns hold something else than what is typed, and what is shown instead of them."""
 
@@ -112,7 +113,10 @@ class MonitorAdminMixin:
             },
         ),
         (_("Incident"), {"fields": ("incident_interval_ms", "incident_until")}),
-        (_("State"), {"fields": ("enabled", "pause_reason", "description", "tags", "change_reason")}),
+        (
+            _("State"),
+            {"fields": ("enabled", "pause_reason", "description", "tags", "change_reason", "definition_read")},
+        ),
         (_("Missed and overlapping runs"), {"fields": ("misfire", "overlap"), "classes": ("collapse",)}),
         (_("Sending"), {"fields": ROUTING_FIELDS, "classes": ("collapse",)}),
     )

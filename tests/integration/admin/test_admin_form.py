@@ -253,6 +253,26 @@ def test_a_constraint_speaks_its_own_words(any_vendor: Any, login: Callable[...,
     assert errors["__all__"] == ["The jitter must be zero or more seconds."]
 
 
+def test_an_edit_does_not_undo_one_that_it_has_not_seen(db: Any, login: Callable[..., Any]) -> None:
+    from datetime import timedelta
+
+    from django_wheelbeat.models import Monitor
+
+    browser = login()
+    browser.post(ADD, PLAIN)
+    url = f"/admin/wheelbeat/monitor/{only_monitor().pk}/change/"
+    read = browser.get(url).context["adminform"].form["definition_read"].value()
+    Monitor.objects.pause("incident 7")
+    only_monitor().speed_up("10s", timedelta(hours=1))
+    refused = browser.post(url, PLAIN | {"description": "x", "definition_read": read})
+    assert "changed this monitor since you opened it" in errors_of(refused)["__all__"][0]
+    assert not only_monitor().enabled
+    again = refused.context["adminform"].form["definition_read"].value()
+    assert again != read
+    assert browser.post(url, PLAIN | {"description": "x", "definition_read": again}).status_code == 302
+    assert only_monitor().enabled
+
+
 def test_takes_no_column_that_is_not_on_the_form(db: Any, login: Callable[..., Any]) -> None:
     login().post(ADD, PLAIN | {"effective_from_0": "1999-01-01", "finished_at": "1999-01-01", "id": "99"})
     monitor = only_monitor()
