@@ -14,6 +14,7 @@ import sys
 import textwrap
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -45,7 +46,7 @@ APP = """
         line = {{
             "name": headers.get("periodic_task_name"), "id": self.request.id, "args": args, "kwargs": kwargs,
             "fire_ms": headers.get("wheelbeat_fire_ms"), "nonce": headers.get("wheelbeat_nonce"),
-            "beat": headers.get("celery_beat_task"), "at_ms": round(time.time() * 1000),
+            "beat": headers.get("celery_beat_task"), "headers": sorted(headers), "at_ms": round(time.time() * 1000),
         }}
         with open({runs!r}, "a") as out:
             out.write(json.dumps(line) + "\\n")
@@ -62,6 +63,8 @@ class RunLine(NamedTuple):
     fire_ms: int | None
     nonce: str | None
     beat: bool | None
+    headers: Sequence[str]
+    """Names of all headers of our and other people's making."""
     at_ms: int
 
 
@@ -283,6 +286,17 @@ def filesystem_conf(folder: Path, **more: Any) -> dict[str, Any]:
             "control_folder": str(control),
         },
         "worker_hijack_root_logger": True,
+        "broker_connection_retry_on_startup": True,
+        "wheelbeat_namespace": "tests",
+        **more,
+    }
+
+
+def redis_conf(url: str, **more: Any) -> dict[str, Any]:
+    """Return settings of an app that has a key prefix of its own on a Redis."""
+    return {
+        "broker_url": url,
+        "broker_transport_options": {"global_keyprefix": f"{uuid.uuid4()}:"},
         "broker_connection_retry_on_startup": True,
         "wheelbeat_namespace": "tests",
         **more,

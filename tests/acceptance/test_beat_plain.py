@@ -1,4 +1,4 @@
-"""``celery beat -S wheelbeat`` for an app without Django: real processes on kombu's filesystem transport."""
+"""``celery beat -S wheelbeat`` for an app without Django: real processes on Redis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import Project, filesystem_conf
+from processes import Project, redis_conf
 
 from celery_wheelbeat import run_id
 
@@ -22,8 +22,8 @@ EVERY_SECOND = {"tick": {"task": "proj.note", "schedule": 1.0, "args": (1,), "kw
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
-    with Project(tmp_path, filesystem_conf(tmp_path, beat_schedule=EVERY_SECOND)) as project:
+def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
+    with Project(tmp_path, redis_conf(redis_url, beat_schedule=EVERY_SECOND)) as project:
         yield project
 
 
@@ -100,14 +100,14 @@ def test_a_stopped_process_replays_every_slot_in_order_when_it_goes_on(project: 
     assert fires == list(range(fires[0], fires[0] + 1000 * len(fires), 1000))
 
 
-def test_one_broken_entry_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+def test_one_broken_entry_is_named_and_the_others_go_on(tmp_path: Path, redis_url: str) -> None:
     broken = {
         "no task": {"schedule": 1.0},
         "text": {"task": "proj.note", "schedule": "every minute"},
         "zero": {"task": "proj.note", "schedule": 0},
         "unknown key": {"task": "proj.note", "schedule": 1.0, "nonsense": 1},
     }
-    with Project(tmp_path, filesystem_conf(tmp_path, beat_schedule={**broken, **EVERY_SECOND})) as project:
+    with Project(tmp_path, redis_conf(redis_url, beat_schedule={**broken, **EVERY_SECOND})) as project:
         beat = project.beat()
         beat.wait_for("Sending due task tick (proj.note)")
         for name in broken:
@@ -115,7 +115,7 @@ def test_one_broken_entry_is_named_and_the_others_go_on(tmp_path: Path) -> None:
         assert beat.stop() == 0
 
 
-def test_entries_of_every_origin_are_seen(tmp_path: Path) -> None:
+def test_entries_of_every_origin_are_seen(tmp_path: Path, redis_url: str) -> None:
     extra = """
     from celery.signals import beat_init
 
@@ -136,7 +136,7 @@ def test_entries_of_every_origin_are_seen(tmp_path: Path) -> None:
             entry.options.setdefault("headers", {})["seen"] = name
     """
     schedule = {**EVERY_SECOND, "leaves": {"task": "proj.note", "schedule": 1.0}}
-    with Project(tmp_path, filesystem_conf(tmp_path, beat_schedule=schedule), extra=extra) as project:
+    with Project(tmp_path, redis_conf(redis_url, beat_schedule=schedule), extra=extra) as project:
         project.beat()
         project.worker()
         names = {"tick", "configured", "finalized", "late"}
@@ -145,8 +145,8 @@ def test_entries_of_every_origin_are_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["-B", "--scheduler", "wheelbeat"]])
-def test_a_worker_with_an_embedded_beat(tmp_path: Path, arguments: list[str]) -> None:
-    with Project(tmp_path, filesystem_conf(tmp_path, beat_schedule=EVERY_SECOND)) as project:
+def test_a_worker_with_an_embedded_beat(tmp_path: Path, redis_url: str, arguments: list[str]) -> None:
+    with Project(tmp_path, redis_conf(redis_url, beat_schedule=EVERY_SECOND)) as project:
         worker = project.celery("worker", "-P", "threads", "-l", "info", *arguments)
         project.wait_for_runs(lambda runs: len(runs) >= 2, "two runs")
         worker.stop()
@@ -176,11 +176,11 @@ def test_a_beat_in_a_thread(project: Project) -> None:
     assert json.loads(printed.splitlines()[-1]) == [True, False, True]
 
 
-def test_more_than_a_hundred_sends_in_a_tick_are_one_line(tmp_path: Path) -> None:
+def test_more_than_a_hundred_sends_in_a_tick_are_one_line(tmp_path: Path, redis_url: str) -> None:
     extra = """
     app.conf.beat_schedule = {f"job {i}": {"task": "proj.note", "schedule": 1.0} for i in range(150)}
     """
-    with Project(tmp_path, filesystem_conf(tmp_path), extra=extra) as project:
+    with Project(tmp_path, redis_conf(redis_url), extra=extra) as project:
         beat = project.beat()
         beat.wait_for("Sending 150 due tasks")
         assert not any("Sending due task job" in line for line in beat.lines)

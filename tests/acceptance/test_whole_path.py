@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import DjangoProject, filesystem_conf
+from processes import DjangoProject, redis_conf
 
 from celery_wheelbeat import run_id
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[DjangoProject]:
-    with DjangoProject(tmp_path, filesystem_conf(tmp_path, wheelbeat_namespace=None)) as project:
+def project(tmp_path: Path, redis_url: str) -> Iterator[DjangoProject]:
+    with DjangoProject(tmp_path, redis_conf(redis_url, wheelbeat_namespace=None)) as project:
         yield project
 
 
