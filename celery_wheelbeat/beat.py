@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.clock import Reading
     from celery_wheelbeat.errors import InvalidMonitor
+    from celery_wheelbeat.findings import SweepReport
     from celery_wheelbeat.jobs import ChangeBatch, DefinitionBatch, Int64s
     from celery_wheelbeat.parts import Parts
     from celery_wheelbeat.shards import JobView
@@ -57,6 +58,7 @@ class Beat:
         """Monitor that stands in for the default entry ``celery.backend_cleanup``."""
         self._entries_version: int | None = None
         self._due_at_start: list[DueBatch] = []
+        self._lane_behind = False
 
     def start(self) -> None:
         """Start the threads."""
@@ -73,7 +75,7 @@ class Beat:
         if reading.motion is Motion.BACK and self.state != "starting":
             logger.critical("beat: The clock was set back by %.1f s; following it", reading.gap_ms / 1000)
             parts.engine.step_back(reading.now_ms, reading.steps)
-            parts.mark.step_back(reading.now_ms)
+            parts.mark.step_back(parts.engine.cursor_ms)
         elif reading.motion in (Motion.STALLED, Motion.FORWARD):
             logger.warning("beat: %.1f s passed unnoticed (%s)", reading.gap_ms / 1000, reading.motion.value)
         return reading
@@ -93,7 +95,9 @@ class Beat:
         if self.state == "starting":
             return []
         due, self._due_at_start = self._due_at_start, []
-        return due + self.parts.engine.advance(reading.now_ms, cause=reading.skip_reason)
+        due += self.parts.engine.advance(reading.now_ms, cause=reading.skip_reason)
+        self._report_lane()
+        return due
 
     def hand_over(self, due: Iterable[DueBatch]) -> None:
         """Give the publisher what is due, as far as it has room."""
@@ -119,6 +123,18 @@ class Beat:
                 ask_ms=None if ask_ms == NEVER_MS else ask_ms,
                 limit_ms=reading.mark_limit_ms,
             )
+
+    def sweep(self, number: int) -> SweepReport:
+        """Let the watchdog check one shard; what it could not heal is read again from where it came."""
+        parts = self.parts
+        report = parts.engine.sweep(number)
+        lost = report.reload_ids
+        if report.resync or any(job_id < 0 for job_id in lost):
+            parts.entries.recompile(parts.entries.ids() if report.resync else lost)
+            parts.view.version += 1
+        if report.resync or any(job_id >= 0 for job_id in lost):
+            parts.desk.reread(None if report.resync else [job_id for job_id in lost if job_id >= 0])
+        return report
 
     def wait_s(self, reading: Reading) -> float:
         """Return how long nothing will be due, in seconds, unless the wake rings."""
@@ -154,6 +170,17 @@ class Beat:
         return monitor_key(job_id) if job_id >= 0 else entry_key(self.parts.entries.name_of(job_id))
 
     # What the steps are made of.
+
+    def _report_lane(self) -> None:
+        """Log what went wrong in the last turn of the poll lane."""
+        turn = self.parts.engine.lane.turn
+        for failure in turn.failures:
+            (view,) = self.parts.engine.lookup([failure.job_id])
+            name = view.name if view else self.key_of(failure.job_id)
+            logger.error("beat: The schedule of %s failed; it is asked again in a minute: %r", name, failure.error)
+        if turn.behind and not self._lane_behind:
+            logger.warning("beat: The poll lane is behind; a shorter wheelbeat_tick keeps more intervals in the wheel")
+        self._lane_behind = turn.behind
 
     def _take_in(self, news: News, now_ms: int) -> None:
         match news:
@@ -207,7 +234,14 @@ class Beat:
 
     def _set_namespace(self, opened: Opened) -> None:
         self._namespace = self.parts.namespace_of(opened.namespace)
-        self.parts.dispatch.rendering = Rendering(RunIds(self._namespace), self.key_of, self._entry_of)
+        app, settings = self.parts.scheduler.app, self.parts.settings
+        claims = ClaimHeaders(self._namespace, int(settings.dedup_ttl), visibility_timeout_s(app))
+
+        def headers_of(view: JobView, entry: Any) -> Mapping[str, Any]:
+            overlap = overlap_of(view.flags).name.lower()
+            return claims.of(self.key_of(view.id), overlap, entry.schedule, entry.options.get("expires"))
+
+        self.parts.dispatch.rendering = Rendering(RunIds(self._namespace), self.key_of, self._entry_of, headers_of)
 
     def _stored_entries(self) -> Mapping[str, EntryMark]:
         return {} if self._stored is None else self._stored.entries

@@ -9,9 +9,11 @@ import logging
 import os
 import socket
 import uuid
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat import __version__
+from celery_wheelbeat.findings import FINDINGS
 from celery_wheelbeat.observe.status import REFUSED_SHOWN, DestinationState, Jobs, Observed, document
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 REPORT_EVERY_S = 2.0
+SWEEP_EVERY_S = 2.0
+"""One shard each time: all 256 within nine minutes."""
 
 
 class Supervision:
@@ -32,6 +36,9 @@ class Supervision:
         self._started_ms = beat.parts.clock.wall_ms()
         self._report_due_s = 0.0
         self._wedged: list[str] = []
+        self._sweep_due_s = beat.parts.clock.monotonic_s() + SWEEP_EVERY_S
+        self._swept = 0
+        self._findings: Counter[str] = Counter()
 
     def look(self, reading: Reading) -> None:
         """Report when it is time, and say once when a thread stops turning or turns again."""
@@ -43,9 +50,29 @@ class Supervision:
             else:
                 logger.warning("beat: All threads turn again")
             self._wedged = wedged
+        if now_s >= self._sweep_due_s and self._beat.state in ("loading", "running"):
+            self._sweep_due_s = now_s + SWEEP_EVERY_S
+            self._sweep(reading.now_ms)
         if now_s >= self._report_due_s:
             self._report_due_s = now_s + REPORT_EVERY_S
             self.report(reading.now_ms)
+
+    def _sweep(self, now_ms: int) -> None:
+        engine = self._beat.parts.engine
+        if not engine.caught_up(now_ms):
+            return
+        report = self._beat.sweep(self._swept % len(engine.shards))
+        self._swept += 1
+        self._findings += report.counts
+        if not report.healthy:
+            logger.error(
+                "beat: The watchdog found and healed in shard %d: %s",
+                report.shard,
+                ", ".join(
+                    f"{finding} {count} ({FINDINGS[finding]}; jobs {report.examples.get(finding, [])})"
+                    for finding, count in report.counts.items()
+                ),
+            )
 
     @property
     def wedged(self) -> bool:
@@ -104,7 +131,7 @@ class Supervision:
                 )
             },
             source=parts.desk.status(),
-            watchdog={},
+            watchdog={"sweeps": self._swept, "findings": self._findings.total(), **self._findings},
             clock_steps=parts.engine.step_number,
             threads=parts.liveness.ages(now_s),
             wedged=self._wedged,

@@ -20,6 +20,7 @@ from celery_wheelbeat.sources.quarantine import Quarantine
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.monitors import Compiled
     from celery_wheelbeat.rows import MonitorRow
 
@@ -43,6 +44,10 @@ class Definitions:
 
     def __len__(self) -> int:
         return len(self._fingerprints)
+
+    def ids(self) -> Int64s:
+        """Return the ids of all monitors that were handed over, ascending."""
+        return self._fingerprints.ids()
 
     def translate(self, rows: Sequence[MonitorRow], missing: Sequence[int] = ()) -> Translated:
         """Compile ``rows`` and take the ``missing`` ids as deleted."""

@@ -22,7 +22,7 @@ from celery_wheelbeat.marks import EntryMark
 from celery_wheelbeat.sources.celery_schedules import polled, translate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from celery_wheelbeat.cron import CronTable
     from celery_wheelbeat.jobs import Polled, RouteTable
@@ -83,6 +83,17 @@ class Entries:
     def id_of(self, name: str) -> int:
         """Return the job id of the entry; raises ``KeyError``."""
         return self._known[name].job_id
+
+    def ids(self) -> list[int]:
+        """Return the job ids of all entries in force."""
+        return list(self._names)
+
+    def recompile(self, ids: Iterable[int]) -> None:
+        """Hand these entries over again with the next ``changes``."""
+        for job_id in ids:
+            name = self._names.get(job_id)
+            if name is not None:
+                self._known[name] = self._known[name]._replace(schedule=None)
 
     def marks(self) -> dict[str, EntryMark]:
         """Return since when each entry has its schedule, for the mark document."""

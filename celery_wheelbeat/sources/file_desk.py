@@ -52,6 +52,9 @@ class FileDesk:
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
         """See ``Desk``; the status document names broken entries."""
 
+    def reread(self, ids: Sequence[int] | None) -> None:
+        """See ``Desk``; there are no monitors."""
+
     def stamp_s(self) -> float:
         """See ``Desk``."""
         return self._stamp_s

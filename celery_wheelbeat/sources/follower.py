@@ -93,6 +93,11 @@ class Follower:
             return [], True
         return news, bool(len(self._pending)) or self._walk.purpose is not Purpose.RECONCILE
 
+    def reread(self, ids: Sequence[int] | None) -> None:
+        """Fetch these monitors again with the next steps, changed or not; None = all that were handed over."""
+        wanted = self._definitions.ids() if ids is None else np.array(ids, np.int64)
+        self._pending = np.union1d(self._pending, wanted)
+
     def rest(self, begun_s: float, ended_s: float) -> None:
         """Say how long the last step took: after a block the reconcile rests in proportion."""
         if self._block_read:

@@ -63,6 +63,9 @@ class Desk(Protocol):
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
         """Record job keys with (definition hash, reason), and remove the lifted ones."""
 
+    def reread(self, ids: Sequence[int] | None) -> None:
+        """Deliver these monitors again, as they are now; None = all of them."""
+
     def stamp_s(self) -> float:
         """Return the monotonic instant of the thread's last turn."""
 

@@ -11,7 +11,7 @@ import logging
 import threading
 import uuid
 from contextlib import contextmanager
-from queue import Empty, Full, Queue
+from queue import Empty, Full, Queue, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.errors import SourceError
@@ -57,10 +57,11 @@ class Tail:
         self._follower = Follower(database.source, definitions, reconcile_period_s=reconcile_period_s)
         self._outbox = Outbox(str(uuid.uuid4()))
         self._news: Queue[News] = Queue(NEWS_MAX)
+        self._rereads: SimpleQueue[Sequence[int] | None] = SimpleQueue()
         self._closing = threading.Event()
         self._opened = False
         self._asking = False
-        self._stamp_s = self._current_s = clock.monotonic_s()
+        self._stamp_s = self._current_s = self._write_at_s = clock.monotonic_s()
         self._reading = Outage("changelog.read", clock.monotonic_s)
         self._writing = Outage("status.write", clock.monotonic_s)
         self._thread = threading.Thread(target=self._loop, name="wheelbeat-tail", daemon=True)
@@ -90,6 +91,10 @@ class Tail:
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
         """See ``Desk``."""
         self._outbox.put_quarantine(added, lifted)
+
+    def reread(self, ids: Sequence[int] | None) -> None:
+        """See ``Desk``."""
+        self._rereads.put(ids)
 
     def stamp_s(self) -> float:
         """See ``Desk``. Waiting for a database that does not answer is not being wedged."""
@@ -122,14 +127,17 @@ class Tail:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
+    def turn(self) -> float:
+        """Read once, write if it is time; returns the seconds to rest. What the thread does over and over."""
+        self._stamp_s = self._clock.monotonic_s()
+        wait_s = self._read()
+        if self._clock.monotonic_s() >= self._write_at_s or (self._outbox.urgent and self._writing.error is None):
+            self._write_at_s = self._clock.monotonic_s() + max(WRITE_S, self._write())
+        return wait_s
+
     def _loop(self) -> None:
-        write_at_s = self._clock.monotonic_s()
         while not self._closing.is_set():
-            self._stamp_s = self._clock.monotonic_s()
-            wait_s = self._read()
-            if self._clock.monotonic_s() >= write_at_s or (self._outbox.urgent and self._writing.error is None):
-                write_at_s = self._clock.monotonic_s() + max(WRITE_S, self._write())
-            self._closing.wait(wait_s)
+            self._closing.wait(self.turn())
         self._write()
         self._database.source.close()
 
@@ -158,6 +166,8 @@ class Tail:
             self._definitions.quarantine.adopt(store.quarantined())
             self._opened = True
             return [Opened(installation, marks, loading=True)], True
+        while not self._rereads.empty():
+            self._follower.reread(self._rereads.get())
         begun_s = self._clock.monotonic_s()
         news, more = self._follower.step(begun_s)
         self._follower.rest(begun_s, self._clock.monotonic_s())
