@@ -17,7 +17,7 @@ from celery_wheelbeat.jobs import Flag
 from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from celery_wheelbeat.backlog import Backlog, Pair
@@ -44,6 +44,8 @@ class Rendering(NamedTuple):
     """Job id → text key."""
     entry_of: Callable[[JobView, int], Any]
     """Job and fire time → private ``ScheduleEntry``."""
+    headers_of: Callable[[JobView, Any], Mapping[str, Any]] = lambda _view, _entry: {}
+    """Job and that entry → headers that the workers need beside fire time and nonce."""
 
 
 class Settled(NamedTuple):
@@ -147,6 +149,8 @@ class Dispatch:
                 self.backlog.skip([token], reason or "removed")
             else:
                 kept.append((token, pair, view))
+                if view.flags & Flag.ONE_OFF:
+                    self._one_offs[token] = view.id
         runs: list[Run] = []
         for run_id, (token, pair, view) in zip(_run_ids(kept, rendering), kept, strict=True):
             try:
@@ -155,10 +159,10 @@ class Dispatch:
                 logger.exception("beat: %s cannot be sent at all", view.name)
                 self._quarantined[view.id] = f"{type(error).__name__}: {error}"
                 self.backlog.skip([token], "error")
+                self._one_offs.pop(token, None)
                 continue
-            if view.flags & Flag.ONE_OFF:
-                self._one_offs[token] = view.id
-            runs.append(Run(view.id, rendering.key_of(view.id), view.name, pair.fire_ms, run_id, entry, token))
+            key, headers = rendering.key_of(view.id), rendering.headers_of(view, entry)
+            runs.append(Run(view.id, key, view.name, pair.fire_ms, run_id, entry, token, headers))
         return runs
 
     def _reason_to_skip(self, pair: Pair, view: JobView | None) -> str | None:

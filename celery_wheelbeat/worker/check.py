@@ -15,6 +15,7 @@ from celery.bin.base import CeleryCommand, CeleryOption
 from celery_wheelbeat.errors import WheelbeatError
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.worker.claims import Asked, Verdict
+from celery_wheelbeat.worker.headers import VISIBILITY_TIMEOUT_S, visibility_timeout_s
 from celery_wheelbeat.worker.policy import Policy
 from celery_wheelbeat.worker.stores.choice import choose_store
 
@@ -27,8 +28,6 @@ PROBE_TTL_S = 60
 COPIES = 8
 CLAIM_BYTES = 150
 """At most, in Redis; measured by the conformance suite."""
-VISIBILITY_TIMEOUT_S = {"redis": 3600, "sqs": 1800}
-"""Defaults of kombu by driver type: a message that is not acknowledged for this long is delivered again."""
 
 
 class Finding(NamedTuple):
@@ -129,11 +128,9 @@ def _look_at_memory(store: Store, settings: Settings, reports: Mapping[str, Any]
 
 
 def _look_at_time_limits(app: Any, settings: Settings) -> Iterator[Finding]:
-    driver = app.connection_for_read().transport.driver_type
-    default_s = VISIBILITY_TIMEOUT_S.get(driver)
-    if default_s is None:
+    if app.connection_for_read().transport.driver_type not in VISIBILITY_TIMEOUT_S:
         return
-    timeout_s = (app.conf.broker_transport_options or {}).get("visibility_timeout", default_s)
+    timeout_s = visibility_timeout_s(app)
     default = Policy.of(settings)
     exposed = []
     for name, task in sorted(app.tasks.items()):

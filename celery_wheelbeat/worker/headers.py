@@ -26,6 +26,10 @@ FENCE = "wheelbeat_fence"
 
 INTERVALS_REMEMBERED = 20
 VISIBILITY_TIMEOUTS_REMEMBERED = 2
+VISIBILITY_TIMEOUT_S = {"redis": 3_600.0, "sqs": 1_800.0}
+"""Defaults of kombu by driver type: a message that is not acknowledged for this long is delivered again."""
+DELIVERY_TIMEOUT_S = 1_800.0
+"""The same for other brokers: RabbitMQ's default ``consumer_timeout``."""
 
 
 class RunHeaders(NamedTuple):
@@ -100,3 +104,34 @@ def claim_ttl_s(
         1,
     )
     return min(math.ceil(remembered_s), 1 << math.ceil(math.log2(needed_s)))
+
+
+def visibility_timeout_s(app: Any) -> float:
+    """Return after how many seconds the broker of ``app`` delivers an unacknowledged message again; no I/O."""
+    options = app.conf.broker_transport_options or {}
+    driver = app.connection_for_write().transport.driver_type
+    return float(options.get("visibility_timeout") or VISIBILITY_TIMEOUT_S.get(driver, DELIVERY_TIMEOUT_S))
+
+
+class ClaimHeaders(NamedTuple):
+    """Writes the headers of one installation's jobs."""
+
+    namespace: str
+    remembered_s: int
+    """``wheelbeat_dedup_ttl``."""
+    visibility_timeout_s: float
+
+    def of(self, key: str, overlap: str, schedule: Any, expires: Any = None) -> dict[str, Any]:
+        """Return the headers of job ``key``.
+
+        ``schedule`` is its Celery schedule: those with ``run_every`` have an interval. ``expires`` counts where it is
+        a number of seconds.
+        """
+        every = getattr(schedule, "run_every", None)
+        ttl_s = claim_ttl_s(
+            self.remembered_s,
+            visibility_timeout_s=self.visibility_timeout_s,
+            interval_ms=None if every is None else round(every.total_seconds() * 1000),
+            expires_s=expires if isinstance(expires, (int, float)) else None,
+        )
+        return worker_headers(key, self.namespace, overlap=overlap, ttl_s=ttl_s, remembered_s=self.remembered_s)
