@@ -14,7 +14,7 @@ import numpy as np
 
 from celery_wheelbeat.clock import Motion
 from celery_wheelbeat.dispatch import Rendering
-from celery_wheelbeat.jobs import NEVER_MS, DueBatch
+from celery_wheelbeat.jobs import NEVER_MS, DueBatch, overlap_of
 from celery_wheelbeat.marks import EntryMark, InvalidMark, MarkDocument, choose
 from celery_wheelbeat.monitors import REPLACEABLE_ENTRY
 from celery_wheelbeat.monitors import key_of as monitor_key
@@ -22,6 +22,7 @@ from celery_wheelbeat.runs import RunIds
 from celery_wheelbeat.sources.entries import key_of as entry_key
 from celery_wheelbeat.sources.monitor_entries import private_entry
 from celery_wheelbeat.sources.news import Changed, Loaded, News, Opened
+from celery_wheelbeat.worker.headers import ClaimHeaders, visibility_timeout_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -234,8 +235,8 @@ class Beat:
 
     def _set_namespace(self, opened: Opened) -> None:
         self._namespace = self.parts.namespace_of(opened.namespace)
-        app, settings = self.parts.scheduler.app, self.parts.settings
-        claims = ClaimHeaders(self._namespace, int(settings.dedup_ttl), visibility_timeout_s(app))
+        remembered_s = int(self.parts.settings.dedup_ttl)
+        claims = ClaimHeaders(self._namespace, remembered_s, visibility_timeout_s(self.parts.app))
 
         def headers_of(view: JobView, entry: Any) -> Mapping[str, Any]:
             overlap = overlap_of(view.flags).name.lower()
