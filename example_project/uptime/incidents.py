@@ -21,4 +21,4 @@ def follow(monitor: Monitor, failures: int, *, up: bool) -> None:
     if failures == FAILURES and is_slower:
         monitor.speed_up(EVERY, LASTS)
     elif up and monitor.incident_until is not None:
-        type(monitor).objects.filter(pk=monitor.pk).update(incident_interval_ms=None, incident_until=None)
+        monitor.end_incident()
