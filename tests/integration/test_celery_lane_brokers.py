@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 from celery.signals import after_task_publish
+from celery_lanes import Lane, a_run
 from kombu import Exchange, Queue
-from lanes import Lane, a_run
 from services import PrivateRedis, TcpProxy
 
 from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
+from celery_lanes import Lane, RecordingScheduler, a_run
 from kombu import Producer
 from kombu.exceptions import EncodeError
-from lanes import Lane, RecordingScheduler, a_run
 
 from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind
