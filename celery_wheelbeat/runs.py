@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
@@ -114,18 +114,18 @@ class RunIds:
         self._prefix = _namespace_uuid(namespace).bytes
 
     def render(self, keys: Sequence[str], fire_ms: Int64s, suffix: str = "") -> list[str]:
-        """Return the run ids of ``keys[i]`` at ``fire_ms[i]`` (RFC 9562, version 5: SHA-1, first 16 bytes)."""
+        """Return the run ids of ``keys[i]`` at ``fire_ms[i]``."""
+        names = [f"{key}@{fire}{suffix}".encode() for key, fire in zip(keys, fire_ms.tolist(), strict=True)]
+        return [cell.decode("ascii") for cell in self.of_names(names)]
+
+    def of_names(self, names: Iterable[bytes]) -> list[bytes]:
+        """Return the run ids of names like ``monitor:42@1764000000000`` (RFC 9562, version 5: SHA-1, 16 bytes)."""
         prefix, sha1 = self._prefix, hashlib.sha1
-        digests = b"".join(
-            [
-                sha1(prefix + f"{key}@{fire}{suffix}".encode(), usedforsecurity=False).digest()
-                for key, fire in zip(keys, fire_ms.tolist(), strict=True)
-            ]
-        )
+        digests = b"".join([sha1(prefix + name, usedforsecurity=False).digest() for name in names])
         octets = np.frombuffer(digests, dtype=np.uint8).reshape(-1, 20)[:, :16].copy()
         octets[:, 6] = octets[:, 6] & 0x0F | 0x50
         octets[:, 8] = octets[:, 8] & 0x3F | 0x80
         text = np.full((len(octets), 36), ord("-"), dtype=np.uint8)
         text[:, _DIGITS] = _HEX[octets].reshape(-1, 32)
-        joined = text.tobytes().decode("ascii")
-        return [joined[start : start + 36] for start in range(0, len(joined), 36)]
+        cells: list[bytes] = text.reshape(-1).view("S36").tolist()
+        return cells

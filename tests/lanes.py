@@ -1,66 +1,141 @@
-"""A celery lane on its own, with Celery's scheduler behind it: for tests against any broker."""
+"""The fast lanes without a beat: a sender on a real broker, envelopes of a small app, batches of runs."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from queue import SimpleQueue
+import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from celery.beat import ScheduleEntry, Scheduler
+import numpy as np
+from celery import Celery
+from celery.beat import ScheduleEntry
 
+from celery_wheelbeat.bodies import Columns
 from celery_wheelbeat.clock import SystemClock
-from celery_wheelbeat.publishers import Confirmed, Failed, Run
-from celery_wheelbeat.publishers.attempt import current
+from celery_wheelbeat.publishers.amqp_lane import AmqpWire
+from celery_wheelbeat.publishers.batch_maker import Load, make_batch
+from celery_wheelbeat.publishers.batches import Batch, Outcome, Verdict
 from celery_wheelbeat.publishers.broker import open_connection
-from celery_wheelbeat.publishers.celery_lane import CeleryLane, LaneEdges
+from celery_wheelbeat.publishers.envelope_maker import Arguments, EnvelopeMaker, Form
+from celery_wheelbeat.publishers.redis_lane import RedisWire
+from celery_wheelbeat.publishers.sender import Sender
+from celery_wheelbeat.runs import RunIds
+from celery_wheelbeat.scheduler import WheelScheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from celery import Celery
+    from celery_wheelbeat.publishers.envelope import Envelope
+
+WAIT_S = 30.0
+FIRE_MS = 1_764_000_000_000
+RUN_IDS = RunIds("tests")
 
 
-class RecordingScheduler(Scheduler):
-    """Celery's own scheduler with our two lines in ``apply_async``."""
+def make_app(url: str, **conf: Any) -> Celery:
+    """Return an app with the task ``lanes.check`` (``x``, ``url``) and one without a signature check."""
+    app = Celery("lanes", broker=url, set_as_current=False)
+    app.conf.update(conf)
 
-    def apply_async(self, entry: Any, producer: Any = None, advance: bool = False, **kwargs: Any) -> Any:
-        attempt = current()
-        assert attempt is not None
-        with attempt.message():
-            return super().apply_async(attempt.stamp(entry), producer=producer, advance=False, **kwargs)
+    @app.task(name="lanes.check", shared=False)
+    def check(x: Any, url: str | None = None) -> None: ...
+
+    @app.task(name="lanes.anything", typing=False, shared=False)
+    def anything(*args: Any, **kwargs: Any) -> None: ...
+
+    return app
+
+
+def make_entry(app: Celery) -> Callable[[Form, str, Sequence[Any], Mapping[str, Any]], ScheduleEntry]:
+    """Return what builds the entry of a form."""
+
+    def build(form: Form, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ScheduleEntry:
+        options = {key: dict(value) if key == "headers" else value for key, value in form.options.items()}
+        return ScheduleEntry(name=name, task=form.task, args=args, kwargs=kwargs, options=options, schedule=60, app=app)
+
+    return build
+
+
+def make_wire(app: Celery, *, kind: str, options: Mapping[str, Any] | None = None) -> RedisWire | AmqpWire:
+    """Return a wire that is not connected; ``kind`` is ``redis`` or ``amqp``."""
+    scheduler = WheelScheduler(app, lazy=True)
+
+    def maker(recorder: Any) -> EnvelopeMaker:
+        return EnvelopeMaker(scheduler, recorder, make_entry(app), options or {})
+
+    def producer(connection: Any) -> Any:
+        return app.amqp.Producer(connection, auto_declare=False)
+
+    def connection() -> Any:
+        return open_connection(app)
+
+    if kind == "redis":
+        return RedisWire(connection, producer, maker, SystemClock(), namespace=lambda: "tests", destination="broker")
+    return AmqpWire(connection, producer, maker, SystemClock(), heartbeat_s=10)
 
 
 class Lane:
-    """A started lane and what it woke us for."""
+    """A running sender and what a scheduling thread would do with it."""
 
-    def __init__(self, app: Celery, scheduler: Scheduler | None = None, **edges: Any) -> None:
-        self.woken: SimpleQueue[None] = SimpleQueue()
-        self.scheduler = scheduler or RecordingScheduler(app, lazy=True)
-        known = {
-            "apply_entry": self.scheduler.apply_entry,
-            "open_connection": lambda: open_connection(app),
-            "make_producer": lambda connection: app.amqp.Producer(connection, auto_declare=False),
-            "wake": lambda: self.woken.put(None),
-            "clock": SystemClock(),
-            "quiet": lambda _: nullcontext(),
-            "options": {},
-        }
-        self.lane = CeleryLane(LaneEdges(**{**known, **edges}), window=1000)
-        self.lane.start()
+    def __init__(self, app: Celery, *, kind: str, window: int = 2, options: Mapping[str, Any] | None = None) -> None:
+        self.app = app
+        self.wire = make_wire(app, kind=kind, options=options)
+        self.sender = Sender("test", self.wire, SystemClock(), lambda: None, window=window)
+        self.outcomes: dict[int, Outcome] = {}
+        self.verdicts: list[Verdict] = []
+        self._token = 0
+        self.sender.start()
 
-    def outcomes(self, count: int) -> Sequence[Confirmed | Failed]:
-        found: list[Confirmed | Failed] = []
-        while len(found) < count:
-            self.woken.get(timeout=10)
-            found += self.lane.poll()
+    def __enter__(self) -> Lane:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.sender.close(5)
+
+    def wait(self, condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
+        """Poll the sender until ``condition`` holds."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            for news in self.sender.poll():
+                if isinstance(news, Outcome):
+                    self.outcomes[news.token] = news
+                else:
+                    self.verdicts.append(news)
+            if condition():
+                return
+            assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s} s"
+            time.sleep(0.002)
+
+    def connected(self) -> Lane:
+        """Wait for the connection."""
+        self.wait(lambda: self.sender.capacity() > 0, "a connection")
+        return self
+
+    def ask(self, form: Form, *candidates: Arguments) -> Envelope | str:
+        """Have an envelope made."""
+        before = len(self.verdicts)
+        self.sender.ask(form, candidates or [Arguments([0], {})])
+        self.wait(lambda: len(self.verdicts) > before, "a verdict")
+        return self.verdicts[-1].envelope
+
+    def envelope(self, **options: Any) -> Envelope:
+        """Return an envelope of ``lanes.check``."""
+        found = self.ask(Form(0, "lanes.check", options), Arguments([0], {}), Arguments([1], {"url": "x"}))
+        assert not isinstance(found, str), found
         return found
 
-    def when_connected(self) -> CeleryLane:
-        while not self.lane.capacity():
-            self.woken.get(timeout=10)
-        return self.lane
+    def batch(self, envelope: Envelope, jobs: Sequence[int], fire_ms: int = FIRE_MS, **kwargs: Any) -> Batch:
+        """Return a batch of one run for each of ``jobs``, whose number is the only argument."""
+        self._token += 1
+        pieces = [envelope.pieces([job], kwargs, f"job {job}") for job in jobs]
+        ids = RUN_IDS.of_names(b"monitor:%d@%d" % (job, fire_ms) for job in jobs)
+        load = Load(envelope, Columns.of(pieces), ids, np.full(len(jobs), fire_ms))
+        return make_batch(self._token, self.sender.epoch, [load], datetime.now(UTC))
 
-
-def a_run(app: Celery, token: int = 0, *, task: str = "lane.note", args: Any = (1,), **options: Any) -> Run:
-    entry = ScheduleEntry(name=f"job {token}", task=task, schedule=10.0, args=args, options=options, app=app)
-    return Run(7, "monitor:7", entry.name, 1_700_000_000_000, f"id-{token}", entry, token)
+    def send(self, *batches: Batch) -> list[Outcome]:
+        """Send ``batches`` and return their outcomes."""
+        for batch in batches:
+            self.wait(lambda: self.sender.capacity() > 0, "room for a batch")
+            self.sender.submit(batch)
+        self.wait(lambda: all(batch.token in self.outcomes for batch in batches), "the outcome of every batch")
+        return [self.outcomes[batch.token] for batch in batches]

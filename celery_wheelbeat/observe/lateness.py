@@ -33,10 +33,10 @@ class Lateness:
         self._before = _Half()
         self._turn_s: float | None = None
 
-    def note(self, lateness_ms: int, now_s: float) -> None:
-        """Count one confirmed run; ``now_s`` is monotonic."""
+    def note(self, lateness_ms: int, now_s: float, runs: int = 1) -> None:
+        """Count confirmed runs; ``now_s`` is monotonic."""
         self._turn(now_s)
-        self._now.counts[_bucket(lateness_ms)] += 1
+        self._now.counts[_bucket(lateness_ms)] += runs
         self._now.max_ms = max(self._now.max_ms, lateness_ms)
 
     def quantiles(self, now_s: float) -> Quantiles:

@@ -6,7 +6,10 @@ because nothing may count as sent for want of an error.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
+
+logger = logging.getLogger("celery.beat")
 
 REPLY_TIMEOUT_S = 10.0
 """Longest wait for one reply of a broker; far below ``wheelbeat_live_timeout``."""
@@ -24,6 +27,17 @@ def open_connection(app: Any) -> Any:
     if is_amqp(connection):
         connection.transport_options["confirm_publish"] = True
     return connection
+
+
+def close_connection(connection: Any, *, broken: bool) -> None:
+    """Close a kombu ``Connection``; of a ``broken`` one only our side, since the broker may not be listening."""
+    try:
+        if broken:
+            connection.collect(socket_timeout=REPLY_TIMEOUT_S)
+        else:
+            connection.release()
+    except Exception as error:
+        logger.debug("beat: Closing a connection failed: %r", error)
 
 
 def is_amqp(connection: Any) -> bool:

@@ -98,7 +98,7 @@ def marks_of(recording: Recording, sample: Sample) -> list[Mark]:
     fixed_id = headers["id"] != sample.run_id
     marks = [Mark(Hole.NONCE, headers["wheelbeat_nonce"].encode())]
     if not fixed_id:
-        marks.append(Mark(Hole.ID, sample.run_id.encode(), 3))
+        marks.append(Mark(Hole.ID, sample.run_id.encode(), 2 + (headers["root_id"] == sample.run_id)))
     if headers.get("eta") is not None:
         raise Uncut("it has a countdown or an eta")
     if headers.get("expires") is not None:

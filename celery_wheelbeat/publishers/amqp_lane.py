@@ -1,0 +1,251 @@
+"""The wire of the fast lane on RabbitMQ: finished frames in one write, publisher confirms, returns and refusals.
+
+At least once: a message whose ``basic.ack`` was not seen when the connection went is ``UNCERTAIN``. A message counts as
+sent only with an ack and without a ``basic.return``. Declarations, and the recording of messages, use a second channel,
+so that a refused declaration does not close the one that publishes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from celery_wheelbeat.publishers import FailureKind
+from celery_wheelbeat.publishers.amqp_envelope import AmqpEnvelope
+from celery_wheelbeat.publishers.batches import NONCE_LENGTH, Failure, Outcome
+from celery_wheelbeat.publishers.broker import close_connection
+from celery_wheelbeat.publishers.capture import record_amqp
+from celery_wheelbeat.publishers.failures import reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from celery_wheelbeat.clock import Clock
+    from celery_wheelbeat.publishers.batches import Batch
+    from celery_wheelbeat.publishers.capture import Recording
+    from celery_wheelbeat.publishers.envelope import Envelope, Sample
+    from celery_wheelbeat.publishers.envelope_maker import Arguments, EnvelopeMaker, Form
+    from celery_wheelbeat.publishers.task_body import TaskBody
+
+logger = logging.getLogger("celery.beat")
+
+_WAITING, _SETTLED = 0, 1
+_NOW_S = 0.001
+"""py-amqp takes a time-out of 0 for none."""
+_WRITE_TURN_S = 0.2
+STALLED_S = 10.0
+"""A connection that takes no byte for this long, without the broker having said why, is lost."""
+_REFUSALS = ("PreconditionFailed:", "ContentTooLarge:", "NotFound:", "AccessRefused:")
+"""Errors with which a broker closes the channel because of one message."""
+
+
+class _OnTheWay:
+    """A batch that was written: which of its messages are settled. Delivery tags ``first`` … ``last``."""
+
+    def __init__(self, batch: Batch, first: int) -> None:
+        self.batch = batch
+        self.first = first
+        self.last = first + batch.size - 1
+        self.open = batch.size
+        self.failures: list[Failure] = []
+        self._state = bytearray(batch.size)
+
+    def settle(self, first: int, last: int) -> list[int]:
+        """Settle delivery tags ``first`` … ``last``; returns the positions that were open until now."""
+        span = range(max(first, self.first) - self.first, min(last, self.last) - self.first + 1)
+        positions = [position for position in span if self._state[position] == _WAITING]
+        for position in positions:
+            self._state[position] = _SETTLED
+        self.open -= len(positions)
+        return positions
+
+    def rest(self) -> list[int]:
+        """Return the positions that are open."""
+        return [position for position, state in enumerate(self._state) if state == _WAITING]
+
+
+class AmqpWire:
+    """See ``batches.Wire``."""
+
+    def __init__(
+        self,
+        open_connection: Callable[[], Any],
+        make_producer: Callable[[Any], Any],
+        make_maker: Callable[[AmqpWire], EnvelopeMaker],
+        clock: Clock,
+        *,
+        heartbeat_s: float,
+    ) -> None:
+        """``make_maker(recorder)`` builds the maker of envelopes on this connection."""
+        self.blocked = ""
+        self.on_wait: Callable[[], None] = lambda: None
+        self._heartbeat_s = heartbeat_s
+        self.producer: Any = None
+        self._open_connection = open_connection
+        self._make_producer = make_producer
+        self._make_maker = make_maker
+        self._clock = clock
+        self._kombu: Any = None
+        self._amqp: Any = None
+        self._channel: Any = None
+        self._recording_channel: Any = None
+        self._maker: EnvelopeMaker | None = None
+        self._next_tag = 1
+        self._sent: deque[_OnTheWay] = deque()
+        self._lost: dict[int, _OnTheWay] = {}
+        """Batches of the former connection, by token."""
+        self._beat_s = 0.0
+
+    def connect(self) -> None:
+        """See ``Wire``."""
+        self._lost.update((one.batch.token, one) for one in self._sent)
+        self._sent.clear()
+        self.blocked = ""
+        self._kombu = self._open_connection()
+        self._kombu.heartbeat = self._heartbeat_s
+        self._kombu.connect()
+        self._amqp = self._kombu.connection
+        self._amqp.on_blocked, self._amqp.on_unblocked = self._on_blocked, self._on_unblocked
+        self._channel = self._amqp.channel()
+        self._channel.confirm_select()
+        self._channel.events["basic_ack"].add(self._on_ack)
+        self._channel.events["basic_nack"].add(self._on_nack)
+        self._channel.events["basic_return"].add(self._on_return)
+        self._next_tag = 1
+        self._recording_channel = self._kombu.default_channel
+        self.producer = self._make_producer(self._kombu)
+        self._maker = self._make_maker(self)
+
+    def close(self, *, broken: bool) -> None:
+        """See ``Wire``."""
+        kombu, self._kombu, self._amqp = self._kombu, None, None
+        if kombu is not None:
+            close_connection(kombu, broken=broken)
+
+    def send(self, batch: Batch) -> None:
+        """See ``Wire``; takes as long as the broker's alarm lasts, reading what the broker says meanwhile."""
+        on_the_way = _OnTheWay(batch, self._next_tag)
+        self._sent.append(on_the_way)
+        self._next_tag += batch.size
+        for _, size, data in batch.parcels:
+            self._write(data)
+            self._amqp.bytes_sent += size  # py-amqp counts frames here to know whether a heartbeat is due
+
+    def receive(self, timeout_s: float) -> Sequence[Outcome]:
+        """See ``Wire``."""
+        self._keep_alive()
+        with suppress(TimeoutError):
+            self._amqp.drain_events(timeout=timeout_s or _NOW_S)
+            while self._sent and self._sent[0].open:
+                self._amqp.drain_events(timeout=timeout_s or _NOW_S)
+        return self._settled()
+
+    def settle(self, batches: Sequence[Batch], reason: str) -> Sequence[Outcome]:
+        """See ``Wire``. A channel that the broker closed is the fault of a message: ``POISON`` for what was open."""
+        at_ms = self._clock.wall_ms()
+        outcomes = []
+        for batch in batches:
+            one = self._lost.pop(batch.token, None)
+            if one is None:
+                failures = [Failure(range(batch.size), FailureKind.NOT_SENT, reason)]
+            else:
+                failures = one.failures
+                rest = one.rest()
+                if rest:
+                    failures.append(Failure(rest, self._kind_of_loss(reason), reason))
+            outcomes.append(Outcome(batch.token, at_ms, failures))
+        self._lost.clear()
+        return outcomes
+
+    def make(self, form: Form, candidates: Sequence[Arguments]) -> Envelope | str:
+        """See ``Wire``."""
+        assert self._maker is not None  # noqa: S101 - for the type checker: only asked while connected
+        return self._maker.make(form, candidates)
+
+    # What the maker of envelopes asks.
+
+    def record(self, publish: Callable[[], Any]) -> Recording:
+        """See ``envelope_maker.Recorder``."""
+        return record_amqp(self._recording_channel, publish, channel_id=self._channel.channel_id)
+
+    def envelope(self, recording: Recording, sample: Sample, body: TaskBody) -> Envelope:
+        """See ``envelope_maker.Recorder``."""
+        return AmqpEnvelope(recording, sample, body, frame_max=self._amqp.frame_max)
+
+    # The connection.
+
+    def _write(self, data: bytes) -> None:
+        """Write all of ``data``: never by halves, because a broker reads the rest of a frame whenever it goes on."""
+        sock = self._amqp.transport.sock
+        left = memoryview(data)
+        progress_s = self._clock.monotonic_s()
+        before = sock.gettimeout()
+        try:
+            while left:
+                sock.settimeout(_WRITE_TURN_S)
+                try:
+                    left = left[sock.send(left) :]
+                    progress_s = self._clock.monotonic_s()
+                except TimeoutError:
+                    self.on_wait()
+                    self._heed()
+                    if not self.blocked and self._clock.monotonic_s() - progress_s > STALLED_S:
+                        raise
+        finally:
+            sock.settimeout(before)
+
+    def _heed(self) -> None:
+        with suppress(TimeoutError):
+            self._amqp.drain_events(timeout=_NOW_S)
+
+    def _on_blocked(self, reason: str) -> None:
+        self.blocked = reason
+        logger.error("beat: RabbitMQ takes no messages (memory or disk alarm); waiting until it does")
+
+    def _on_unblocked(self) -> None:
+        self.blocked = ""
+        logger.info("beat: RabbitMQ takes messages again")
+
+    def _keep_alive(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._amqp.heartbeat and now_s - self._beat_s >= self._amqp.heartbeat / 4:
+            self._beat_s = now_s
+            self._amqp.heartbeat_tick()
+
+    def _on_ack(self, tag: int, multiple: bool) -> None:
+        self._settle_tags(tag, multiple)
+
+    def _on_nack(self, tag: int, multiple: bool) -> None:
+        self._settle_tags(tag, multiple, Failure((), FailureKind.REFUSED, "basic.nack: the queue takes no more"))
+
+    def _settle_tags(self, tag: int, multiple: bool, failure: Failure | None = None) -> None:
+        first = 1 if multiple else tag
+        for one in self._sent:
+            if one.first > tag:
+                break
+            positions = one.settle(first, tag)
+            if positions and failure is not None:
+                one.failures.append(failure._replace(positions=positions))
+
+    def _on_return(self, exc: Exception, _exchange: str, _routing_key: str, message: Any) -> None:
+        """A message comes back before its ack, which then settles nothing more."""
+        nonce = str((message.headers or {}).get("wheelbeat_nonce")).encode()
+        for one in self._sent:
+            at = one.batch.nonces.find(nonce)
+            if at >= 0 and at % NONCE_LENGTH == 0:
+                tag = one.first + at // NONCE_LENGTH
+                positions = one.settle(tag, tag)
+                one.failures.append(Failure(positions, FailureKind.UNROUTABLE, reason_of(exc)))
+
+    def _settled(self) -> list[Outcome]:
+        outcomes = []
+        at_ms = self._clock.wall_ms()
+        while self._sent and not self._sent[0].open:
+            one = self._sent.popleft()
+            outcomes.append(Outcome(one.batch.token, at_ms, one.failures))
+        return outcomes
+
+    def _kind_of_loss(self, reason: str) -> FailureKind:
+        return FailureKind.POISON if reason.startswith(_REFUSALS) else FailureKind.UNCERTAIN

@@ -1,0 +1,42 @@
+"""Makes a batch of finished messages out of envelopes, the jobs' own pieces and the runs' stamps."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from celery_wheelbeat.envelopes import delivery_tags, nonces
+from celery_wheelbeat.publishers.batches import Batch, Parcel
+from celery_wheelbeat.publishers.envelope import Stamps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from celery_wheelbeat.bodies import Columns
+    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.publishers.envelope import Envelope
+
+
+class Load(NamedTuple):
+    """Runs whose messages have one envelope."""
+
+    envelope: Envelope
+    columns: Columns
+    ids: Sequence[bytes]
+    """Run ids, 36 bytes each."""
+    fire_ms: Int64s
+
+
+def make_batch(token: int, epoch: int, loads: Sequence[Load], now: datetime) -> Batch:
+    """Return the batch of ``loads``, each message with a nonce and a delivery tag that never existed before."""
+    parcels = []
+    every_nonce: list[bytes] = []
+    for load in loads:
+        size = len(load.ids)
+        fresh = nonces(os.urandom(16 * size))
+        stamps = Stamps(load.ids, load.fire_ms, fresh, delivery_tags(os.urandom(16 * size)), now)
+        messages = load.envelope.render(load.columns.by_hole(), stamps)
+        parcels.append(Parcel(load.envelope.key, size, b"".join(messages)))
+        every_nonce += fresh
+    return Batch(token, parcels, b"".join(every_nonce), epoch)

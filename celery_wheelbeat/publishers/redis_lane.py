@@ -1,0 +1,261 @@
+"""The wire of the fast lane on Redis: MULTI, one LPUSH per list, a marker that says "this batch was applied", EXEC.
+
+After a lost connection the marker tells applied batches from others, once the old connection is dead for certain: it
+is looked up by its name and killed. Where that is not allowed, or transactions are not possible, the outcome of what
+was on the way is ``UNCERTAIN``. Nothing counts as sent without the reply of EXEC, every element looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from celery_wheelbeat.publishers import FailureKind
+from celery_wheelbeat.publishers.batches import Failure, Outcome
+from celery_wheelbeat.publishers.broker import close_connection
+from celery_wheelbeat.publishers.capture import record_redis
+from celery_wheelbeat.publishers.failures import reason_of
+from celery_wheelbeat.publishers.redis_envelope import RedisEnvelope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from celery_wheelbeat.clock import Clock
+    from celery_wheelbeat.publishers.batches import Batch
+    from celery_wheelbeat.publishers.capture import Recording
+    from celery_wheelbeat.publishers.envelope import Envelope, Sample
+    from celery_wheelbeat.publishers.envelope_maker import Arguments, EnvelopeMaker, Form
+    from celery_wheelbeat.publishers.task_body import TaskBody
+
+logger = logging.getLogger("celery.beat")
+
+MARKER_TTL_S = 86_400
+_MULTI = b"*1\r\n$5\r\nMULTI\r\n"
+_EXEC = b"*1\r\n$4\r\nEXEC\r\n"
+
+
+def _bulk(value: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(value), value)
+
+
+def _command(*words: bytes) -> bytes:
+    return b"*%d\r\n%b" % (len(words), b"".join(map(_bulk, words)))
+
+
+class RedisWire:
+    """See ``batches.Wire``."""
+
+    def __init__(
+        self,
+        open_connection: Callable[[], Any],
+        make_producer: Callable[[Any], Any],
+        make_maker: Callable[[RedisWire], EnvelopeMaker],
+        clock: Clock,
+        *,
+        namespace: Callable[[], str],
+        destination: str,
+    ) -> None:
+        """``make_maker(recorder)`` builds the maker of envelopes on this connection."""
+        self.blocked = ""
+        self.on_wait: Callable[[], None] = lambda: None
+        self.provable = True
+        """Whether a lost batch can be told from an applied one."""
+        self.producer: Any = None
+        self._open_connection = open_connection
+        self._make_producer = make_producer
+        self._make_maker = make_maker
+        self._clock = clock
+        self._incarnation = uuid.uuid4().hex
+        self._name_marker = lambda: f"wheelbeat:{namespace()}:seq:{self._incarnation}:{destination}"
+        self._marker = b""
+        """Named when the first batch is sent, and never renamed: it has to be found again."""
+        self._client_name = f"wheelbeat-{self._incarnation}".encode()
+        self._read_only = False
+        self._kombu: Any = None
+        self._channel: Any = None
+        """kombu's: for recording, and for the settings of its pool."""
+        self._redis: Any = None
+        self._maker: EnvelopeMaker | None = None
+        self._sent: deque[Batch] = deque()
+
+    def connect(self) -> None:
+        """See ``Wire``."""
+        self._sent.clear()
+        self._kombu = self._open_connection()
+        self._kombu.connect()
+        self._channel = self._kombu.default_channel
+        self.producer = self._make_producer(self._kombu)
+        self._maker = self._make_maker(self)
+        self._redis = self._channel.pool.make_connection()
+        self._redis.connect()
+        self._ask(b"CLIENT", b"SETNAME", self._client_name)
+        self._read_only = False
+        self._prepare_proof()
+
+    def close(self, *, broken: bool) -> None:
+        """See ``Wire``."""
+        redis, kombu, self._redis, self._kombu = self._redis, self._kombu, None, None
+        if redis is not None:
+            redis.disconnect()
+        if kombu is not None:
+            close_connection(kombu, broken=broken)
+
+    def send(self, batch: Batch) -> None:
+        """See ``Wire``."""
+        if self._read_only:
+            raise ConnectionError("the server only takes reads; asking again which one is the master")
+        self._marker = self._marker or f"{self._channel.global_keyprefix}{self._name_marker()}".encode()
+        self._sent.append(batch)
+        pushes = [
+            part
+            for key, size, data in batch.parcels
+            for part in (b"*%d\r\n$5\r\nLPUSH\r\n%b" % (size + 2, _bulk(key)), data)
+        ]
+        if self.provable:
+            slot, token = b"%d" % (batch.token % _SLOTS), b"%d" % batch.token
+            mark = (
+                _command(b"HSET", self._marker, slot, token),
+                _command(b"EXPIRE", self._marker, b"%d" % MARKER_TTL_S),
+            )
+            pushes = [_MULTI, *pushes, *mark, _EXEC]
+        self._redis.send_packed_command([b"".join(pushes)], check_health=False)
+
+    def receive(self, timeout_s: float) -> Sequence[Outcome]:
+        """See ``Wire``; waits for the oldest batch up to the socket's own time-out."""
+        del timeout_s
+        return [self._reply_to(self._sent.popleft())] if self._sent else []
+
+    def settle(self, batches: Sequence[Batch], reason: str) -> Sequence[Outcome]:
+        """See ``Wire``."""
+        at_ms = self._clock.wall_ms()
+        if not self.provable:
+            return [
+                Outcome(batch.token, at_ms, [Failure(range(batch.size), FailureKind.UNCERTAIN, reason)])
+                for batch in batches
+            ]
+        applied = self._applied()
+        return [
+            self._found_applied(batch, at_ms)
+            if batch.token in applied
+            else Outcome(batch.token, at_ms, [Failure(range(batch.size), FailureKind.NOT_SENT, reason)])
+            for batch in batches
+        ]
+
+    def make(self, form: Form, candidates: Sequence[Arguments]) -> Envelope | str:
+        """See ``Wire``."""
+        assert self._maker is not None  # noqa: S101 - for the type checker: only asked while connected
+        return self._maker.make(form, candidates)
+
+    # What the maker of envelopes asks.
+
+    def record(self, publish: Callable[[], Any]) -> Recording:
+        """See ``envelope_maker.Recorder``."""
+        return record_redis(self._channel, publish)
+
+    def envelope(self, recording: Recording, sample: Sample, body: TaskBody) -> Envelope:
+        """See ``envelope_maker.Recorder``."""
+        return RedisEnvelope(recording, sample, body, base64=self._channel.body_encoding == "base64")
+
+    # The connection.
+
+    def _ask(self, *words: bytes) -> Any:
+        self._redis.send_packed_command([_command(*words)], check_health=False)
+        return self._redis.read_response()
+
+    def _prepare_proof(self) -> None:
+        """End earlier connections of ours and find out whether transactions work; log once where they do not."""
+        try:
+            self._end_former_selves()
+            self._ask(b"MULTI")
+            self._ask(b"HMGET", f"{self._channel.global_keyprefix}wheelbeat:seq".encode(), b"0")
+            self._ask(b"EXEC")
+        except _response_error() as error:
+            if self.provable:
+                logger.warning(
+                    "beat: Redis does not allow CLIENT LIST, CLIENT KILL, MULTI or hashes here (%s): after a lost"
+                    " connection up to two batches may be sent twice, with the same ids",
+                    reason_of(error),
+                )
+            self.provable = False
+            self._redis.disconnect()
+            self._redis.connect()
+
+    def _end_former_selves(self) -> None:
+        me = self._ask(b"CLIENT", b"ID")
+        clients = self._ask(b"CLIENT", b"LIST")
+        for line in (clients if isinstance(clients, bytes) else str(clients).encode()).splitlines():
+            fields = dict(field.partition(b"=")[::2] for field in line.split(b" "))
+            if fields.get(b"name") == self._client_name and int(fields[b"id"]) != me:
+                try:
+                    self._ask(b"CLIENT", b"KILL", b"ID", fields[b"id"])
+                except _response_error() as error:
+                    if not str(error).startswith(("No such client", "ERR No such client")):
+                        raise
+        self._ask(b"CLIENT", b"KILL", b"ID", b"0")
+
+    def _applied(self) -> set[int]:
+        if not self._marker:
+            return set()
+        values = self._ask(b"HMGET", self._marker, *(b"%d" % slot for slot in range(_SLOTS)))
+        return {int(value) for value in values if value is not None}
+
+    def _found_applied(self, batch: Batch, at_ms: int) -> Outcome:
+        """A push to a key that is no list fails alone, also inside a transaction whose reply was lost."""
+        failures = []
+        start = 0
+        for parcel in batch.parcels:
+            kind = self._ask(b"TYPE", parcel.key)
+            if kind not in (b"list", b"none"):
+                positions = range(start, start + parcel.size)
+                failures.append(Failure(positions, FailureKind.UNROUTABLE, f"{parcel.key!r} holds a {kind!r}"))
+            start += parcel.size
+        return Outcome(batch.token, at_ms, failures)
+
+    def _reply_to(self, batch: Batch) -> Outcome:
+        replies = self._replies(len(batch.parcels))
+        at_ms = self._clock.wall_ms()
+        failures = []
+        start = 0
+        for parcel, reply in zip(batch.parcels, replies, strict=True):
+            if isinstance(reply, Exception):
+                positions = range(start, start + parcel.size)
+                failures.append(Failure(positions, _kind_of(reply), reason_of(reply)))
+                self._read_only = self._read_only or type(reply).__name__ == "ReadOnlyError"
+            start += parcel.size
+        return Outcome(batch.token, at_ms, failures)
+
+    def _replies(self, pushes: int) -> list[Any]:
+        """Read what came of each LPUSH: a length, or an exception."""
+        if not self.provable:
+            return [self._read() for _ in range(pushes)]
+        queued = [self._read() for _ in range(1 + pushes + 2)]
+        executed = self._read()
+        if isinstance(executed, list):
+            return executed[:pushes]
+        first = next((reply for reply in queued if isinstance(reply, Exception)), executed)
+        return [first] * pushes
+
+    def _read(self) -> Any:
+        try:
+            return self._redis.read_response(disconnect_on_error=True)
+        except _response_error() as error:
+            return error
+
+
+_SLOTS = 16
+"""Fields of the marker; more than batches can be on their way."""
+
+
+def _response_error() -> type[Exception]:
+    import redis  # noqa: PLC0415 - an optional dependency, present wherever this wire is used
+
+    return redis.ResponseError
+
+
+def _kind_of(error: Exception) -> FailureKind:
+    text = str(error)
+    if "WRONGTYPE" in text:
+        return FailureKind.UNROUTABLE
+    return FailureKind.REFUSED  # OOM, READONLY, MISCONF, NOAUTH …: nothing was stored

@@ -1,0 +1,220 @@
+"""The sender of a fast lane: one thread that moves batches over one connection and says what became of them.
+
+The invariant: every batch that was taken over comes back as exactly one ``Outcome``, or is returned by ``close``; at
+most ``window`` of them are on their way. It never renders, never decides what is sent, and never blocks its caller.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from celery_wheelbeat.publishers import FailureKind, PublisherHealth
+from celery_wheelbeat.publishers.backoff import Backoff
+from celery_wheelbeat.publishers.batches import Batch, Failure, Outcome, Verdict
+from celery_wheelbeat.publishers.failures import reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from celery_wheelbeat.clock import Clock
+    from celery_wheelbeat.publishers.batches import Wire
+    from celery_wheelbeat.publishers.envelope_maker import Arguments, Form
+
+logger = logging.getLogger("celery.beat")
+
+_IDLE_S = 0.5
+"""Longest wait of the thread for anything, so that its stamp stays fresh."""
+_REPLY_S = 0.05
+"""Wait for outcomes before looking for further orders."""
+_DOWN_LOG_EVERY_S = 60.0
+_Question = tuple["Form", "Sequence[Arguments]"]
+
+
+class Sender:
+    """See the module. ``wire`` belongs to the thread, everything public to the scheduling thread."""
+
+    def __init__(self, name: str, wire: Wire, clock: Clock, wake: Callable[[], None], *, window: int = 2) -> None:
+        """``window``: batches that may be on their way; ``wake`` is called from the thread after news."""
+        self.epoch = 0
+        """Number of the connection, 0 before the first; envelopes of another one are void."""
+        self._wire = wire
+        self._clock = clock
+        self._wake = wake
+        self._window = window
+        self._inbox: SimpleQueue[Batch | _Question | None] = SimpleQueue()
+        self._outbox: SimpleQueue[Outcome | Verdict] = SimpleQueue()
+        self._unsettled: dict[int, Batch] = {}
+        """Scheduling thread: batches without an outcome."""
+        self._on_wire: dict[int, Batch] = {}
+        """The thread: batches that were written, in order."""
+        self._connected = False
+        self._lost = ""
+        """Why the last connection ended; batches that were on it are still to be settled."""
+        self._down_since_s: float | None = None
+        self._down_logged_s = 0.0
+        self._stop_at_s: float | None = None
+        self._stamp_s = clock.monotonic_s()
+        self._backoff = Backoff()
+        wire.on_wait = self._keep_going
+        self._thread = threading.Thread(target=self._loop, name=f"wheelbeat-{name}", daemon=True)
+
+    # The scheduling thread's side.
+
+    def start(self) -> None:
+        """Start the thread; in the process that sends, so after any fork."""
+        self._thread.start()
+
+    def capacity(self) -> int:
+        """Return how many batches ``submit`` takes now; 0 while the destination is down."""
+        return max(0, self._window - len(self._unsettled)) if self._is_open() else 0
+
+    def submit(self, batch: Batch) -> None:
+        """Take over ``batch``; never blocks."""
+        self._unsettled[batch.token] = batch
+        self._inbox.put(batch)
+
+    def ask(self, form: Form, candidates: Sequence[Arguments]) -> None:
+        """Have the envelope of ``form`` made; the answer comes by ``poll``, unless the connection is lost before."""
+        self._inbox.put((form, candidates))
+
+    def poll(self) -> Sequence[Outcome | Verdict]:
+        """Return the news since the last call."""
+        news: list[Outcome | Verdict] = []
+        while not self._outbox.empty():
+            news.append(self._outbox.get())
+        for one in news:
+            if isinstance(one, Outcome):
+                self._unsettled.pop(one.token, None)
+        return news
+
+    def health(self) -> PublisherHealth:
+        """Report for supervision; ``in_flight`` counts messages."""
+        in_flight = sum(batch.size for batch in self._unsettled.values())
+        return PublisherHealth(self._is_open(), in_flight, self._stamp_s)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no batch is on its way."""
+        return not self._unsettled
+
+    def close(self, timeout_s: float) -> None:
+        """Stop within ``timeout_s``; outcomes up to here stay for a last ``poll``, the rest has none."""
+        self._stop_at_s = self._clock.monotonic_s() + timeout_s
+        self._inbox.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _is_open(self) -> bool:
+        return self._connected and not self._wire.blocked
+
+    # The sender's own thread.
+
+    def _loop(self) -> None:
+        while not self._is_over():
+            self._stamp_s = self._clock.monotonic_s()
+            try:
+                if self._connected or self._connect():
+                    self._turn()
+            except Exception as error:
+                self._lose(reason_of(error))
+        self._wire.close(broken=not self._connected)
+        self._connected = False
+
+    def _is_over(self) -> bool:
+        if self._stop_at_s is None:
+            return False
+        done = self._inbox.empty() and not self._on_wire
+        return done or self._clock.monotonic_s() >= self._stop_at_s
+
+    def _keep_going(self) -> None:
+        self._stamp_s = self._clock.monotonic_s()
+        if self._stop_at_s is not None and self._stamp_s >= self._stop_at_s:
+            raise TimeoutError("the beat stops")
+
+    def _turn(self) -> None:
+        """Write what there is, up to the window, then wait for what comes first: orders or outcomes."""
+        while len(self._on_wire) < self._window:
+            try:
+                order = self._inbox.get(timeout=0 if self._on_wire else _IDLE_S)
+            except Empty:
+                break
+            if order is None:
+                break
+            self._obey(order)
+        self._report(self._wire.receive(_REPLY_S if self._on_wire else 0))
+
+    def _obey(self, order: Batch | _Question) -> None:
+        if not isinstance(order, Batch):
+            self._answer(Verdict(order[0], self.epoch, self._wire.make(*order)))
+        elif order.epoch != self.epoch:
+            self._give_up([order], FailureKind.NOT_SENT, "rendered for a connection that is gone")
+        else:
+            self._on_wire[order.token] = order
+            self._wire.send(order)
+
+    def _report(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            self._on_wire.pop(outcome.token, None)
+            self._answer(outcome)
+            if not outcome.failures:
+                self._backoff.reset()
+
+    def _answer(self, news: Outcome | Verdict) -> None:
+        self._outbox.put(news)
+        self._wake()
+
+    def _connect(self) -> bool:
+        try:
+            self._wire.connect()
+            if self._on_wire:
+                settled = self._wire.settle(list(self._on_wire.values()), self._lost)
+                self._report(settled)
+        except Exception as error:
+            self._wire.close(broken=True)
+            wait_s = self._backoff.next_s()
+            self._log_down(reason_of(error), wait_s)
+            self._wait(wait_s)
+            return False
+        self.epoch += 1
+        self._connected = True
+        if self._down_since_s is not None:
+            logger.info("beat: The fast lane is connected again")
+            self._down_since_s = None
+        self._wake()
+        return True
+
+    def _lose(self, reason: str) -> None:
+        self._connected = False
+        self._lost = reason
+        self._wire.close(broken=True)
+        wait_s = self._backoff.next_s()
+        self._log_down(reason, wait_s)
+        self._wait(wait_s)
+
+    def _wait(self, wait_s: float) -> None:
+        """Hand back what is submitted meanwhile: only the backlog knows which runs to keep."""
+        until_s = self._clock.monotonic_s() + wait_s
+        while (left_s := until_s - self._clock.monotonic_s()) > 0 and self._stop_at_s is None:
+            self._stamp_s = self._clock.monotonic_s()
+            try:
+                order = self._inbox.get(timeout=min(left_s, _IDLE_S))
+            except Empty:
+                continue
+            if isinstance(order, Batch):
+                self._give_up([order], FailureKind.NOT_SENT, self._lost or "not connected")
+
+    def _give_up(self, batches: Iterable[Batch], kind: FailureKind, reason: str) -> None:
+        at_ms = self._clock.wall_ms()
+        for batch in batches:
+            self._answer(Outcome(batch.token, at_ms, [Failure(range(batch.size), kind, reason)]))
+
+    def _log_down(self, reason: str, wait_s: float) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._down_since_s is None or now_s - self._down_logged_s >= _DOWN_LOG_EVERY_S:
+            logger.error("beat: The fast lane has no connection: %s. Trying again in %.2f seconds...", reason, wait_s)
+            self._down_logged_s = now_s
+        if self._down_since_s is None:
+            self._down_since_s = now_s

@@ -1,0 +1,169 @@
+"""Messages of the fast lane are, byte for byte, what Celery sends: for every option, and for random arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery.beat import ScheduleEntry
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from kombu import Exchange, Queue
+from lanes import make_app, make_entry, make_wire
+
+from celery_wheelbeat.publishers.capture import Recording
+from celery_wheelbeat.publishers.envelope import Envelope, Sample
+from celery_wheelbeat.publishers.envelope_maker import Arguments, Form, rendered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+KINDS = ("redis", "amqp")
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "plain": {},
+    "priority": {"priority": 7},
+    "queue": {"queue": "other"},
+    "relative expiry": {"expires": 30},
+    "fractional expiry": {"expires": 0.25},
+    "headers": {"headers": {"trace": 'ä%s%%b \\ "', "deep": {"n": [1, None]}}},
+    "time limits": {"time_limit": 30, "soft_time_limit": 20.5},
+    "results ignored": {"ignore_result": True},
+    "shadow": {"shadow": "another name"},
+    "fixed id": {"task_id": "always-this"},
+    "transient": {"delivery_mode": "transient"},
+    "gzip": {"compression": "gzip"},
+    "bzip2": {"compression": "bzip2"},
+    "pickle": {"serializer": "pickle"},
+    "message properties": {"app_id": "beat", "type": "check"},
+    "link": {"link": {"task": "lanes.check", "args": [1], "kwargs": {}, "options": {}, "subtask_type": None}},
+    "direct exchange": {"exchange": "direct-ex", "routing_key": "direct", "queue": "direct-q"},
+    "topic exchange": {"queue": "topic-q", "routing_key": "a.b"},
+    "reply_to": {"reply_to": "somebody"},
+    "root": {"root_id": "a-root", "parent_id": "a-parent"},
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def wire(request: pytest.FixtureRequest, redis_url: str, amqp_url: str) -> Iterator[Any]:
+    url = redis_url if request.param == "redis" else amqp_url
+    queues = [
+        Queue("celery"),
+        Queue("direct-q", Exchange("direct-ex"), "direct"),
+        Queue("topic-q", Exchange("topic-ex", "topic"), "a.#"),
+    ]
+    wire = make_wire(
+        make_app(url, task_queues=queues),
+        kind=request.param,
+        options={"mandatory": True} if request.param == "amqp" else {},
+    )
+    wire.connect()
+    yield wire
+    wire.close(broken=False)
+
+
+def recorded(wire: Any, form: Form, arguments: Arguments) -> tuple[Recording, Sample]:
+    recording, sample = wire._maker._record(form, arguments)
+    assert isinstance(recording, Recording)
+    return recording, sample
+
+
+def made(wire: Any, form: Form) -> Envelope:
+    envelope = wire.make(form, [Arguments([1], {}), Arguments(["a"], {"url": "b"})])
+    assert isinstance(envelope, Envelope), envelope
+    return envelope
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("task", ["lanes.check", "not.registered"])
+def test_every_option_gives_celerys_own_bytes(wire: Any, variant: str, task: str) -> None:
+    form = Form(0, task, VARIANTS[variant])
+    envelope = made(wire, form)
+    for arguments in (Arguments([1], {}), Arguments([[1.5, "ü'"]], {"url": "https://e/%20?q=%s"})):
+        recording, sample = recorded(wire, form, arguments)
+        assert rendered(envelope, recording, sample) == recording.wire
+        assert envelope.key == recording.key
+
+
+def test_further_headers_are_part_of_the_message(wire: Any) -> None:
+    form = Form(0, "lanes.check", {"headers": {"mine": 1}}, (("wheelbeat_claim_ttl", 8192),))
+    recording, sample = recorded(wire, form, Arguments([1], {}))
+    assert list(recording.headers)[-6:] == [
+        "mine",
+        "wheelbeat_claim_ttl",
+        "celery_beat_task",
+        "periodic_task_name",
+        "wheelbeat_fire_ms",
+        "wheelbeat_nonce",
+    ]
+    assert rendered(made(wire, form), recording, sample) == recording.wire
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=200),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=20), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(args=st.lists(JSON, max_size=4), kwargs=st.dictionaries(st.text(max_size=10), JSON, max_size=4))
+@example(args=["it's", 'a "q"', "%b%%", "\\", "\n", "\x00", "\ud83d\ude00", "é"], kwargs={})
+@example(args=["x" * 120], kwargs={"k" * 121: 1})
+@example(args=["x" * 3000], kwargs={"a": "y" * 3000})
+@example(args=[], kwargs={"a": {"b": {"c": {"d": {"e": 1}}}}})
+@example(args=[10**30, -0.0, 1e300, True], kwargs={"": ""})
+def test_random_arguments_give_celerys_own_bytes(wire: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    form = Form(0, "lanes.anything", {})
+    envelope = wire.__dict__.setdefault("envelope_of_test", None) or made(wire, form)
+    wire.envelope_of_test = envelope
+    recording, sample = recorded(wire, form, Arguments(args, kwargs))
+    assert rendered(envelope, recording, sample) == recording.wire
+
+
+@pytest.mark.parametrize("length", [100, 130_000, 131_060, 131_064, 131_072, 400_000])
+def test_bodies_of_several_frames(wire: Any, length: int) -> None:
+    form = Form(0, "lanes.anything", {})
+    recording, sample = recorded(wire, form, Arguments(["x" * length], {}))
+    assert rendered(made(wire, form), recording, sample) == recording.wire
+
+
+def test_utf8_bodies_on_redis(redis_url: str) -> None:
+    app = make_app(redis_url, broker_transport_options={"body_encoding": "utf-8", "global_keyprefix": "pre:"})
+    wire = make_wire(app, kind="redis")
+    wire.connect()
+    form = Form(0, "lanes.check", {})
+    recording, sample = recorded(wire, form, Arguments(["ü"], {}))
+    envelope = made(wire, form)
+    assert envelope.key == b"pre:celery"
+    assert rendered(envelope, recording, sample) == recording.wire
+    wire.close(broken=False)
+
+
+def test_what_is_pushed_is_what_was_recorded(redis_url: str) -> None:
+    """The recording itself is no fiction: a message that Celery really pushed differs in nonce and tag only."""
+    import redis
+    from celery_wheelbeat.publishers import Run
+    from celery_wheelbeat.publishers.attempt import Attempt
+    from celery_wheelbeat.scheduler import WheelScheduler
+
+    app = make_app(redis_url)
+    wire = make_wire(app, kind="redis")
+    wire.connect()
+    form = Form(0, "lanes.check", {"queue": "really"})
+    recording, sample = recorded(wire, form, Arguments([3], {"url": "u"}))
+    entry: ScheduleEntry = make_entry(app)(form, sample.name, [3], {"url": "u"})
+    run = Run(0, "", sample.name, sample.fire_ms, sample.run_id, entry, 0)
+    with app.connection_for_write() as connection, Attempt(run).open():
+        producer = app.amqp.Producer(connection, auto_declare=False)
+        WheelScheduler(app, lazy=True).apply_async(entry, producer=producer, advance=False)
+    with redis.Redis.from_url(redis_url) as client:
+        (pushed,) = client.lrange("really", 0, -1)
+    import json
+
+    ours, theirs = json.loads(recording.wire), json.loads(pushed)
+    for message in (ours, theirs):
+        del message["properties"]["delivery_tag"], message["headers"]["wheelbeat_nonce"]
+    assert ours == theirs
+    assert list(ours["headers"]) == list(theirs["headers"])
+    assert list(ours["properties"]) == list(theirs["properties"])
+    wire.close(broken=False)
