@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.engine_config import EngineConfig
-from celery_wheelbeat.jobs import NEVER_MS, DueBatch, Kind, Offer
+from celery_wheelbeat.jobs import DueBatch, Kind, Offer
 from celery_wheelbeat.lane_jobs import LaneJobs
-from celery_wheelbeat.misfire import Gap, MisfireRule, Misfires
+from celery_wheelbeat.misfire import Gap, MisfireRule, Misfires, marks_of
 from celery_wheelbeat.poll_lane import PollLane
 from celery_wheelbeat.schedule_columns import ScheduleColumns, next_fires, spans
 from celery_wheelbeat.shard import Ticks
 from celery_wheelbeat.shards import JobView, Shards, ids_of
 from celery_wheelbeat.table import ENABLED, IN_LANE, encode
+from celery_wheelbeat.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,15 +29,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.cron import CronTable
+    from celery_wheelbeat.findings import SweepReport
     from celery_wheelbeat.jobs import ChangeBatch, DefinitionBatch, Int64s, RouteTable
     from celery_wheelbeat.ledger import Ledger
     from celery_wheelbeat.schedules import Bounded
     from celery_wheelbeat.shard import Shard
 
 __all__ = ["ApplyReport", "Engine", "EngineConfig", "EngineStats", "JobView"]
-
-NO_MARK_MS = NEVER_MS
-"""Mark of a destination at its first start: nothing was missed."""
 
 
 class ApplyReport(NamedTuple):
@@ -53,7 +52,6 @@ class EngineStats(NamedTuple):
     """Counts for status and metrics."""
 
     jobs: int
-    armed: int
     cursor_ms: int
     refused: int
     """Jobs turned away because of ``max_jobs``, since the start."""
@@ -73,13 +71,15 @@ class Engine:
         """The last tick that was processed."""
         self.step_number = 0
         self._ticks = Ticks(config.tick_ms, config.window_ms // config.tick_ms)
-        self.shards = Shards(config.shards, 0, self._ticks)
+        self.shards = Shards(config.shards, 0, self._ticks, crons)
         self.lane = LaneJobs(polled or PollLane(lambda: 0.0), crons)
-        self._relived_until_ms = 0
+        self._watchdog = Watchdog(self.shards, self.lane, crons, ledger)
+        self.relived_until_ms = 0
+        """Fire times up to here were already handed out before the clock was stepped back."""
         self._replay_until = 0
         self._owed: list[tuple[Int64s, Int64s]] = []
         self._refused = 0
-        rule = MisfireRule(config.misfire_gap_ms, config.starting_deadline_ms, config.all_max)
+        rule = MisfireRule(config.misfire_gap_ms, config.starting_deadline_ms, config.all_max, config.lookback_ms)
         self._misfires = Misfires(rule, crons, ledger)
 
     def start(self, now_ms: int, *, step_number: int = 0, relived_until_ms: int = 0) -> None:
@@ -90,18 +90,16 @@ class Engine:
         """
         self.cursor = self._replay_until = now_ms // self.config.tick_ms
         self.step_number = step_number
-        self._relived_until_ms = relived_until_ms
-        self.shards = Shards(self.config.shards, self.cursor, self._ticks)
+        self.relived_until_ms = relived_until_ms
+        self.shards = Shards(self.config.shards, self.cursor, self._ticks, self.crons)
+        self._watchdog = Watchdog(self.shards, self.lane, self.crons, self.ledger)
+        for shard in self.shards:
+            shard.recount.restart(self.cursor_ms, self._settled_ms, shard.table)
 
     @property
     def cursor_ms(self) -> int:
         """End of the last processed tick: every fire time up to here was handed out or accounted for."""
         return self.cursor * self.config.tick_ms
-
-    @property
-    def relived_until_ms(self) -> int:
-        """Fire times up to here were already handed out before the clock was stepped back."""
-        return self._relived_until_ms
 
     def load(self, batch: DefinitionBatch, marks: Mapping[str, int | None], routes: RouteTable) -> list[DueBatch]:
         """Add jobs of a snapshot, and treat what each missed between its destination's mark and the cursor.
@@ -110,9 +108,8 @@ class Engine:
         call to call are the fast path.
         """
         batch = self._within_limit(batch)
-        self._insert(batch)
-        mark_ms = _marks_of(batch, marks, routes)
-        return self._misfires.offer_after_start(self.shards, batch, mark_ms, self.config.lookback_ms, self.cursor_ms)
+        self._insert(batch, loading=True)
+        return self._misfires.offer_after_start(self.shards, batch, marks_of(batch, marks, routes), self.cursor_ms)
 
     def apply(self, changes: ChangeBatch) -> ApplyReport:
         """Bring the jobs to the state in ``changes``, armed strictly after the cursor tick. Idempotent.
@@ -158,13 +155,14 @@ class Engine:
         Interval jobs go on at once and re-live fire times (``DueBatch.step``); cron and once jobs wait until time
         has passed what was already handed out.
         """
-        self._relived_until_ms = max(self._relived_until_ms, self.cursor_ms)
+        self.relived_until_ms = max(self.relived_until_ms, self.cursor_ms)
         self.step_number = step_number
         self.cursor = self._replay_until = now_ms // self.config.tick_ms
         for shard in self.shards:
             rows = _in_wheel(shard)
             shard.table.columns.next_fire[rows] = self._arming(shard.table.schedules(rows))
             shard.rebuild(self.cursor)
+            shard.recount.restart(self.cursor_ms, self._settled_ms, None)
         self.lane.restart_grids(self.shards, after_ms=self.cursor_ms, settled_ms=self._settled_ms)
 
     def lookup(self, ids: Sequence[int] | Int64s) -> list[JobView | None]:
@@ -186,6 +184,16 @@ class Engine:
         for shard, positions in self.shards.partition(done):
             self.lane.remove(shard.disable(done[positions]))
 
+    def sweep(self, number: int) -> SweepReport:
+        """Let the watchdog check and heal one shard; void row numbers handed out before. See ``findings``."""
+        agreed = self._watchdog.agreed_cursor()
+        damaged, self.cursor = self.cursor != agreed, agreed
+        report = self._watchdog.sweep(number, self._arming, self._settled_ms)
+        if damaged:
+            self._replay_until = agreed
+            report.add("cursor", 1)
+        return report
+
     def recount(self, shard: int, from_ms: int, to_ms: int) -> int:
         """Count in closed form the fire times in (``from_ms``, ``to_ms``] of a shard's jobs as defined now."""
         rows = _in_wheel(self.shards[shard])
@@ -197,7 +205,6 @@ class Engine:
         """Return counts for status and metrics."""
         return EngineStats(
             jobs=len(self),
-            armed=sum(len(shard.armed()) for shard in self.shards),
             cursor_ms=self.cursor_ms,
             refused=self._refused,
             step_number=self.step_number,
@@ -205,9 +212,9 @@ class Engine:
         )
 
     def __len__(self) -> int:
-        return sum(len(shard.table) for shard in self.shards)
+        return self.shards.job_count
 
-    def _insert(self, batch: DefinitionBatch) -> int:
+    def _insert(self, batch: DefinitionBatch, *, loading: bool = False) -> int:
         """Write definitions and arm them; returns how many replaced one of the same id."""
         if not len(batch):
             return 0
@@ -218,7 +225,9 @@ class Engine:
         rows.next_fire[armed] = self._arming(ScheduleColumns.of(batch).take(armed))
         updated = 0
         for shard, positions in self.shards.partition(batch.ids):
-            replaced = shard.upsert(rows.take(positions), rare)
+            replaced = shard.upsert(rows.take(positions), rare, loading=loading)
+            if loading:
+                shard.recount.restart(self.cursor_ms, self._settled_ms, None)
             payloads.release(replaced.ref)
             self.lane.remove(replaced)
             updated += len(replaced.ids)
@@ -246,13 +255,9 @@ class Engine:
         return next_fires(schedules, after, self.crons)
 
     def _within_limit(self, batch: DefinitionBatch) -> DefinitionBatch:
-        room = self.config.max_jobs - len(self)
-        if len(batch) <= room:
-            return batch
-        known = self.shards.known(batch.ids)
-        kept = np.flatnonzero(known | (np.cumsum(~known) <= room))
-        self._refused += len(batch) - len(kept)
-        return batch.take(kept)
+        accepted = self.shards.admit(batch, self.config.max_jobs)
+        self._refused += len(batch) - len(accepted)
+        return accepted
 
     def _owe_late_once(self, batch: DefinitionBatch) -> None:
         at_ms = batch.anchor_ms + batch.offset_ms
@@ -276,10 +281,10 @@ class Engine:
         self.ledger.expect(sum(map(len, due)))
 
     def _empty_slot(self, tick: int) -> list[DueBatch]:
-        step = self.step_number if tick * self.config.tick_ms <= self._relived_until_ms else 0
+        step = self.step_number if tick * self.config.tick_ms <= self.relived_until_ms else 0
         due = []
         for shard in self.shards:
-            rows, fires = shard.pop(tick, self.crons)
+            rows, fires = shard.pop(tick)
             if len(rows):
                 columns = shard.table.columns
                 due.append(DueBatch(shard.number, rows, columns.ids[rows], fires, columns.route[rows], Offer.DUE, step))
@@ -310,7 +315,9 @@ class Engine:
         for shard in self.shards:
             rows = shard.overdue(until_ms)
             next_fire = shard.table.columns.next_fire
+            before = self.ledger.expected
             due += self._offer_missed(shard, rows, next_fire[rows] - 1, until_ms, cause)
+            shard.recount.passed += self.ledger.expected - before
             schedules = shard.table.schedules(rows)
             next_fire[rows] = next_fires(schedules, np.full(len(rows), until_ms), self.crons)
             shard.rebuild(target)
@@ -327,7 +334,7 @@ class Engine:
 
     def _lane_due(self) -> list[DueBatch]:
         ids, fires = self.lane.due(self.cursor_ms)
-        relived = fires <= self._relived_until_ms
+        relived = fires <= self.relived_until_ms
         due = self.shards.batches(ids[~relived], fires[~relived], Offer.DUE)
         due += self.shards.batches(ids[relived], fires[relived], Offer.DUE, self.step_number)
         self._expect(due)
@@ -336,15 +343,8 @@ class Engine:
     @property
     def _settled_ms(self) -> int:
         """No cron and no once job fires at or before this instant (again)."""
-        return max(self.cursor_ms, self._relived_until_ms)
+        return max(self.cursor_ms, self.relived_until_ms)
 
 
 def _in_wheel(shard: Shard) -> NDArray[np.intp]:
     return np.flatnonzero((shard.table.rows.flags & (ENABLED | IN_LANE)) == ENABLED)
-
-
-def _marks_of(batch: DefinitionBatch, marks: Mapping[str, int | None], routes: RouteTable) -> Int64s:
-    """Return the mark of each job's destination, ``NO_MARK_MS`` where there is none."""
-    indexes, inverse = np.unique(batch.route_index, return_inverse=True)
-    mark_of = [marks.get(routes[index].destination) for index in indexes.tolist()]
-    return np.array([NO_MARK_MS if mark is None else mark for mark in mark_of], np.int64)[inverse]

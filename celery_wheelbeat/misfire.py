@@ -10,16 +10,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.jobs import MISFIRE_SHIFT, Flag, Misfire, Offer
+from celery_wheelbeat.jobs import MISFIRE_SHIFT, NEVER_MS, Flag, Misfire, Offer
 from celery_wheelbeat.schedule_columns import NOT_CRON, ScheduleColumns, fires_between, next_fires, spans
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from celery_wheelbeat.cron import CronTable
-    from celery_wheelbeat.jobs import DefinitionBatch, DueBatch, Int64s
+    from celery_wheelbeat.jobs import DefinitionBatch, DueBatch, Int64s, RouteTable
     from celery_wheelbeat.ledger import Ledger
     from celery_wheelbeat.shards import Shards
+
+
+NO_MARK_MS = NEVER_MS
+"""Mark of a destination at its first start: nothing was missed."""
 
 
 class MisfireRule(NamedTuple):
@@ -31,6 +37,8 @@ class MisfireRule(NamedTuple):
     """``latest`` offers a cron's newest missed run only while it is no older than this."""
     all_max: int
     """``all`` offers at most this many runs of one job, the newest."""
+    lookback_ms: int
+    """What follows a mark this closely may have been sent before the restart."""
 
 
 class Gap(NamedTuple):
@@ -80,11 +88,11 @@ class Misfires:
         return shards.batches(ids[missed.positions], missed.fire_ms, Offer.MISFIRE)
 
     def offer_after_start(
-        self, shards: Shards, batch: DefinitionBatch, mark_ms: Int64s, lookback_ms: int, cursor_ms: int
+        self, shards: Shards, batch: DefinitionBatch, mark_ms: Int64s, cursor_ms: int
     ) -> list[DueBatch]:
         """Settle what each enabled job missed in (its mark, ``cursor_ms``], never before its ``effective_from``.
 
-        The first ``lookback_ms`` after the mark may have been sent: offered again, outside the account.
+        The first moments after the mark may have been sent: offered again, outside the account.
         """
         positions = np.flatnonzero((mark_ms < cursor_ms) & ((batch.flags & Flag.ENABLED) > 0))
         if not len(positions):
@@ -93,7 +101,7 @@ class Misfires:
         schedules = ScheduleColumns.of(batch).take(positions)
         begin = np.maximum(mark_ms, batch.effective_from_ms[positions] - 1)
         end = np.full(len(ids), cursor_ms)
-        certain_from = np.minimum(mark_ms + lookback_ms, end)
+        certain_from = np.minimum(mark_ms + self._rule.lookback_ms, end)
         again, fires = fires_between(schedules, begin, certain_from, self._crons)
         due = shards.batches(ids[again], fires, Offer.REOFFERED)
         gap = Gap(schedules, batch.flags[positions], np.maximum(begin, certain_from), end)
@@ -140,3 +148,10 @@ def _newest_of_all(gap: Gap, counts: Int64s, all_max: int, crons: CronTable) -> 
         fits = spans(gap.schedules, middle, gap.until_ms, crons).counts <= all_max
         high, low = np.where(fits, middle, high), np.where(fits, low, middle)
     return gap._replace(after_ms=high)
+
+
+def marks_of(batch: DefinitionBatch, marks: Mapping[str, int | None], routes: RouteTable) -> Int64s:
+    """Return the mark of each job's destination, ``NO_MARK_MS`` where there is none."""
+    indexes, inverse = np.unique(batch.route_index, return_inverse=True)
+    mark_of = [marks.get(routes[index].destination) for index in indexes.tolist()]
+    return np.array([NO_MARK_MS if mark is None else mark for mark in mark_of], np.int64)[inverse]

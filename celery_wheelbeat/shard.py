@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.jobs import NEVER_MS
+from celery_wheelbeat.recount import Change, Recount
 from celery_wheelbeat.schedule_columns import next_fires
 from celery_wheelbeat.table import DEAD, ENABLED, RARE, Table
 from celery_wheelbeat.wheel import NO_ROWS, Wheel
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from celery_wheelbeat.cron import CronTable
     from celery_wheelbeat.jobs import Int64s, UInt32s
     from celery_wheelbeat.table import Rare, Rows
@@ -48,26 +51,37 @@ NOTHING_DUE = Due(NO_ROWS, NO_FIRES)
 class Shard:
     """Owner of one table and one wheel."""
 
-    def __init__(self, number: int, cursor: int, ticks: Ticks, lead_ticks: int) -> None:
+    def __init__(self, number: int, cursor: int, ticks: Ticks, lead_ticks: int, crons: CronTable) -> None:
         self.number = number
+        self.cursor = cursor
+        """The tick that was emptied last."""
         self.ticks = ticks
         self.lead_ticks = lead_ticks
         """How far ahead of its edge a far window is promoted; differs by shard, so that not all do so at once."""
         self.table = Table()
         self.wheel = Wheel(cursor, ticks.window_ticks)
+        self.recount = Recount()
+        self._crons = crons
         self._unfiled: list[UInt32s] = []
 
-    def upsert(self, new: Rows, rare: dict[int, Rare]) -> Rows:
+    @property
+    def cursor_ms(self) -> int:
+        """End of the tick that was emptied last."""
+        return self.cursor * self.ticks.tick_ms
+
+    def upsert(self, new: Rows, rare: Mapping[int, Rare], *, loading: bool = False) -> Rows:
         """Insert or replace jobs (ids ascending, ``next_fire`` decided); returns the definitions they replace.
 
-        New rows are filed in the wheel with the next slot that is emptied: loading a million jobs in batches
-        would otherwise touch a million slots one entry at a time.
+        While ``loading`` the recount is not told: whoever loads restarts it. New rows are filed in the wheel with the
+        next slot that is emptied: a million jobs in batches would otherwise touch a million slots entry by entry.
         """
         table = self.table
         rows = table.rows_of(new.ids)
         known = rows >= 0
         replaced = table.rows.take(rows[known])
         replaced = replaced.take((replaced.flags & DEAD) == 0)
+        if not loading:
+            self._note(replaced, new, rare)
         table.set_rare(new.ids, rare)
         if known.any():
             self.file()
@@ -80,6 +94,7 @@ class Shard:
         """Delete jobs; returns the definitions of those that existed."""
         rows = self.living(ids)
         removed = self.table.rows.take(rows)
+        self._note(removed)
         self.disarm(rows)
         self.table.bury(rows)
         return removed
@@ -90,6 +105,7 @@ class Shard:
         before = self.table.rows.take(rows)
         self.disarm(rows)
         self.table.columns.flags[rows] &= np.uint16(0xFFFF ^ ENABLED)
+        self._note(before, self.table.rows.take(rows), dict(self.table.rare))
         return before
 
     def disarm(self, rows: Int64s) -> None:
@@ -100,10 +116,11 @@ class Shard:
         self.wheel.moved_away(self.ticks.slot_of(next_fire[armed]))
         next_fire[armed] = NEVER_MS
 
-    def pop(self, tick: int, crons: CronTable) -> Due:
+    def pop(self, tick: int) -> Due:
         """Empty the slot of ``tick`` and re-arm its jobs on their grids; returns what was due, by fire time."""
         self.file()
         self.promote(tick)
+        self.cursor = tick
         rows = self.wheel.pop(tick)
         if not len(rows):
             return NOTHING_DUE
@@ -113,14 +130,16 @@ class Shard:
         if not due.all():
             rows, fires = rows[due], fires[due]
         found = [(rows, fires)]
-        following = self._following(rows, fires, crons)
+        following = self._following(rows, fires)
         again = following <= end_ms
         while again.any():  # the end of an incident can put two fire times of one job into one slot
             found.append((rows[again], following[again]))
-            following[again] = self._following(*found[-1], crons)
+            following[again] = self._following(*found[-1])
             again = following <= end_ms
         self._set_next(rows, following)
-        return _merged(found)
+        merged = _merged(found)
+        self.recount.passed += len(merged.rows)
+        return merged
 
     def overdue(self, until_ms: int) -> UInt32s:
         """Return the rows that are armed for ``until_ms`` or earlier, from the column alone."""
@@ -151,6 +170,7 @@ class Shard:
 
     def rebuild(self, cursor: int) -> None:
         """Throw the wheel away and file every armed row anew, as seen from ``cursor``."""
+        self.cursor = cursor
         self.wheel = Wheel(cursor, self.ticks.window_ticks)
         self._unfiled = [self.armed()]
 
@@ -171,6 +191,16 @@ class Shard:
         rows = self.find(ids)
         return rows[rows >= 0]
 
+    def _note(self, gone: Rows, come: Rows | None = None, rare: Mapping[int, Rare] | None = None) -> None:
+        """Tell the recount before the table forgets what only few of the jobs have."""
+        attributes = self.table.rare
+        kept = (
+            {job_id: attributes[job_id] for job_id in gone.ids.tolist() if job_id in attributes} if attributes else {}
+        )
+        self.recount.note(Change(gone, kept, 1, self.cursor_ms), self._crons)
+        if come is not None:
+            self.recount.note(Change(come, rare or {}, -1, self.cursor_ms), self._crons)
+
     def _replace(self, rows: Int64s, new: Rows) -> None:
         old_fires = self.table.columns.next_fire[rows]
         was_armed, is_armed = old_fires != NEVER_MS, new.next_fire != NEVER_MS
@@ -180,7 +210,7 @@ class Shard:
         self.table.write(rows, new)
         self._arm(rows[~stays].astype(np.uint32), new.next_fire[~stays])
 
-    def _following(self, rows: UInt32s, fires: Int64s, crons: CronTable) -> Int64s:
+    def _following(self, rows: UInt32s, fires: Int64s) -> Int64s:
         """Return the fire time after each of ``fires``, which lie on the grids of ``rows``."""
         columns = self.table.columns
         interval = columns.interval[rows]
@@ -188,7 +218,7 @@ class Shard:
         following = fires + interval
         if not plain.all():
             other = np.flatnonzero(~plain)
-            following[other] = next_fires(self.table.schedules(rows[other]), fires[other], crons)
+            following[other] = next_fires(self.table.schedules(rows[other]), fires[other], self._crons)
         return following
 
     def _set_next(self, rows: UInt32s, fires: Int64s) -> None:

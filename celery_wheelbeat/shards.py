@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.cron import Cron, CronTable
-    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.jobs import DefinitionBatch, Int64s
     from celery_wheelbeat.shard import Ticks
 
 PUBLIC_FLAGS = 0xFF
@@ -47,12 +47,12 @@ class JobView(NamedTuple):
 class Shards:
     """The shards of one engine and the payloads of their jobs. ``count`` is a power of two."""
 
-    def __init__(self, count: int, cursor: int, ticks: Ticks) -> None:
+    def __init__(self, count: int, cursor: int, ticks: Ticks, crons: CronTable) -> None:
         if count < 1 or count & (count - 1):
             raise WheelbeatError(f"shards = {count}: expected a power of two")
         self.payloads = Payloads()
         stagger = min(ticks.window_ticks // 2, STAGGER_TICKS)
-        self._shards = [Shard(number, cursor, ticks, number * stagger // count) for number in range(count)]
+        self._shards = [Shard(number, cursor, ticks, number * stagger // count, crons) for number in range(count)]
 
     def __iter__(self) -> Iterator[Shard]:
         return iter(self._shards)
@@ -94,6 +94,19 @@ class Shards:
         for _, positions, _ in self.located(ids):
             known[positions] = True
         return known
+
+    @property
+    def job_count(self) -> int:
+        """Jobs in all shards, switched on or not."""
+        return sum(len(shard.table) for shard in self._shards)
+
+    def admit(self, batch: DefinitionBatch, max_jobs: int) -> DefinitionBatch:
+        """Return ``batch`` without the new jobs for which ``max_jobs`` leaves no room."""
+        room = max_jobs - self.job_count
+        if len(batch) <= room:
+            return batch
+        known = self.known(batch.ids)
+        return batch.take(np.flatnonzero(known | (np.cumsum(~known) <= room)))
 
     def once_of(self, job_id: int) -> int | None:
         """Return the instant of a job that fires once; None for any other job and where there is none."""

@@ -16,6 +16,8 @@ from celery_wheelbeat.runs import interval_offset_ms
 from celery_wheelbeat.schedule_columns import NOT_CRON, ScheduleColumns
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from celery_wheelbeat.jobs import DefinitionBatch, Int64s, Positions, UInt32s
@@ -120,6 +122,34 @@ def encode(batch: DefinitionBatch, tick_ms: int, refs: UInt32s) -> tuple[Rows, d
     return Rows(batch.ids, interval, next_fire, flags.astype(np.uint16), batch.route_index, refs), attributes
 
 
+def decode(rows: Rows, rare: Mapping[int, Rare]) -> ScheduleColumns:
+    """Read the schedules out of stored columns; the inverse of ``encode``."""
+    ids, interval, flags = rows.ids, rows.interval, rows.flags
+    count = len(ids)
+    cron = interval < 0
+    packed = np.where(cron, ~interval, 0)
+    phase = np.full(count, NEVER_MS)
+    phase[interval > 0] = 0
+    jittered = np.flatnonzero((interval > 0) & ((flags & (ON_GRID | RARE)) == 0))
+    phase[jittered] = interval_offset_ms(ids[jittered], interval[jittered])
+    schedules = ScheduleColumns(
+        np.maximum(interval, 0),
+        phase,
+        np.where(cron, packed >> OFFSET_BITS, NOT_CRON).astype(np.int32),
+        packed & ((1 << OFFSET_BITS) - 1),
+        np.full(count, ALWAYS_MS),
+        np.full(count, NEVER_MS),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+    )
+    special = np.flatnonzero(flags & RARE)
+    if len(special):
+        values = np.array([rare[job_id] for job_id in ids[special].tolist()], np.int64)
+        for position, name in enumerate(Rare._fields):
+            getattr(schedules, name)[special] = values[:, position]
+    return schedules
+
+
 class Table:
     """Columns with room to grow. A row number is valid until ``renumber``."""
 
@@ -180,7 +210,7 @@ class Table:
         for job_id in self.columns.ids[rows].tolist():
             self.rare.pop(job_id, None)
 
-    def set_rare(self, ids: Int64s, attributes: dict[int, Rare]) -> None:
+    def set_rare(self, ids: Int64s, attributes: Mapping[int, Rare]) -> None:
         """Give ``ids`` the rare attributes in ``attributes``, and none to those that are not in it."""
         if not self.rare and not attributes:
             return
@@ -192,30 +222,15 @@ class Table:
 
     def schedules(self, rows: Positions) -> ScheduleColumns:
         """Decode the schedules of ``rows``."""
-        ids, interval, flags = self.columns.ids[rows], self.columns.interval[rows], self.columns.flags[rows]
-        count = len(ids)
-        cron = interval < 0
-        packed = np.where(cron, ~interval, 0)
-        phase = np.full(count, NEVER_MS)
-        jittered = np.flatnonzero((interval > 0) & ((flags & (ON_GRID | RARE)) == 0))
-        phase[interval > 0] = 0
-        phase[jittered] = interval_offset_ms(ids[jittered], interval[jittered])
-        schedules = ScheduleColumns(
-            np.maximum(interval, 0),
-            phase,
-            np.where(cron, packed >> OFFSET_BITS, NOT_CRON).astype(np.int32),
-            packed & ((1 << OFFSET_BITS) - 1),
-            np.full(count, ALWAYS_MS),
-            np.full(count, NEVER_MS),
-            np.zeros(count, np.int64),
-            np.zeros(count, np.int64),
-        )
-        rare = np.flatnonzero(flags & RARE)
-        if len(rare):
-            values = np.array([self.rare[job_id] for job_id in ids[rare].tolist()], np.int64)
-            for position, name in enumerate(Rare._fields):
-                getattr(schedules, name)[rare] = values[:, position]
-        return schedules
+        return decode(self.columns.take(rows), self.rare)
+
+    def living(self) -> NDArray[np.intp]:
+        """Return the row numbers of all jobs."""
+        return np.flatnonzero((self.rows.flags & DEAD) == 0)
+
+    def living_rows(self) -> Rows:
+        """Return the columns of all jobs."""
+        return self.rows.take(self.living()) if self.dead_rows else self.rows
 
     def crowded(self) -> bool:
         """Say whether so many ids came out of order, or so many rows are dead, that sorting anew pays."""
@@ -224,7 +239,7 @@ class Table:
     def renumber(self) -> None:
         """Drop dead rows and sort the rest by id. Every row number known elsewhere is void."""
         rows = self.rows
-        alive = np.flatnonzero((rows.flags & DEAD) == 0)
+        alive = self.living()
         order = alive[np.argsort(rows.ids[alive], kind="stable")]
         self.columns = rows.take(order)
         self.row_count = self.sorted_rows = len(order)

@@ -239,6 +239,11 @@ class EngineOracle(RuleBasedStateMachine):
             due = self.engine.load(batch_of(loaded, self.crons), {"broker": mark_ms}, self.routes)
             self.compare(due, expected)
 
+    @rule(number=st.integers(0, 1))
+    def sweep(self, number: int) -> None:
+        """The watchdog finds nothing in an undamaged engine."""
+        assert not self.engine.sweep(number).counts
+
     @precondition(lambda self: hasattr(self, "engine"))
     @invariant()
     def same_account(self) -> None:
