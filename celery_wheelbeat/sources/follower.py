@@ -65,6 +65,7 @@ class Follower:
         self._walk = Walk(Purpose.LOAD, due_s=0.0)
         self._pending: Int64s = NO_IDS
         self._block_read = False
+        self._known_since_s = 0.0  # what the log told before was read with the whole table
 
     @property
     def behind(self) -> int:
@@ -115,6 +116,7 @@ class Follower:
     def _begin(self, purpose: Purpose, now_s: float) -> None:
         self._cursor = self._source.snapshot().cursor
         self._walk = Walk(purpose, due_s=now_s)
+        self._known_since_s = now_s
         self._pending = NO_IDS  # the walk reads them
 
     def _take_in(self, poll: Poll) -> None:
@@ -137,7 +139,7 @@ class Follower:
         block = self._source.block(walk.after_id, walk.rows, self._cursor)
         differences = self._definitions.differences(walk.after_id, block.rows, last=block.last)
         if walk.purpose is Purpose.RECONCILE:
-            news = self._reconcile(block, differences)
+            news = self._reconcile(block, differences, now_s)
         else:
             self._take_in(block.poll)
             news = self._hand_over_block(block, differences)
@@ -162,7 +164,7 @@ class Follower:
             news.insert(0, Changed(ChangeBatch(self._definitions.translate([]).changes.upserts, gone), {}))
         return news
 
-    def _reconcile(self, block: Block, differences: Differences) -> list[News]:
+    def _reconcile(self, block: Block, differences: Differences, now_s: float) -> list[News]:
         """Look again at what differs without a row in the log, and count what is wrong still."""
         suspects = np.setdiff1d([*differences.upserts, *differences.deleted], block.poll.ids).astype(np.int64)
         if not len(suspects):
@@ -173,7 +175,8 @@ class Follower:
         rows = self._source.fetch(suspects.tolist())
         wrong = [row for row in rows if not self._definitions.match(row)]
         missing = np.setdiff1d(suspects, [row.id for row in rows]).tolist()
-        told = self._source.logged([*(row.id for row in wrong), *missing], 2 * self._period_s)
+        within_s = min(2 * self._period_s, now_s - self._known_since_s)
+        told = self._source.logged([*(row.id for row in wrong), *missing], within_s)
         self._take_in(block.poll)
         self._take_in(again)
         return self._heal(wrong, missing, told)

@@ -36,7 +36,7 @@ SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'wheelbeat_monit
 SELECT {columns} FROM wheelbeat_monitor WHERE id > %(after_id)s ORDER BY id LIMIT %(limit)s
 
 -- name: fetch
-SELECT {columns} FROM wheelbeat_monitor WHERE id = ANY(%(ids)s) ORDER BY id
+SELECT {columns} FROM wheelbeat_monitor WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id
 
 -- name: head
 SELECT pg_current_snapshot()::text,
@@ -63,7 +63,7 @@ FROM found
 
 -- name: logged
 SELECT DISTINCT monitor_id FROM wheelbeat_changelog
-WHERE monitor_id = ANY(%(ids)s) AND at >= now() - %(within_s)s * interval '1 second'
+WHERE monitor_id = ANY(%(ids)s::bigint[]) AND at >= now() - %(within_s)s * interval '1 second'
 
 -- name: namespace
 SELECT uuid FROM wheelbeat_installation ORDER BY id LIMIT 1
