@@ -34,6 +34,7 @@ from celery_wheelbeat.sources.monitor_entries import MonitorEntries
 from celery_wheelbeat.sources.solar import SolarSchedule
 from celery_wheelbeat.sources.tail import Tail
 from celery_wheelbeat.wake import Wake
+from celery_wheelbeat.worker.broker_dedup import name_runs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -106,6 +107,8 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         ),
         window=settings.window,
     )
+    if settings.broker_dedup:
+        name_runs(app.connection_for_write().transport.driver_type)
     entries = Entries(timezone_of(app), crons, routes)
     desk = _desk(scheduler, settings=settings, clock=clock, wake=wake, crons=crons, routes=routes)
     liveness = Liveness(settings.live_timeout)

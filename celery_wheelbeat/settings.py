@@ -190,6 +190,9 @@ class Settings:
         bool,
         "A redelivered run waits until the execution before it has ended or its worker is known to be dead.",
     )
+    broker_dedup: bool = _setting(
+        False, bool, "Name each run for SQS FIFO queues or RabbitMQ's deduplication plug-in; Celery's own lane only."
+    )
     dedup_key: str = _setting(
         "id",
         str,

@@ -35,6 +35,24 @@ def publish_properties(run_id: str, transport: str) -> dict[str, Any]:
     return {}
 
 
+def name_runs(transport: str) -> None:
+    """Give every run that this process publishes its ``publish_properties``: ``wheelbeat_broker_dedup`` of a beat.
+
+    A receiver of ``before_task_publish`` sees every message, so these runs are sent by Celery's own code.
+    """
+
+    def name_run(
+        headers: MutableMapping[str, Any] | None = None, properties: MutableMapping[str, Any] | None = None, **_: object
+    ) -> None:
+        if not headers or properties is None or FIRE_MS not in headers or headers.get("retries"):
+            return
+        named = publish_properties(headers["id"], transport)
+        headers.update(named.pop("headers", {}))
+        properties.update(named)
+
+    before_task_publish.connect(name_run, weak=False, dispatch_uid="celery_wheelbeat.name_runs")
+
+
 def renumber_attempts() -> None:
     """Let retries and waiting runs, which inherit the headers of their first message, be other messages to RabbitMQ."""
     before_task_publish.connect(_renumber, weak=False, dispatch_uid="celery_wheelbeat.renumber_attempts")

@@ -50,6 +50,8 @@ class WorkerSide:
         self.hook = "off"
         """``trace``, ``before_start`` or ``off``: how runs are stopped before their task starts."""
         self._activated = False
+        self._renumbers = False
+        """Whether retries need another name at the broker. Never in a beat: a receiver would slow its messages down."""
         self._since_s = time.monotonic()
         self._keeper: Keeper | None = None
 
@@ -70,12 +72,13 @@ class WorkerSide:
                 choice.where,
             )
             return
-        transport = self.app.connection_for_read().transport
+        driver = getattr(self.app.connection_for_read().transport, "driver_type", "")
+        self._renumbers = driver == "amqp"
         gate = Gate(
             choice.store,
             settings,
             self.counters,
-            flags_redelivery=getattr(transport, "driver_type", "") in FLAGGING_TRANSPORTS,
+            flags_redelivery=driver in FLAGGING_TRANSPORTS,
             wall_ms=SystemClock().wall_ms,
         )
         for task in self.app.tasks.values():
@@ -98,6 +101,8 @@ class WorkerSide:
         """Put the gate around every tracer of this process; needed again whenever Celery has rebuilt them."""
         if self.gate is not None and self.hook == "trace":
             guard_all(self.app.tasks, self.gate)
+        if self._renumbers:
+            renumber_attempts()
 
     def start_keeper(self) -> None:
         """Start the thread that prolongs leases; in the main process, once."""
@@ -191,7 +196,6 @@ def install_side(app: Any) -> None:
     side = _sides[id(app)] = WorkerSide(app)
     app.steps["worker"].add(ActivateStep)
     app.steps["consumer"].add(GuardStep)
-    renumber_attempts()
 
     def enter_process(sender: str | None = None, **_: Any) -> None:
         side.enter_process(sender)

@@ -161,3 +161,34 @@ def elects(project: ClaimProject) -> bool:
         lambda: len(project.lines("done")) + project.logged("dropped (other)") >= finished + dropped + 2, "both"
     )
     return project.logged("dropped (other)") == dropped + 1
+
+
+KILLS = 3
+
+
+@pytest.mark.soak
+@pytest.mark.postgres
+@pytest.mark.parametrize("pair", ["redis+redis", "redis+rabbitmq", "postgresql+rabbitmq", "postgresql+redis"])
+def test_2000_runs_in_three_copies_while_workers_are_killed(
+    pair: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    store, broker = pair.split("+")
+    urls = {"redis": "redis_url", "rabbitmq": "amqp_url", "postgresql": "postgres_url"}
+    conf = {
+        "broker_url": request.getfixturevalue(urls[broker]),
+        "wheelbeat_dedup_url": request.getfixturevalue(urls[store]),
+        "broker_transport_options": {"visibility_timeout": 3} if broker == "redis" else {},
+    }
+    count, pools = 2_000, 2
+    with ClaimProject(tmp_path, conf) as project:
+        workers = [project.pool_worker(concurrency=2) for _ in range(pools)]
+        ids = project.publish_copies("late", count, 3, args=(0.01,))
+        for kill in range(1, KILLS + 1):
+            project.until(lambda share=kill / (KILLS + 1): len(project.count("done")) >= share * count, "progress")
+            workers.pop(0).kill()
+            workers.append(project.pool_worker(concurrency=2))
+        project.until(lambda: set(project.count("done")) == set(ids), "the end of every run", timeout_s=300)
+        starts = project.count("start")
+        # what was executing when its worker was killed is repeated, at most once per pool process and kill
+        assert sum(starts.values()) - count <= KILLS * 2
+        assert max(starts.values()) <= 1 + KILLS

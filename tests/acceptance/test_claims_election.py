@@ -37,14 +37,25 @@ PAIRS = ["redis+redis", "postgresql+rabbitmq", "mariadb+redis", "sqlite+filesyst
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_of_three_copies_one_runs(pair: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    with ClaimProject(tmp_path, conf_of(pair, request, tmp_path)) as project:
+    assert_one_of_three_runs(conf_of(pair, request, tmp_path), tmp_path, COUNT)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("pair", PAIRS)
+def test_of_three_copies_of_2000_runs_one_runs(pair: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    assert_one_of_three_runs(conf_of(pair, request, tmp_path), tmp_path, 2_000)
+
+
+def assert_one_of_three_runs(conf: dict[str, Any], folder: Path, count: int) -> None:
+    """Publish ``count`` runs in three copies to two workers of two pool processes."""
+    with ClaimProject(folder, conf) as project:
         for _ in range(2):
             project.pool_worker()
-        ids = project.publish_copies("record", COUNT, COPIES)
-        project.until_settled(COUNT * COPIES)
+        ids = project.publish_copies("record", count, COPIES)
+        project.until_settled(count * COPIES, timeout_s=300)
         assert project.logged("Copies of runs are dropped; claims in") == 2
         assert project.count("start") == dict.fromkeys(ids, 1)
-        assert project.logged("dropped (other)") == COUNT * (COPIES - 1)
+        assert project.logged("dropped (other)") == count * (COPIES - 1)
 
 
 def test_without_the_hook_every_copy_runs(redis_url: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from itertools import pairwise
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -154,6 +155,41 @@ def test_a_copy_of_a_waiting_run_is_dropped(working: ClaimProject) -> None:
     job.until_event(second, "done")
     assert working.count("start")[second] == 1
     assert overlapping(job.spans()) == 0
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip", "queue_one"])
+@pytest.mark.parametrize(
+    ("task", "seconds", "every_s"),
+    [("short", 1.5, 1.0), pytest.param("record", 90, 60, marks=[pytest.mark.soak, pytest.mark.timeout(900)])],
+)
+def test_a_task_that_takes_longer_than_its_interval(
+    working: ClaimProject, overlap: str, task: str, seconds: float, every_s: float
+) -> None:
+    job = Job(working, overlap, task)
+    pace = threading.Event()
+    for _ in range(6):
+        job.due(seconds)
+        pace.wait(every_s)
+
+    def settled() -> bool:
+        ended = sum(working.count("done")[run_id] for run_id in job.ids)
+        return ended + working.logged("skipped: another execution") == len(job.ids)
+
+    working.until(settled, "the end of every run", timeout_s=6 * (seconds + every_s) + 30)
+    spans = job.spans()
+    waited = working.logged("waits: another execution")
+    match overlap:
+        case "allow":
+            assert len(spans) == 6
+            assert overlapping(spans) >= 4
+        case "skip":
+            assert 2 <= len(spans) <= 4
+            assert (overlapping(spans), waited) == (0, 0)
+        case "queue_one":
+            # one follows the other, so more of them run than with skip
+            assert 4 <= len(spans) <= 5
+            assert overlapping(spans) == 0
+            assert waited > 0
 
 
 @BOTH

@@ -13,7 +13,7 @@ from celery.exceptions import Ignore, Reject
 from celery.signals import before_task_publish
 
 from celery_wheelbeat.worker import hook
-from celery_wheelbeat.worker.broker_dedup import publish_properties, renumber_attempts
+from celery_wheelbeat.worker.broker_dedup import name_runs, publish_properties, renumber_attempts
 from celery_wheelbeat.worker.counters import NAMES, Counters
 from celery_wheelbeat.worker.gate import Admission
 from celery_wheelbeat.worker.hook import PROBE, guard_all, guarded, why_not_live
@@ -159,11 +159,34 @@ def test_brokers_that_drop_copies_get_the_name_of_the_run() -> None:
     assert publish_properties("r", "redis") == {}
 
 
+@pytest.fixture
+def unconnected() -> Iterator[None]:
+    """Leave no receiver of ``before_task_publish`` behind."""
+    yield
+    for uid in ("name_runs", "renumber_attempts"):
+        before_task_publish.disconnect(dispatch_uid=f"celery_wheelbeat.{uid}")
+
+
+@pytest.mark.parametrize("transport", ["sqs", "amqp"])
+def test_the_name_arrives_in_the_message(app: Celery, transport: str, unconnected: None) -> None:
+    name_runs(transport)
+    queue = f"queue-{uuid4()}"
+    with app.connection() as connection:
+        for task_id, headers in (("run", {"wheelbeat_fire_ms": 5}), ("other", {})):
+            app.send_task("good", task_id=task_id, headers=headers, queue=queue, connection=connection)
+        channel = connection.default_channel
+        ours, other = (channel.basic_get(queue) for _ in range(2))
+    where = {"sqs": "properties", "amqp": "headers"}[transport]
+    name = {"sqs": "MessageDeduplicationId", "amqp": "x-deduplication-header"}[transport]
+    assert getattr(ours, where)[name] == "run"
+    assert name not in getattr(other, where)
+
+
 @pytest.mark.parametrize(
     ("more", "name"),
     [({}, "r"), ({"retries": 0}, "r"), ({"retries": 2}, "r:2"), ({"wheelbeat_waiting": True}, None)],
 )
-def test_a_retry_is_another_message_to_the_broker(more: dict[str, Any], name: str | None) -> None:
+def test_a_retry_is_another_message_to_the_broker(more: dict[str, Any], name: str | None, unconnected: None) -> None:
     renumber_attempts()
     headers = {"id": "r", "wheelbeat_fire_ms": 5, "x-deduplication-header": "r", **more}
     before_task_publish.send(sender="task", headers=headers)
