@@ -44,7 +44,7 @@ def diagnose(exc: BaseException, connection: Any) -> tuple[FailureKind, str]:
     for link in links:
         kind = _kind_of_link(link, connection)
         if kind is not None:
-            return kind, reason_of(link.__cause__ or link)
+            return kind, reason_of(link.__cause__ if isinstance(link, BatchFailed) and link.__cause__ else link)
     return FailureKind.ERROR, reason_of(links[0])
 
 
