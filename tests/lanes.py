@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from celery import Celery
@@ -86,7 +86,7 @@ class Lane:
         self._token = 0
         self.sender.start()
 
-    def __enter__(self) -> Lane:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

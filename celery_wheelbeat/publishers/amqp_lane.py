@@ -114,8 +114,7 @@ class AmqpWire:
         self._channel.events["basic_nack"].add(self._on_nack)
         self._channel.events["basic_return"].add(self._on_return)
         self._next_tag = 1
-        self._recording_channel = self._kombu.default_channel
-        self.producer = self._make_producer(self._kombu)
+        self._open_recording_channel()
         self._maker = self._make_maker(self)
 
     def close(self, *, broken: bool) -> None:
@@ -155,13 +154,15 @@ class AmqpWire:
                 rest = one.rest()
                 if rest:
                     failures.append(Failure(rest, self._kind_of_loss(reason), reason))
-            outcomes.append(Outcome(batch.token, at_ms, failures))
+            outcomes.append(Outcome(batch.token, at_ms, tuple(failures)))
         self._lost.clear()
         return outcomes
 
     def make(self, form: Form, candidates: Sequence[Arguments]) -> Envelope | str:
         """See ``Wire``."""
         assert self._maker is not None  # noqa: S101 - for the type checker: only asked while connected
+        if not self._recording_channel.is_open:
+            self._open_recording_channel()
         return self._maker.make(form, candidates)
 
     # What the maker of envelopes asks.
@@ -208,6 +209,10 @@ class AmqpWire:
         self.blocked = ""
         logger.info("beat: RabbitMQ takes messages again")
 
+    def _open_recording_channel(self) -> None:
+        self._recording_channel = self._kombu.channel()
+        self.producer = self._make_producer(self._recording_channel)
+
     def _keep_alive(self) -> None:
         now_s = self._clock.monotonic_s()
         if self._amqp.heartbeat and now_s - self._beat_s >= self._amqp.heartbeat / 4:
@@ -244,7 +249,7 @@ class AmqpWire:
         at_ms = self._clock.wall_ms()
         while self._sent and not self._sent[0].open:
             one = self._sent.popleft()
-            outcomes.append(Outcome(one.batch.token, at_ms, one.failures))
+            outcomes.append(Outcome(one.batch.token, at_ms, tuple(one.failures)))
         return outcomes
 
     def _kind_of_loss(self, reason: str) -> FailureKind:

@@ -16,11 +16,11 @@ import numpy as np
 
 from celery_wheelbeat.bodies import Columns
 from celery_wheelbeat.envelopes import FIRST_FIRE_MS, LAST_FIRE_MS, Uncut
-from celery_wheelbeat.publishers import Run
+from celery_wheelbeat.publishers import FailureKind, Run
 from celery_wheelbeat.publishers.attempt import Attempt
 from celery_wheelbeat.publishers.detection import configuration_reasons, entry_reasons, hooks
 from celery_wheelbeat.publishers.envelope import Sample, Stamps, expected_now
-from celery_wheelbeat.publishers.failures import reason_of
+from celery_wheelbeat.publishers.failures import diagnose, reason_of
 from celery_wheelbeat.publishers.task_body import TaskBody
 
 if TYPE_CHECKING:
@@ -79,7 +79,10 @@ class EnvelopeMaker:
         self._options = options
 
     def make(self, form: Form, candidates: Sequence[Arguments]) -> Envelope | str:
-        """Return the envelope of ``form``, or why there is none. ``candidates``: arguments of some of its jobs."""
+        """Return the envelope of ``form``, or why there is none. ``candidates``: arguments of some of its jobs.
+
+        Raises only what means that the connection is lost.
+        """
         try:
             fitting = [candidate for candidate in candidates if self._fits(form, candidate)]
             if not fitting:
@@ -93,7 +96,10 @@ class EnvelopeMaker:
         except Uncut as why:
             return f"{form.task}: {why}"
         except Exception as error:
-            return f"{form.task} cannot be rendered: {reason_of(error.__cause__ or error)}"
+            kind, reason = diagnose(error, self._recorder.producer.connection)
+            if kind is FailureKind.UNCERTAIN:
+                raise  # the connection is gone, which says nothing about the route
+            return f"{form.task} cannot be rendered: {reason}"
 
     def differs(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
         """Compare ``envelope`` with a message that Celery makes now; returns what differs, empty where nothing does."""

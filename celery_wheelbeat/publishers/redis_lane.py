@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.publishers import FailureKind
 from celery_wheelbeat.publishers.batches import Failure, Outcome
-from celery_wheelbeat.publishers.broker import close_connection
+from celery_wheelbeat.publishers.broker import REPLY_TIMEOUT_S, close_connection
 from celery_wheelbeat.publishers.capture import record_redis
 from celery_wheelbeat.publishers.failures import reason_of
 from celery_wheelbeat.publishers.redis_envelope import RedisEnvelope
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 MARKER_TTL_S = 86_400
+_SLOTS = 16
+"""Fields of the marker; more than batches can be on their way."""
+_NOBODY = 2**62
+"""Id of no client: asks whether killing would be allowed."""
 _MULTI = b"*1\r\n$5\r\nMULTI\r\n"
 _EXEC = b"*1\r\n$4\r\nEXEC\r\n"
 
@@ -68,7 +72,7 @@ class RedisWire:
         self._make_maker = make_maker
         self._clock = clock
         self._incarnation = uuid.uuid4().hex
-        self._name_marker = lambda: f"wheelbeat:{namespace()}:seq:{self._incarnation}:{destination}"
+        self._name_marker: Callable[[], str] = lambda: f"wheelbeat:{namespace()}:seq:{self._incarnation}:{destination}"
         self._marker = b""
         """Named when the first batch is sent, and never renamed: it has to be found again."""
         self._client_name = f"wheelbeat-{self._incarnation}".encode()
@@ -79,6 +83,8 @@ class RedisWire:
         self._redis: Any = None
         self._maker: EnvelopeMaker | None = None
         self._sent: deque[Batch] = deque()
+        self._progress_s = 0.0
+        """When the first of what is on its way was written, or the last reply came."""
 
     def connect(self) -> None:
         """See ``Wire``."""
@@ -96,17 +102,19 @@ class RedisWire:
 
     def close(self, *, broken: bool) -> None:
         """See ``Wire``."""
-        redis, kombu, self._redis, self._kombu = self._redis, self._kombu, None, None
-        if redis is not None:
-            redis.disconnect()
-        if kombu is not None:
-            close_connection(kombu, broken=broken)
+        if self._redis is not None:
+            self._redis.disconnect()
+        if self._kombu is not None:
+            close_connection(self._kombu, broken=broken)
+        self._redis = self._kombu = None
 
     def send(self, batch: Batch) -> None:
         """See ``Wire``."""
         if self._read_only:
             raise ConnectionError("the server only takes reads; asking again which one is the master")
         self._marker = self._marker or f"{self._channel.global_keyprefix}{self._name_marker()}".encode()
+        if not self._sent:
+            self._progress_s = self._clock.monotonic_s()
         self._sent.append(batch)
         pushes = [
             part
@@ -123,23 +131,31 @@ class RedisWire:
         self._redis.send_packed_command([b"".join(pushes)], check_health=False)
 
     def receive(self, timeout_s: float) -> Sequence[Outcome]:
-        """See ``Wire``; waits for the oldest batch up to the socket's own time-out."""
-        del timeout_s
-        return [self._reply_to(self._sent.popleft())] if self._sent else []
+        """See ``Wire``; a reply that stays out for longer than the socket's time-out means a lost connection."""
+        if not self._sent:
+            return []
+        if not self._redis.can_read(timeout_s):
+            longest_s = self._redis.socket_timeout or REPLY_TIMEOUT_S
+            if self._clock.monotonic_s() - self._progress_s > longest_s:
+                raise TimeoutError(f"no reply within {longest_s:g} s")
+            return []
+        outcome = self._reply_to(self._sent.popleft())
+        self._progress_s = self._clock.monotonic_s()
+        return [outcome]
 
     def settle(self, batches: Sequence[Batch], reason: str) -> Sequence[Outcome]:
         """See ``Wire``."""
         at_ms = self._clock.wall_ms()
         if not self.provable:
             return [
-                Outcome(batch.token, at_ms, [Failure(range(batch.size), FailureKind.UNCERTAIN, reason)])
+                Outcome(batch.token, at_ms, (Failure(range(batch.size), FailureKind.UNCERTAIN, reason),))
                 for batch in batches
             ]
         applied = self._applied()
         return [
             self._found_applied(batch, at_ms)
             if batch.token in applied
-            else Outcome(batch.token, at_ms, [Failure(range(batch.size), FailureKind.NOT_SENT, reason)])
+            else Outcome(batch.token, at_ms, (Failure(range(batch.size), FailureKind.NOT_SENT, reason),))
             for batch in batches
         ]
 
@@ -193,7 +209,7 @@ class RedisWire:
                 except _response_error() as error:
                     if not str(error).startswith(("No such client", "ERR No such client")):
                         raise
-        self._ask(b"CLIENT", b"KILL", b"ID", b"0")
+        self._ask(b"CLIENT", b"KILL", b"ID", b"%d" % _NOBODY)
 
     def _applied(self) -> set[int]:
         if not self._marker:
@@ -211,7 +227,7 @@ class RedisWire:
                 positions = range(start, start + parcel.size)
                 failures.append(Failure(positions, FailureKind.UNROUTABLE, f"{parcel.key!r} holds a {kind!r}"))
             start += parcel.size
-        return Outcome(batch.token, at_ms, failures)
+        return Outcome(batch.token, at_ms, tuple(failures))
 
     def _reply_to(self, batch: Batch) -> Outcome:
         replies = self._replies(len(batch.parcels))
@@ -224,7 +240,7 @@ class RedisWire:
                 failures.append(Failure(positions, _kind_of(reply), reason_of(reply)))
                 self._read_only = self._read_only or type(reply).__name__ == "ReadOnlyError"
             start += parcel.size
-        return Outcome(batch.token, at_ms, failures)
+        return Outcome(batch.token, at_ms, tuple(failures))
 
     def _replies(self, pushes: int) -> list[Any]:
         """Read what came of each LPUSH: a length, or an exception."""
@@ -242,10 +258,6 @@ class RedisWire:
             return self._redis.read_response(disconnect_on_error=True)
         except _response_error() as error:
             return error
-
-
-_SLOTS = 16
-"""Fields of the marker; more than batches can be on their way."""
 
 
 def _response_error() -> type[Exception]:

@@ -209,7 +209,7 @@ class Sender:
     def _give_up(self, batches: Iterable[Batch], kind: FailureKind, reason: str) -> None:
         at_ms = self._clock.wall_ms()
         for batch in batches:
-            self._answer(Outcome(batch.token, at_ms, [Failure(range(batch.size), kind, reason)]))
+            self._answer(Outcome(batch.token, at_ms, (Failure(range(batch.size), kind, reason),)))
 
     def _log_down(self, reason: str, wait_s: float) -> None:
         now_s = self._clock.monotonic_s()

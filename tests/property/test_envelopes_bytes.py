@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from celery.beat import ScheduleEntry
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kombu import Exchange, Queue
@@ -17,6 +16,8 @@ from celery_wheelbeat.publishers.envelope_maker import Arguments, Form, rendered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from celery.beat import ScheduleEntry
 
 KINDS = ("redis", "amqp")
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -142,6 +143,7 @@ def test_utf8_bodies_on_redis(redis_url: str) -> None:
 def test_what_is_pushed_is_what_was_recorded(redis_url: str) -> None:
     """The recording itself is no fiction: a message that Celery really pushed differs in nonce and tag only."""
     import redis
+
     from celery_wheelbeat.publishers import Run
     from celery_wheelbeat.publishers.attempt import Attempt
     from celery_wheelbeat.scheduler import WheelScheduler

@@ -1,0 +1,216 @@
+"""The fast lane into a real Redis: what arrives, and what is known after each way in which a batch can fail."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from lanes import FIRE_MS, Lane, make_app
+
+from celery_wheelbeat.publishers import FailureKind
+from celery_wheelbeat.runs import run_id
+from services import PrivateRedis, TcpProxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_wheelbeat.publishers.batches import Outcome
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateRedis]:
+    with PrivateRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: PrivateRedis) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+        yield client
+        client.config_set("maxmemory", "0")
+
+
+def ids_in(client: redis.Redis, key: str = "celery") -> list[str]:
+    """The ids in a queue, oldest first."""
+    return [json.loads(message)["headers"]["id"] for message in reversed(client.lrange(key, 0, -1))]
+
+
+def kinds(outcome: Outcome) -> list[tuple[int, FailureKind]]:
+    return [(len(failure.positions), failure.kind) for failure in outcome.failures]
+
+
+def through(proxy: TcpProxy, **conf: Any) -> Any:
+    options = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, **conf.pop("options", {})}
+    return make_app(f"redis://127.0.0.1:{proxy.port}/0", broker_transport_options=options, **conf)
+
+
+def test_batches_arrive_in_order_with_computed_ids(server: PrivateRedis, client: redis.Redis) -> None:
+    with Lane(make_app(server.url), kind="redis").connected() as lane:
+        envelope = lane.envelope()
+        batches = [lane.batch(envelope, range(start, start + 1000)) for start in range(0, 5000, 1000)]
+        assert [outcome.failures for outcome in lane.send(*batches)] == [()] * 5
+    assert ids_in(client) == [run_id(f"monitor:{job}", FIRE_MS, "tests") for job in range(5000)]
+    tags = {json.loads(message)["properties"]["delivery_tag"] for message in client.lrange("celery", 0, -1)}
+    nonces = {json.loads(message)["headers"]["wheelbeat_nonce"] for message in client.lrange("celery", 0, -1)}
+    assert len(tags) == len(nonces) == 5000
+    (marker,) = client.keys("wheelbeat:tests:seq:*:broker")
+    assert 0 < client.ttl(marker) <= 86_400
+
+
+def test_prefix_and_priority_name_the_list(server: PrivateRedis, client: redis.Redis) -> None:
+    app = make_app(server.url, broker_transport_options={"global_keyprefix": "pre-"})
+    with Lane(app, kind="redis").connected() as lane:
+        for priority in (0, 3, 9):
+            lane.send(lane.batch(lane.envelope(priority=priority), [priority]))
+    assert [client.llen(key) for key in ("pre-celery", "pre-celery\x06\x163", "pre-celery\x06\x169")] == [1, 1, 1]
+    assert len(client.keys("pre-wheelbeat:tests:seq:*")) == 1
+
+
+def test_a_lost_reply_is_found_applied(server: PrivateRedis, client: redis.Redis) -> None:
+    with TcpProxy(server.port) as proxy, Lane(through(proxy), kind="redis").connected() as lane:
+        batch = lane.batch(lane.envelope(), range(100))
+        proxy.mute()
+        lane.sender.submit(batch)
+        lane.wait(lambda: client.llen("celery") == 100, "the push")
+        proxy.cut()
+        proxy.pass_through()
+        lane.wait(lambda: batch.token in lane.outcomes, "the outcome")
+        assert lane.outcomes[batch.token].failures == ()
+    assert client.llen("celery") == 100
+
+
+def test_a_batch_that_never_arrived_is_not_sent(server: PrivateRedis, client: redis.Redis) -> None:
+    with TcpProxy(server.port) as proxy, Lane(through(proxy), kind="redis").connected() as lane:
+        batch = lane.batch(lane.envelope(), range(100))
+        proxy.black_hole()
+        lane.sender.submit(batch)
+        lane.wait(lambda: not lane.sender.health().connected, "the loss of the connection")
+        proxy.pass_through()
+        lane.wait(lambda: batch.token in lane.outcomes, "the outcome")
+        assert kinds(lane.outcomes[batch.token]) == [(100, FailureKind.NOT_SENT)]
+    assert client.llen("celery") == 0
+
+
+def test_bytes_that_are_still_on_their_way_can_no_longer_arrive(server: PrivateRedis, client: redis.Redis) -> None:
+    """The old connection stays open behind a stalled proxy; it has to be dead before the marker is believed."""
+    with TcpProxy(server.port) as stalled, Lane(through(stalled), kind="redis").connected() as lane:
+        batch = lane.batch(lane.envelope(), range(50))
+        stalled.stall()
+        lane.sender.submit(batch)
+        lane.wait(lambda: not lane.sender.health().connected, "the loss of the connection")
+        former = {one["name"] for one in client.client_list() if one["name"].startswith("wheelbeat-")}
+        assert len(former) == 1
+        with TcpProxy(server.port) as other:
+            lane.app.conf.broker_write_url = lane.app.conf.broker_url = f"redis://127.0.0.1:{other.port}/0"
+            lane.wait(lambda: batch.token in lane.outcomes, "the outcome")
+            stalled.pass_through()
+            assert kinds(lane.outcomes[batch.token]) == [(50, FailureKind.NOT_SENT)]
+            assert lane.send(lane.batch(lane.envelope(), [1]))[0].failures == ()
+            assert client.llen("celery") == 1
+
+
+def test_without_client_kill_the_outcome_is_uncertain_and_that_is_said(
+    server: PrivateRedis, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.execute_command("ACL", "SETUSER", "small", "on", ">pw", "~*", "&*", "+@all", "-client|kill", "-client|list")
+    with TcpProxy(server.port) as proxy:
+        app = make_app(f"redis://small:pw@127.0.0.1:{proxy.port}/0", broker_transport_options={"socket_timeout": 1.0})
+        with Lane(app, kind="redis").connected() as lane:
+            assert "may be sent twice, with the same ids" in caplog.text
+            assert lane.send(lane.batch(lane.envelope(), range(10)))[0].failures == ()
+            batch = lane.batch(lane.envelope(), range(10))
+            proxy.mute()
+            lane.sender.submit(batch)
+            lane.wait(lambda: client.llen("celery") == 20, "the push")
+            proxy.cut()
+            proxy.pass_through()
+            lane.wait(lambda: batch.token in lane.outcomes, "the outcome")
+            assert kinds(lane.outcomes[batch.token]) == [(10, FailureKind.UNCERTAIN)]
+
+
+def test_no_memory_is_a_refusal_of_everything(server: PrivateRedis, client: redis.Redis) -> None:
+    with Lane(make_app(server.url), kind="redis").connected() as lane:
+        envelope = lane.envelope()
+        client.config_set("maxmemory", "1mb")
+        (outcome,) = lane.send(lane.batch(envelope, range(10)))
+        assert kinds(outcome) == [(10, FailureKind.REFUSED)]
+        assert "maxmemory" in outcome.failures[0].reason
+        client.config_set("maxmemory", "0")
+        assert lane.send(lane.batch(envelope, range(10)))[0].failures == ()
+    assert client.llen("celery") == 10
+
+
+def test_a_key_that_is_no_list_concerns_only_its_own_messages(server: PrivateRedis, client: redis.Redis) -> None:
+    with Lane(make_app(server.url), kind="redis").connected() as lane:
+        good = lane.batch(lane.envelope(), range(3))
+        bad = lane.batch(lane.envelope(queue="broken"), range(2))
+        client.set("broken", "a text")
+        both = good._replace(parcels=[*bad.parcels, *good.parcels], nonces=bad.nonces + good.nonces)
+        (outcome,) = lane.send(both)
+        assert [(list(failure.positions), failure.kind) for failure in outcome.failures] == [
+            ([0, 1], FailureKind.UNROUTABLE)
+        ]
+    assert client.llen("celery") == 3
+
+
+def test_a_lost_reply_hides_no_key_that_is_no_list(server: PrivateRedis, client: redis.Redis) -> None:
+    with TcpProxy(server.port) as proxy, Lane(through(proxy), kind="redis").connected() as lane:
+        batch = lane.batch(lane.envelope(queue="broken"), range(2))
+        client.set("broken", "a text")
+        proxy.mute()
+        lane.sender.submit(batch)
+        lane.wait(lambda: bool(client.keys("wheelbeat:tests:seq:*")), "the marker")
+        proxy.cut()
+        proxy.pass_through()
+        lane.wait(lambda: batch.token in lane.outcomes, "the outcome")
+        assert kinds(lane.outcomes[batch.token]) == [(2, FailureKind.UNROUTABLE)]
+
+
+def test_a_failed_batch_before_an_applied_one_is_not_taken_for_applied(
+    server: PrivateRedis, client: redis.Redis
+) -> None:
+    """Two on their way, both replies lost, only the second applied: a single number as marker would lose the first."""
+    with TcpProxy(server.port) as proxy, Lane(through(proxy), kind="redis").connected() as lane:
+        envelope = lane.envelope()
+        first, second = lane.batch(envelope, range(5)), lane.batch(envelope, range(5, 10))
+        proxy.mute()
+        client.config_resetstat()
+        client.config_set("maxmemory", "1mb")
+        lane.sender.submit(first)
+        lane.wait(lambda: client.info("errorstats").get("errorstat_OOM") is not None, "the refusal")
+        client.config_set("maxmemory", "0")
+        lane.sender.submit(second)
+        lane.wait(lambda: client.llen("celery") == 5, "the push")
+        proxy.cut()
+        proxy.pass_through()
+        lane.wait(lambda: {first.token, second.token} <= lane.outcomes.keys(), "both outcomes")
+        assert kinds(lane.outcomes[first.token]) == [(5, FailureKind.NOT_SENT)]
+        assert kinds(lane.outcomes[second.token]) == []
+
+
+def test_a_replica_is_left_for_whoever_is_master_now(server: PrivateRedis, client: redis.Redis) -> None:
+    with PrivateRedis() as master, Lane(make_app(server.url), kind="redis").connected() as lane:
+        envelope, epoch = lane.envelope(), lane.sender.epoch
+        client.replicaof("127.0.0.1", master.port)
+        (outcome,) = lane.send(lane.batch(envelope, range(3)))
+        assert kinds(outcome) == [(3, FailureKind.REFUSED)]
+        client.replicaof("NO", "ONE")
+        again = lane.batch(envelope, range(3))
+        lane.sender.submit(again)
+        lane.wait(lambda: again.token in lane.outcomes, "the outcome")
+        assert kinds(lane.outcomes[again.token]) == [(3, FailureKind.NOT_SENT)]
+        lane.connected()
+        assert lane.sender.epoch == epoch + 1
+
+
+def test_batches_of_a_former_connection_come_back(server: PrivateRedis, client: redis.Redis) -> None:
+    with Lane(make_app(server.url), kind="redis").connected() as lane:
+        stale = lane.batch(lane.envelope(), range(3))._replace(epoch=0)
+        (outcome,) = lane.send(stale)
+        assert kinds(outcome) == [(3, FailureKind.NOT_SENT)]
+    assert client.llen("celery") == 0
