@@ -115,6 +115,22 @@ def test_plain_sql(place: Place, reader: Reader) -> None:
     assert list(reader.news().values()) == [None]
 
 
+@pytest.mark.parametrize("place", ["mysql"], indirect=True)
+def test_replace(place: Place, reader: Reader) -> None:
+    """MariaDB tells of the row that a REPLACE removes; SQLite does not (reconcile)."""
+    one = monitor()
+    reader.news()
+    place.execute("REPLACE INTO wheelbeat_monitor (name, task, interval_ms) VALUES ('a', 't', 5)")
+    assert reader.news() == {one.pk: None, Monitor.objects.get().pk: reader.source.fetch([Monitor.objects.get().pk])[0]}
+
+
+def test_deleting_every_row(place: Place, reader: Reader) -> None:
+    Monitor.objects.bulk_create(many(10))
+    reader.news()
+    place.execute("DELETE FROM wheelbeat_monitor")
+    assert list(reader.news().values()) == [None] * 10
+
+
 def test_a_changed_primary_key_is_delete_and_insert(place: Place, reader: Reader) -> None:
     one = monitor()
     reader.news()

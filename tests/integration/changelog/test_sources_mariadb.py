@@ -121,8 +121,8 @@ def test_another_log_under_the_same_name_loses_the_cursor(place: Place, reader: 
 def test_a_floor_from_an_earlier_log_is_ignored(place: Place) -> None:
     place.execute("UPDATE wheelbeat_installation SET pruned_id = 1000000000")
     reader = Reader(place)
-    one = monitor()
-    assert reader.news().keys() == {one.pk}
+    first, second = monitor("first"), monitor("second")
+    assert reader.news().keys() == {first.pk, second.pk}
     call_command("wheelbeat_prune", days=0, verbosity=0)
     assert place.execute("SELECT pruned_id FROM wheelbeat_installation")[0][0] < 1_000_000_000
     reader.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -252,3 +254,26 @@ def test_the_hot_statements_use_their_indexes(place: Place) -> None:
         assert index in plan, plan
         assert "Seq Scan on wheelbeat" not in plan, plan
     reader.close()
+
+
+def test_the_documented_fill_can_be_repeated_and_logs_only_differences(place: Place, reader: Reader) -> None:
+    page = (Path(__file__).parents[3] / "docs/howto/fill-many-monitors.md").read_text()
+    fill, delete, *_ = re.findall(r"```sql\n(.*?)```", page, flags=re.DOTALL)
+    place.execute("CREATE TABLE site (id bigint PRIMARY KEY, url text, every_s int)")
+    try:
+        place.execute("INSERT INTO site SELECT n, 'http://' || n, 60 FROM generate_series(1, 1000) n")
+        place.execute(fill)
+        assert len(reader.news()) == 1_000
+        place.execute(fill)
+        place.execute(delete)
+        assert reader.news() == {}
+        place.execute("UPDATE site SET every_s = 30 WHERE id <= 10")
+        place.execute("DELETE FROM site WHERE id > 990")
+        place.execute(fill)
+        place.execute(delete)
+        news = reader.news()
+        assert sorted(row.interval_ms for row in news.values() if row) == [30_000] * 10
+        assert list(news.values()).count(None) == 10
+        assert {row.args for row in news.values() if row} == {f'["http://{n}"]' for n in range(1, 11)}
+    finally:
+        place.execute("DROP TABLE site")
