@@ -8,18 +8,16 @@ It must never write to an entry: those objects belong to the user.
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from tzlocal import get_localzone_name
 
 from celery_wheelbeat import runs
 from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, ChangeBatch, DefinitionBatch, Kind, Misfire, Route, flags_of
 from celery_wheelbeat.marks import EntryMark
-from celery_wheelbeat.sources.celery_schedules import polled, translate
+from celery_wheelbeat.sources.celery_schedules import polled, translate, zone_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -47,8 +45,7 @@ def key_of(name: str) -> str:
 
 def timezone_of(app: Any) -> str:
     """Return the name of the zone in which the app's crontabs are meant."""
-    zone = app.timezone
-    return getattr(zone, "key", None) or ("UTC" if zone is UTC else get_localzone_name())
+    return zone_name(app.timezone) or "UTC"
 
 
 class Entries:
