@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -13,11 +14,15 @@ from uuid import uuid4
 import psycopg
 import pytest
 import redis
-from services import PrivatePostgres, PrivateRedis, wait_until
+from celery import Celery
+from services import PrivateMemcached, PrivatePostgres, PrivateRedis, wait_until
 
-from celery_wheelbeat.errors import ClaimStoreDown
+from celery_wheelbeat.errors import ClaimStoreDown, InvalidSetting
 from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
-from celery_wheelbeat.worker.stores.choice import open_store
+from celery_wheelbeat.worker.stores.choice import choose_store, open_store
+from celery_wheelbeat.worker.stores.memcached import MemcachedStore
+from celery_wheelbeat.worker.stores.redis import RedisStore
+from celery_wheelbeat.worker.stores.sql import SqlStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,6 +33,7 @@ KINDS = [
     pytest.param("redis", marks=pytest.mark.redis),
     pytest.param("postgresql", marks=pytest.mark.postgres),
     "sqlite",
+    "memcached",
     pytest.param("mariadb", marks=pytest.mark.mysql),
 ]
 NONCES = ["aa" * 8, "bb" * 8]
@@ -42,12 +48,21 @@ class Opened(NamedTuple):
     url: str
 
 
+@pytest.fixture(scope="module")
+def memcached_url() -> Iterator[str]:
+    """URL of a private memcached."""
+    with PrivateMemcached() as server:
+        yield server.url
+
+
 @pytest.fixture(params=KINDS)
 def opened(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Opened]:
     """Every kind of store in turn."""
     match request.param:
         case "sqlite":
             url = f"sqlite:///{tmp_path}/claims.sqlite3"
+        case "memcached":
+            url = request.getfixturevalue("memcached_url")
         case "mariadb":
             url = request.getfixturevalue("mysql_url")
         case kind:
@@ -199,7 +214,7 @@ def test_a_posted_mark_arrives_and_disturbs_no_later_answer(store: Store) -> Non
 
 def test_purge_removes_what_has_expired_and_nothing_else(opened: Opened) -> None:
     store = opened.store
-    if opened.url.startswith("redis"):
+    if opened.url.startswith(("redis", "memcached")):
         assert store.purge(100) == 0
         return
     alive, gone = new_key(), [new_key() for _ in range(5)]
@@ -336,3 +351,50 @@ def test_a_claim_takes_at_most_150_bytes_of_redis() -> None:
         after = client.info("memory")["used_memory_dataset"]
         store.close()
     assert (after - before) / count <= 150
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("mongodb://db/claims", "expected a redis://"),
+        ("sqlite://", "a database in memory is not shared"),
+        ("sqlite:///:memory:", "a database in memory is not shared"),
+    ],
+)
+def test_a_url_that_cannot_keep_claims_is_refused(url: str, words: str) -> None:
+    with pytest.raises(InvalidSetting, match=words):
+        open_store(url)
+
+
+def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(InvalidSetting, match=r"claim store postgresql: .*psycopg.*pip install"):
+        open_store("postgresql://db/claims")
+
+
+@pytest.mark.parametrize(
+    ("backend", "kind"),
+    [
+        ("redis://h/1", RedisStore),
+        ("rediss://h/1?ssl_cert_reqs=none", RedisStore),
+        ("sentinel://h:26379/1;sentinel://i:26379/1", RedisStore),
+        ("db+postgresql+psycopg://u:p@h/d", SqlStore),
+        ("db+sqlite:////tmp/results.sqlite3", SqlStore),
+        ("db+mysql://u:p@h/d", SqlStore),
+        ("cache+memcached://h:11211/", MemcachedStore),
+        ("rpc://", type(None)),
+        ("file:///var/results", type(None)),
+        ("db+oracle://h/d", type(None)),
+        (None, type(None)),
+    ],
+)
+def test_the_store_follows_the_result_backend(backend: str | None, kind: type) -> None:
+    app = Celery("claims", backend=backend, set_as_current=False)
+    app.conf.result_backend_transport_options = {"master_name": "main"}
+    choice = choose_store(app, None)
+    assert type(choice.store) is kind
+    assert choice.where.startswith("result_backend (")
+    assert "u:p" not in choice.where
+    named = choose_store(app, "sqlite:////tmp/claims.sqlite3")
+    assert isinstance(named.store, SqlStore)
+    assert named.where == "wheelbeat_dedup_url (sqlite)"

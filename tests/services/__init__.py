@@ -2,6 +2,7 @@
 
 from .found import OWN_NAME, amqp_vhost, mysql_database, postgres_database, redis_database, with_path
 from .mariadb_server import PrivateMariadb
+from .memcached_server import PrivateMemcached
 from .postgres_server import PrivatePostgres
 from .proxy import TcpProxy
 from .rabbit_server import PrivateRabbit
@@ -11,6 +12,7 @@ from .server import PrivateServer, ServiceError, free_port, wait_until
 __all__ = [
     "OWN_NAME",
     "PrivateMariadb",
+    "PrivateMemcached",
     "PrivatePostgres",
     "PrivateRabbit",
     "PrivateRedis",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery_wheelbeat.errors import InvalidSetting
 from celery_wheelbeat.worker.stores import registered_store
 from celery_wheelbeat.worker.stores.drivers import sql_store
 
@@ -23,12 +24,25 @@ class Choice(NamedTuple):
 
 
 def open_store(url: str) -> Store:
-    """Open the store at ``url``; raises ``InvalidSetting`` for a scheme that cannot keep claims. No I/O."""
+    """Open the store at ``url``; raises ``InvalidSetting`` if it cannot keep claims or its driver is missing. No I/O."""
+    try:
+        return _open_store(url)
+    except ImportError as error:
+        raise InvalidSetting(
+            f"claim store {_scheme(url)}: {error}; install the driver, as in pip install 'celery-wheelbeat[all]'"
+        ) from error
+
+
+def _open_store(url: str) -> Store:
     scheme = url.partition("://")[0]
     if scheme in REDIS_SCHEMES:
         from celery_wheelbeat.worker.stores.redis import RedisStore  # noqa: PLC0415 - an optional extra
 
         return RedisStore.from_url(url.replace("redis+socket://", "unix://").replace("socket://", "unix://"))
+    if scheme == "memcached":
+        from celery_wheelbeat.worker.stores.memcached import MemcachedStore  # noqa: PLC0415 - an optional extra
+
+        return MemcachedStore(url)
     return sql_store(url)
 
 
@@ -46,8 +60,10 @@ def choose_store(app: Any, dedup_url: str | None) -> Choice:
 
         # Celery's backend has read every option already: TLS, sentinels, credentials
         return Choice(RedisStore(app.backend.client.connection_pool), where)
+    if scheme in ("cache+memcached", "memcached"):
+        return Choice(open_store(url.removeprefix("cache+")), where)
     if scheme.startswith("db+") and _is_sql(scheme):
-        return Choice(sql_store(url.removeprefix("db+")), where)
+        return Choice(open_store(url.removeprefix("db+")), where)
     return Choice(None, where)
 
 

@@ -1,0 +1,180 @@
+"""Claims and leases in memcached, as well as it can: whatever it evicts, or loses in a restart, is forgotten.
+
+``add`` elects, ``cas`` replaces. memcached has no clock to ask, so instants are this worker's.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pymemcache.client.base import Client
+from pymemcache.exceptions import MemcacheError
+
+from celery_wheelbeat.clock import SystemClock
+from celery_wheelbeat.errors import ClaimStoreDown
+from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
+from celery_wheelbeat.worker.overlap import Lease
+from celery_wheelbeat.worker.stores.connections import Connections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TIMEOUT_S = 1.0
+ROUNDS = 20
+RELATIVE_MAX_S = 30 * 86_400
+"""Longer times would count as instants since 1970."""
+FENCE_REMEMBERED_S = 86_400
+
+
+class MemcachedStore:
+    """Claims under ``wb:`` and their key in the one server at ``url`` (``memcached://host:port``)."""
+
+    best_effort = "memcached forgets what it evicts and everything when it restarts"
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url.partition(";")[0])
+        address = (parts.hostname or "127.0.0.1", parts.port or 11211)
+        self._where = f"memcached {address[0]}"
+        self._wall_ms = SystemClock().wall_ms
+
+        def connect() -> Any:
+            return Client(address, timeout=TIMEOUT_S, connect_timeout=TIMEOUT_S, no_delay=True, default_noreply=False)
+
+        self._connections: Connections[Any] = Connections(
+            self._where, connect, lambda client: client.close(), (MemcacheError, OSError)
+        )
+
+    def claim(self, key: str, asked: Asked, ttl_s: int) -> Verdict:
+        """See ``ClaimStore``."""
+        verdict = Verdict.ELECTED
+
+        def replace(text: str | None) -> str | None:
+            nonlocal verdict
+            held = None if text is None else _claim_of(text)
+            verdict = decide(held, asked)
+            if verdict is Verdict.MINE or not verdict.runs:
+                return None
+            return _text_of(Claim(State.RUNNING, asked.nonce, asked.execution, asked.digest, self._wall_ms()))
+
+        self._change(f"wb:{key}", replace, ttl_s)
+        return verdict
+
+    def mark(self, key: str, execution: str, state: State) -> bool:
+        """See ``ClaimStore``. The claim is remembered for a day from here on: memcached does not tell what is left."""
+        holds = False
+
+        def replace(text: str | None) -> str | None:
+            nonlocal holds
+            held = None if text is None else _claim_of(text)
+            if held is None or held.execution != execution:
+                holds = False
+                return None
+            holds = True
+            return _text_of(held._replace(state=state, ended_ms=self._wall_ms()))
+
+        self._change(f"wb:{key}", replace, FENCE_REMEMBERED_S)
+        return holds
+
+    def post(self, key: str, execution: str, state: State) -> None:
+        """See ``ClaimStore``: waits for the answer, since the change needs two steps."""
+        self.mark(key, execution, state)
+
+    def read(self, key: str) -> Claim | None:
+        """See ``ClaimStore``."""
+        with self._connections.borrow() as client:
+            value = client.get(f"wb:{key}")
+        return None if value is None else _claim_of(value.decode())
+
+    def prepare(self) -> None:
+        """See ``ClaimStore``."""
+        with self._connections.borrow() as client:
+            if not client.set("wb:probe", "1", expire=1):
+                raise ClaimStoreDown(f"the claim store {self._where} does not store anything")
+
+    def purge(self, limit: int) -> int:  # noqa: ARG002 - memcached expires claims itself
+        """See ``ClaimStore``."""
+        return 0
+
+    def acquire(self, name: str, owner: str, lease_s: float) -> Lease:
+        """See ``LeaseStore``."""
+        lease = Lease(granted=False, fence=0)
+
+        def replace(text: str | None) -> str | None:
+            nonlocal lease
+            now_ms = self._wall_ms()
+            holder, until_ms, fence = _lease_of(text)
+            if holder == owner and until_ms > now_ms:
+                lease = Lease(granted=True, fence=fence)
+            elif until_ms > now_ms:
+                lease = Lease(granted=False, fence=fence)
+                return None
+            else:
+                lease = Lease(granted=True, fence=max(fence + 1, now_ms))
+            return f"{owner}|{now_ms + round(lease_s * 1000)}|{lease.fence}"
+
+        self._change(_lease_at(name), replace, FENCE_REMEMBERED_S + round(lease_s))
+        return lease
+
+    def renew(self, name: str, owner: str, lease_s: float) -> bool:
+        """See ``LeaseStore``."""
+        return self._set_until(name, owner, lambda: self._wall_ms() + round(lease_s * 1000))
+
+    def release(self, name: str, owner: str) -> None:
+        """See ``LeaseStore``."""
+        self._set_until(name, owner, lambda: 0)
+
+    def close(self) -> None:
+        """Close the free connections of this process."""
+        self._connections.close()
+
+    def _set_until(self, name: str, owner: str, until_ms: Callable[[], int]) -> bool:
+        holds = False
+
+        def replace(text: str | None) -> str | None:
+            nonlocal holds
+            holder, _, fence = _lease_of(text)
+            holds = holder == owner
+            until = until_ms()
+            return f"{owner if until else ''}|{until}|{fence}" if holds else None
+
+        self._change(_lease_at(name), replace, FENCE_REMEMBERED_S)
+        return holds
+
+    def _change(self, key: str, replace: Callable[[str | None], str | None], ttl_s: int) -> None:
+        """Let ``replace`` turn the value of ``key`` into another, atomically; None leaves it as it is."""
+        expire = min(ttl_s, RELATIVE_MAX_S)
+        with self._connections.borrow() as client:
+            for _ in range(ROUNDS):
+                value, version = client.gets(key)
+                changed = replace(None if value is None else value.decode())
+                if changed is None:
+                    return
+                if version is None:
+                    written = client.add(key, changed, expire=expire)
+                else:
+                    written = client.cas(key, changed, version, expire=expire)
+                if written:
+                    return
+        raise ClaimStoreDown(f"the claim store {self._where} changed {key} {ROUNDS} times while it was decided")
+
+
+def _claim_of(text: str) -> Claim:
+    state, nonce, execution, digest, started, ended = text.split("|")
+    return Claim(State(state), nonce, execution, digest, int(started), int(ended))
+
+
+def _text_of(claim: Claim) -> str:
+    return "|".join([claim.state.value, *claim[1:4], str(claim.started_ms), str(claim.ended_ms)])
+
+
+def _lease_of(text: str | None) -> tuple[str, int, int]:
+    if text is None:
+        return "", 0, 0
+    owner, until_ms, fence = text.split("|")
+    return owner, int(until_ms), int(fence)
+
+
+def _lease_at(name: str) -> str:
+    return f"wb:lease:{blake2b(name.encode(), digest_size=16).hexdigest()}"
