@@ -15,7 +15,7 @@ PYTEST := $(BIN)/pytest
 export PYTHONUNBUFFERED := 1
 export WHEELBEAT_CELERY55_PYTHON := $(CURDIR)/$(VENV55)/bin/python
 
-.PHONY: help demo test check lint unit soak soak-engine services venv venv-celery55 clean
+.PHONY: help demo test check lint unit soak soak-engine soak-grid soak-claims bench-claims services venv venv-celery55 clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -39,11 +39,21 @@ lint: venv
 unit: venv
 	$(PYTEST) tests/unit tests/property
 
-soak: services venv ## all tests that need minutes of real time
-	$(PYTEST) -m soak --timeout 3600 tests
+SOAK := $(PYTEST) -m soak --timeout 3600
+soak: services venv ## all tests that need minutes of real time; one part of them: soak-engine, soak-grid, soak-claims
+	$(SOAK) tests
 
-soak-engine: venv ## the engine against the brute-force model, long runs of random operations
-	$(PYTEST) -m soak --timeout 3600 tests/property
+soak-engine: venv ## the account of every run: the engine against a brute-force model, long runs of random operations
+	$(SOAK) tests/property
+
+soak-grid: services venv ## no drift: ten minutes of 5,000 monitors, exactly the computed runs arrive
+	$(SOAK) tests/acceptance/test_grid.py
+
+soak-claims: services venv ## of several copies one runs: thousands of copies, every store
+	$(SOAK) tests/acceptance/test_claims_*.py
+
+bench-claims: services venv ## what a claim costs a task
+	$(BIN)/python benchmarks/claims.py
 
 services: ## install what the tests start (PostgreSQL, Redis, RabbitMQ, MariaDB, Chromium)
 	@PYTHON=$(PYTHON) tests/services/install
