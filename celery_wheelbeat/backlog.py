@@ -10,15 +10,15 @@ still sent in the order of their fire times.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from celery_wheelbeat.jobs import Offer
+from celery_wheelbeat.pairs import REOFFERED, STEP_SHIFT, Pair, PairQueue, Pairs, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
@@ -27,27 +27,6 @@ if TYPE_CHECKING:
 
     KeepAll = Callable[[Int64s], NDArray[np.bool_]]
     """Job ids → whether each of them has ``misfire=all``."""
-
-_REOFFERED = 1
-_STEP_SHIFT = 1
-
-
-class Pair(NamedTuple):
-    """One pending run."""
-
-    job_id: int
-    fire_ms: int
-    tag: int = 0
-
-    @property
-    def reoffered(self) -> bool:
-        """Whether it may have been sent before the restart; then it stands outside the accounting sum."""
-        return bool(self.tag & _REOFFERED)
-
-    @property
-    def step(self) -> int:
-        """Number of the clock step that brought this fire time back; 0 = lived through once."""
-        return self.tag >> _STEP_SHIFT
 
 
 class Leftover(NamedTuple):
@@ -58,65 +37,11 @@ class Leftover(NamedTuple):
     newest_fire_ms: int | None
 
 
-class _Pairs(NamedTuple):
-    """Pairs as columns of equal length."""
+class Block(NamedTuple):
+    """Pairs that are on their way together; a closed one has left the block."""
 
-    ids: Int64s
-    fire_ms: Int64s
-    tag: NDArray[np.int32]
-
-    def at(self, where: NDArray[np.bool_] | NDArray[np.intp] | slice) -> _Pairs:
-        return _Pairs(self.ids[where], self.fire_ms[where], self.tag[where])
-
-    def accounted(self) -> int:
-        """How many of them are part of the sum."""
-        return len(self.ids) - int(np.count_nonzero(self.tag & _REOFFERED))
-
-
-def _joined(chunks: Sequence[_Pairs]) -> _Pairs:
-    if len(chunks) == 1:
-        return chunks[0]
-    if not chunks:
-        return _Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
-    return _Pairs(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
-
-
-class _Queue:
-    """Pairs in order of arrival, cut and joined without copying what does not move."""
-
-    def __init__(self) -> None:
-        self.chunks: deque[_Pairs] = deque()
-        self.count = 0
-
-    def append(self, pairs: _Pairs) -> None:
-        if len(pairs.ids):
-            self.chunks.append(pairs)
-            self.count += len(pairs.ids)
-
-    def prepend(self, pairs: _Pairs) -> None:
-        if len(pairs.ids):
-            self.chunks.appendleft(pairs)
-            self.count += len(pairs.ids)
-
-    def take(self, runs: int) -> list[_Pairs]:
-        """Remove the first ``runs`` pairs (≤ ``count``)."""
-        taken = []
-        self.count -= runs
-        while runs:
-            head = self.chunks.popleft()
-            if len(head.ids) > runs:
-                self.chunks.appendleft(head.at(slice(runs, None)))
-                head = head.at(slice(None, runs))
-            taken.append(head)
-            runs -= len(head.ids)
-        return taken
-
-    def clear(self) -> _Pairs:
-        """Remove all pairs and return them as one block."""
-        pairs = _joined(self.chunks)
-        self.chunks.clear()
-        self.count = 0
-        return pairs
+    pairs: Pairs
+    open: NDArray[np.bool_]
 
 
 class Backlog:
@@ -134,17 +59,18 @@ class Backlog:
         self._limit = limit
         self._keep_all = keep_all
         self._pending = 0
-        self._offered: list[_Pairs] = []
+        self._offered: list[Pairs] = []
         self._offered_count = 0
-        self._late = _Queue()
+        self._late = PairQueue()
         self._late_ids: Int64s | None = None
         """The ids in *late*, ascending; None = to be found again."""
         self._late_by_id = False
         """Whether *late* has to be sorted by fire time before it is taken from."""
         self._squeezed = False
         """Whether nothing has come since the last squeeze."""
-        self._fresh = _Queue()
+        self._fresh = PairQueue()
         self._in_flight: dict[int, Pair] = {}
+        self._blocks: dict[int, Block] = {}
         self._next_token = 0
 
     @property
@@ -160,7 +86,7 @@ class Backlog:
     @property
     def in_flight(self) -> int:
         """Pairs that were taken and are not settled."""
-        return len(self._in_flight)
+        return len(self._in_flight) + sum(int(np.count_nonzero(block.open)) for block in self._blocks.values())
 
     def oldest_fire_ms(self) -> int | None:
         """Return the earliest fire time that is not settled, or None; the mark stays before it."""
@@ -168,12 +94,15 @@ class Backlog:
 
     def offer(self, due: DueBatch) -> None:
         """Take over the runs of ``due``; those of one call are in the order of their fire times."""
-        tag = (_REOFFERED if due.offer is Offer.REOFFERED else 0) | due.step << _STEP_SHIFT
-        self._offered.append(_Pairs(due.ids, due.fire_ms, np.full(len(due), tag, np.int32)))
+        tag = (REOFFERED if due.offer is Offer.REOFFERED else 0) | due.step << STEP_SHIFT
+        self.adopt(Pairs(due.ids, due.fire_ms, np.full(len(due), tag, np.int32)))
+
+    def adopt(self, pairs: Pairs) -> None:
+        """Take over runs that another backlog released."""
+        self._offered.append(pairs)
         self._squeezed = False
-        self._offered_count += len(due)
-        if not tag & _REOFFERED:
-            self._pending += len(due)
+        self._offered_count += len(pairs.ids)
+        self._pending += pairs.accounted()
         if self.waiting > 2 * self._limit:  # nobody takes, nobody squeezes: a full window that does not move
             self.squeeze()
 
@@ -182,6 +111,40 @@ class Backlog:
 
         A token is valid until ``confirm``, ``give_back`` or ``skip`` has seen it.
         """
+        return self._hand_out(self._take(runs))
+
+    def take_block(self, runs: int) -> tuple[int, Pairs]:
+        """Hand out up to ``runs`` pairs as one block with one token, for ``break_up`` and ``confirm_block``."""
+        pairs = self._take(runs)
+        token = self._next_token
+        self._next_token += 1
+        self._blocks[token] = Block(pairs, np.ones(len(pairs.ids), np.bool_))
+        return token, pairs
+
+    def break_up(self, token: int, positions: Iterable[int]) -> dict[int, Pair]:
+        """Take pairs out of a block; returns them by tokens of their own, in the order of ``positions``."""
+        block = self._blocks[token]
+        where = np.fromiter(positions, np.intp)
+        block.open[where] = False
+        return self._hand_out(block.pairs.at(where))
+
+    def confirm_block(self, token: int) -> Pairs:
+        """Count what is left of a block as taken over by the broker, and return it."""
+        block = self._blocks.pop(token)
+        pairs = block.pairs.at(block.open)
+        accounted = pairs.accounted()
+        self._ledger.confirm(accounted)
+        self._ledger.reoffer(len(pairs.ids) - accounted)
+        self._pending -= accounted
+        return pairs
+
+    def release(self, tokens: Iterable[int]) -> Pairs:
+        """Give taken runs (at least one) away: another backlog has to ``adopt`` them."""
+        pairs = Pairs.of(self._settle(tokens))
+        self._pending -= pairs.accounted()
+        return pairs
+
+    def _take(self, runs: int) -> Pairs:
         self._sort_in()
         if self._late_by_id:
             late = self._late.clear()
@@ -189,20 +152,23 @@ class Backlog:
             self._late_by_id = False
         runs = max(0, min(runs, self._late.count + self._fresh.count))
         from_late = min(self._late.count, max((runs + 1) // 2, runs - self._fresh.count))
-        pairs = _joined([*self._late.take(from_late), *self._fresh.take(runs - from_late)])
+        pairs = joined([*self._late.take(from_late), *self._fresh.take(runs - from_late)])
         if not self._late.count:
             self._late_ids = None
+        return pairs
+
+    def _hand_out(self, pairs: Pairs) -> dict[int, Pair]:
+        runs = len(pairs.ids)
         tokens = range(self._next_token, self._next_token + runs)
         self._next_token += runs
-        columns = zip(pairs.ids.tolist(), pairs.fire_ms.tolist(), pairs.tag.tolist(), strict=True)
-        taken = dict(zip(tokens, map(Pair._make, columns), strict=True))
+        taken = dict(zip(tokens, pairs.singly(), strict=True))
         self._in_flight.update(taken)
         return taken
 
     def confirm(self, tokens: Iterable[int]) -> list[Pair]:
         """Count runs that the broker has taken responsibility for, and return them."""
         pairs = self._settle(tokens)
-        again = sum(pair.tag & _REOFFERED for pair in pairs)
+        again = sum(pair.tag & REOFFERED for pair in pairs)
         self._ledger.confirm(len(pairs) - again)
         self._ledger.reoffer(again)
         self._pending -= len(pairs) - again
@@ -222,8 +188,7 @@ class Backlog:
         self._sort_in()
         for chunk in self._fresh.take(self._fresh.count):
             self._late.append(chunk)
-        ids, fires_ms, tags = zip(*pairs, strict=True)
-        self._late.prepend(_Pairs(np.array(ids, np.int64), np.array(fires_ms, np.int64), np.array(tags, np.int32)))
+        self._late.prepend(Pairs.of(pairs))
         self._late_ids = None
         self._squeezed = False
 
@@ -234,7 +199,7 @@ class Backlog:
         """
         if self._squeezed:
             return 0
-        every = _joined([self._late.clear(), self._fresh.clear(), *self._drain_offered()])
+        every = joined([self._late.clear(), self._fresh.clear(), *self._drain_offered()])
         every = every.at(np.argsort(every.ids, kind="stable"))  # quick: what was squeezed before is already in order
         stays = np.ones(len(every.ids), np.bool_)
         stays[:-1] = every.ids[1:] != every.ids[:-1]
@@ -270,9 +235,10 @@ class Backlog:
         leftover = Leftover(self.waiting + self.in_flight, self.oldest_fire_ms(), max(fires_ms, default=None))
         self._let_go(self._pending, "shutdown")
         self._drain_offered()
-        self._late, self._fresh = _Queue(), _Queue()
+        self._late, self._fresh = PairQueue(), PairQueue()
         self._late_ids, self._late_by_id, self._squeezed = None, False, False
         self._in_flight.clear()
+        self._blocks.clear()
         return leftover
 
     def _settle(self, tokens: Iterable[int]) -> list[Pair]:
@@ -295,7 +261,7 @@ class Backlog:
             self.squeeze()
         if not self._offered:
             return
-        offered = _joined(self._drain_offered())
+        offered = joined(self._drain_offered())
         if np.any(offered.fire_ms[1:] < offered.fire_ms[:-1]):
             offered = offered.at(np.argsort(offered.fire_ms, kind="stable"))
         if not self._late.count:
@@ -308,12 +274,13 @@ class Backlog:
         self._late.append(offered.at(behind))
         self._fresh.append(offered.at(~behind))
 
-    def _drain_offered(self) -> list[_Pairs]:
+    def _drain_offered(self) -> list[Pairs]:
         offered, self._offered, self._offered_count = self._offered, [], 0
         return offered
 
     def _fires(self, *, newest: bool = False) -> Iterable[int]:
-        for pairs in (*self._offered, *self._late.chunks, *self._fresh.chunks):
+        blocks = (block.pairs.at(block.open) for block in self._blocks.values())
+        for pairs in (*self._offered, *self._late.chunks, *self._fresh.chunks, *blocks):
             if len(pairs.ids):
                 yield int(pairs.fire_ms.max() if newest else pairs.fire_ms.min())
         for pair in self._in_flight.values():

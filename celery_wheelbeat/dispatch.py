@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
-    from celery_wheelbeat.backlog import Backlog, Pair
+    from celery_wheelbeat.backlog import Backlog
     from celery_wheelbeat.engine import Engine
     from celery_wheelbeat.jobs import DueBatch, Int64s
     from celery_wheelbeat.observe.lateness import Lateness
+    from celery_wheelbeat.pairs import Pair
     from celery_wheelbeat.publishers import Publisher
     from celery_wheelbeat.runs import RunIds
     from celery_wheelbeat.shards import JobView

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from celery_wheelbeat.backlog import Backlog, Pair
+    from celery_wheelbeat.backlog import Backlog
+    from celery_wheelbeat.pairs import Pair
 
 PAUSE_S = 1.0
 

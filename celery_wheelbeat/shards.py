@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.cron import Cron, CronTable
-    from celery_wheelbeat.jobs import DefinitionBatch, Int64s
+    from celery_wheelbeat.jobs import DefinitionBatch, Int64s, UInt32s
     from celery_wheelbeat.shard import Ticks
 
 PUBLIC_FLAGS = 0xFF
@@ -42,6 +42,20 @@ class JobView(NamedTuple):
     """Bits of ``jobs.Flag``."""
     next_fire_ms: int | None
     """None: no fire time is left, or the poll lane keeps it."""
+
+
+class JobColumns(NamedTuple):
+    """Jobs as they are defined now, in columns; where a job is gone the other columns mean nothing."""
+
+    enabled: NDArray[np.bool_]
+    """There is such a job, and it is switched on."""
+    route: UInt32s
+    flags: NDArray[np.uint16]
+    """Bits of ``jobs.Flag``."""
+    ref: UInt32s
+    """What ``payloads.read`` takes."""
+    interval: Int64s
+    """Interval in ms; ≤ 0: not an interval job."""
 
 
 class Shards:
@@ -140,6 +154,26 @@ class Shards:
                 next_fire_ms = None if fire_ms == NEVER_MS else fire_ms
                 views[position] = JobView(job_id, text.name.decode(), text.payload, route, flags, next_fire_ms)
         return views
+
+    def columns_of(self, ids: Int64s) -> JobColumns:
+        """Return each of ``ids`` as it is defined now, in columns."""
+        count = len(ids)
+        columns = JobColumns(
+            np.zeros(count, np.bool_),
+            np.zeros(count, np.uint32),
+            np.zeros(count, np.uint16),
+            np.zeros(count, np.uint32),
+            np.zeros(count, np.int64),
+        )
+        for shard, positions, rows in self.located(ids):
+            stored = shard.table.columns
+            flags = stored.flags[rows]
+            columns.enabled[positions] = (flags & ENABLED) > 0
+            columns.route[positions] = stored.route[rows]
+            columns.flags[positions] = flags & PUBLIC_FLAGS
+            columns.ref[positions] = stored.ref[rows]
+            columns.interval[positions] = stored.interval[rows]
+        return columns
 
     def schedule_of(self, job_id: int, crons: CronTable) -> Bounded | None:
         """Return the schedule of a job, also of one that is switched off; None where it is foreign or there is none."""

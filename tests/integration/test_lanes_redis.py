@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from lanes import FIRE_MS, Lane, make_app
+from services import PrivateRedis, TcpProxy
 
 from celery_wheelbeat.publishers import FailureKind
 from celery_wheelbeat.runs import run_id
-from services import PrivateRedis, TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from celery_wheelbeat.backlog import Backlog, Pair
+from celery_wheelbeat.backlog import Backlog
 from celery_wheelbeat.jobs import DueBatch, Int64s, Offer
 from celery_wheelbeat.ledger import Ledger
+from celery_wheelbeat.pairs import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
