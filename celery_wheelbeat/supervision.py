@@ -131,7 +131,8 @@ class Supervision:
                 )
             },
             source=parts.desk.status(),
-            watchdog={"sweeps": self._swept, "findings": self._findings.total(), **self._findings},
+            sweeps=self._swept,
+            watchdog=self._findings,
             clock_steps=parts.engine.step_number,
             threads=parts.liveness.ages(now_s),
             wedged=self._wedged,

@@ -53,7 +53,9 @@ class Observed(NamedTuple):
     lateness: Quantiles
     destinations: Mapping[str, DestinationState]
     source: Mapping[str, Any]
+    sweeps: int
     watchdog: Mapping[str, int]
+    """What the sweeps found, by finding; empty is good."""
     clock_steps: int
     threads: Mapping[str, float]
     """Seconds since each thread's last turn."""
@@ -90,6 +92,7 @@ def document(seen: Observed) -> dict[str, Any]:
         },
         "destinations": {name: _destination(state, seen.now_ms) for name, state in seen.destinations.items()},
         "source": dict(seen.source),
+        "sweeps": seen.sweeps,
         "watchdog": dict(seen.watchdog),
         "clock_steps": seen.clock_steps,
         "threads": {name: round(age_s, 1) for name, age_s in seen.threads.items()},

@@ -1,0 +1,304 @@
+"""The contract of ``celery.beat.Scheduler`` that Celery's service, its command line and extensions rely on."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+from celery.beat import ScheduleEntry, Service
+from celery.schedules import crontab
+from kombu import Queue
+
+from celery_wheelbeat import run_id
+from celery_wheelbeat.errors import InvalidSetting
+from celery_wheelbeat.scheduler import WheelScheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    MakeScheduler = Callable[..., WheelScheduler]
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    app = Celery("contract", broker="memory://", set_as_current=False)
+    app.conf.update(wheelbeat_tick=0.1, wheelbeat_namespace="tests")
+
+    @app.task(name="contract.note", shared=False)
+    def note(*args: Any, **kwargs: Any) -> None: ...
+
+    sent(app)  # the memory transport is one for the whole process
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def make(app: Celery, tmp_path: Path) -> Iterator[MakeScheduler]:
+    made: list[WheelScheduler] = []
+
+    def make(cls: type[WheelScheduler] = WheelScheduler, **keywords: Any) -> WheelScheduler:
+        keywords.setdefault("schedule_filename", str(tmp_path / "schedule"))
+        made.append(cls(app=app, **keywords))
+        return made[-1]
+
+    yield make
+    for scheduler in made:
+        scheduler.close()
+
+
+def sent(app: Celery) -> list[Any]:
+    with app.connection_for_read() as connection:
+        queue = Queue("celery")(connection.default_channel)
+        queue.declare()
+        found = []
+        while (message := queue.get(no_ack=True)) is not None:
+            found.append(message)
+        return found
+
+
+def tick_until(scheduler: WheelScheduler, condition: Callable[[], object]) -> None:
+    for _ in range(200):
+        assert 0 <= scheduler.tick() <= scheduler.max_interval
+        if condition():
+            return
+    raise AssertionError("200 ticks were not enough")
+
+
+def every(seconds: float, **more: Any) -> dict[str, Any]:
+    return {"task": "contract.note", "schedule": seconds, **more}
+
+
+def test_it_is_found_by_its_short_name(app: Celery) -> None:
+    service = Service(app, scheduler_cls="wheelbeat")
+    assert type(service.get_scheduler(lazy=True)) is WheelScheduler
+
+
+@pytest.mark.parametrize(
+    ("given", "configured", "expected"), [(None, 0, 5), (0, 0, 5), (0, 7, 7), (3, 7, 3), (1, 0, 1)]
+)
+def test_max_interval_goes_by_truth(
+    app: Celery, make: MakeScheduler, given: int | None, configured: int, expected: int
+) -> None:
+    app.conf.beat_max_loop_interval = configured
+    assert make(max_interval=given).max_interval == expected
+
+
+def test_unknown_keywords_are_accepted(make: MakeScheduler) -> None:
+    scheduler = make(sync_every_tasks=3, lock_key="of another scheduler")
+    assert scheduler.sync_every_tasks == 3
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_neither_constructor_nor_banner_reaches_out(
+    app: Celery, make: MakeScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lazy: bool
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("something connects")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    app.conf.broker_url = "redis://127.0.0.1:9/0"
+    app.conf.wheelbeat_database_url = "postgresql://127.0.0.1:9/nowhere"
+    app.conf.beat_schedule = {"a": every(1)}
+    before = set(threading.enumerate())
+    scheduler = make(lazy=lazy)
+    lines = scheduler.info.splitlines()
+    assert all(line.startswith("    . ") and " -> " in line for line in lines)
+    assert "    . source -> beat_schedule and monitors in postgresql" in lines
+    assert set(threading.enumerate()) == before
+    assert list(tmp_path.iterdir()) == []
+    assert list(scheduler.schedule) == ([] if lazy else ["a", "celery.backend_cleanup"])
+
+
+def test_a_wrong_setting_stops_the_start(app: Celery, make: MakeScheduler) -> None:
+    app.conf.wheelbeat_tik = 1
+    with pytest.raises(InvalidSetting, match="wheelbeat_tik"):
+        make()
+
+
+def test_configuration_is_merged_and_unchanged_entries_keep_their_objects(app: Celery, make: MakeScheduler) -> None:
+    app.conf.beat_schedule = {"stays": every(1), "changes": every(1), "leaves": every(1)}
+    scheduler = make()
+    stays = scheduler.schedule["stays"]
+    stays.options["queue"] = "mine"
+    scheduler.add(name="added", task="contract.note", schedule=1)
+    scheduler.merge_inplace({"stays": every(1), "changes": every(2), "comes": every(3)})
+    assert sorted(scheduler.schedule) == ["added", "celery.backend_cleanup", "changes", "comes", "stays"]
+    assert scheduler.schedule["stays"] is stays
+    assert stays.options == {"queue": "mine"}
+    assert scheduler.schedule["changes"].schedule.seconds == 2
+
+
+@pytest.mark.parametrize(("backend", "installed"), [("disabled://", True), ("cache+memory://", False)])
+def test_the_default_entry_is_installed_as_persistent_scheduler_does(
+    app: Celery, make: MakeScheduler, backend: str, installed: bool
+) -> None:
+    app.conf.result_backend = backend
+    assert ("celery.backend_cleanup" in make().schedule) is installed
+
+
+def test_an_entry_of_that_name_replaces_the_default(app: Celery, make: MakeScheduler) -> None:
+    app.conf.beat_schedule = {"celery.backend_cleanup": every(9)}
+    assert make().schedule["celery.backend_cleanup"].task == "contract.note"
+
+
+def test_entries_are_of_the_schedulers_entry_class(app: Celery, make: MakeScheduler) -> None:
+    class Mine(ScheduleEntry):
+        pass
+
+    class Scheduler(WheelScheduler):
+        Entry = Mine
+
+        def merge_inplace(self, b: Any) -> None:
+            super().merge_inplace({f"{name} of tenant": entry for name, entry in b.items()})
+
+    app.conf.beat_schedule = {"a": every(1)}
+    scheduler = make(Scheduler)
+    assert "a of tenant" in scheduler.schedule
+    assert {type(entry) for entry in scheduler.schedule.values()} == {Mine}
+
+
+def test_schedule_can_be_replaced_and_is_the_data(app: Celery, make: MakeScheduler) -> None:
+    scheduler = make(schedule={"a": ScheduleEntry(name="a", task="contract.note", schedule=1, app=app)}, lazy=True)
+    assert list(scheduler.schedule) == list(scheduler.data) == ["a"]
+    scheduler.schedule = {}
+    assert dict(scheduler.schedule) == scheduler.data == {}
+    scheduler.schedule["b"] = ScheduleEntry(name="b", task="contract.note", schedule=1, app=app)
+    assert list(scheduler.data) == ["b"]
+    del scheduler.schedule["b"]
+    with pytest.raises(KeyError, match="b"):
+        scheduler.schedule["b"]
+
+
+def test_due_entries_are_sent_with_computed_ids_and_changed_options(app: Celery, make: MakeScheduler) -> None:
+    app.conf.beat_schedule = {"a": every(0.5, args=(1,)), "b": every(0.5, options={"headers": {"x": 1}})}
+    scheduler = make()
+    scheduler.schedule["a"].options.setdefault("headers", {})["seen"] = "yes"
+    messages: dict[str, Any] = {}
+
+    def both() -> bool:
+        messages.update({message.headers["periodic_task_name"]: message for message in sent(app)})
+        return len(messages) == 2
+
+    tick_until(scheduler, both)
+    headers = messages["a"].headers
+    assert headers["seen"] == "yes"
+    assert headers["id"] == run_id("entry:a", headers["wheelbeat_fire_ms"], "tests")
+    assert json.loads(messages["a"].body)[0] == [1]
+    assert messages["b"].headers["x"] == 1
+    assert scheduler.schedule["b"].options == {"headers": {"x": 1}}
+
+
+def test_an_entry_added_while_it_runs_is_sent_and_a_removed_one_is_not(app: Celery, make: MakeScheduler) -> None:
+    app.conf.beat_schedule = {"a": every(0.2)}
+    scheduler = make()
+    tick_until(scheduler, lambda: sent(app))
+    scheduler.add(name="later", task="contract.note", schedule=0.2)
+    del scheduler.schedule["a"]
+    scheduler.tick()
+    sent(app)
+    names: set[str] = set()
+    tick_until(scheduler, lambda: names.update(m.headers["periodic_task_name"] for m in sent(app)) or names)
+    assert names == {"later"}
+
+
+def test_extensions_that_send_several_messages_get_numbered_ids(app: Celery, make: MakeScheduler) -> None:
+    class Tenants(WheelScheduler):
+        def apply_entry(self, entry: Any, producer: Any = None) -> None:
+            for _tenant in "ab":
+                self.apply_async(entry, producer=producer, advance=False)
+
+    app.conf.beat_schedule = {"a": every(0.5)}
+    ids: list[str] = []
+    tick_until(make(Tenants), lambda: ids.extend(message.headers["id"] for message in sent(app)) or ids)
+    assert ids[1] == ids[0] + "#2"
+
+
+def test_a_custom_schedule_and_a_lazy_argument_are_honoured(app: Celery, make: MakeScheduler) -> None:
+    from celery.beat import BeatLazyFunc
+    from celery.schedules import schedule
+
+    class Odd(schedule):
+        def is_due(self, last_run_at: Any) -> Any:
+            return True, 0.1
+
+    asked: list[int] = []
+    lazy = BeatLazyFunc(lambda: asked.append(1) or len(asked))
+    app.conf.beat_schedule = {"odd": every(Odd(1), args=(lazy,))}
+    arguments: list[Any] = []
+    scheduler = make()
+    tick_until(scheduler, lambda: arguments.extend(json.loads(m.body)[0] for m in sent(app)) or len(arguments) > 1)
+    assert arguments[:2] == [[1], [2]]
+
+
+def test_close_in_the_middle_of_a_tick_only_leaves_a_note(app: Celery, make: MakeScheduler, tmp_path: Path) -> None:
+    closed_inside: list[bool] = []
+
+    class Interrupted(WheelScheduler):
+        armed = False
+
+        def should_sync(self) -> bool:
+            if self.armed and self._in_tick and not closed_inside:
+                self.close()  # as the signal handler does
+                closed_inside.append(self._beat is not None)
+                raise SystemExit
+            return False
+
+    app.conf.beat_schedule = {"a": every(60)}
+    scheduler = make(Interrupted)
+    tick_until(scheduler, (tmp_path / "schedule.wheelbeat").exists)
+    scheduler.armed = True
+    with pytest.raises(SystemExit):
+        scheduler.tick()
+    assert closed_inside == [True]
+    scheduler.close()
+    assert scheduler._beat is None
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("wheelbeat")]
+    status = json.loads((tmp_path / "schedule.wheelbeat").read_text())["status"]
+    assert status["state"] == "stopped"
+    scheduler.close()
+
+
+def test_close_before_the_first_tick_does_nothing(make: MakeScheduler, tmp_path: Path) -> None:
+    make().close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_process_starts_anew(make: MakeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = make()
+    scheduler.tick()
+    first = scheduler._beat
+    assert first is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: first.pid + 1)
+        scheduler.tick()
+        assert scheduler._beat is not first
+        assert scheduler._beat is not None
+        scheduler.close()
+    first.parts.publisher.close(5)
+    first.parts.desk.close(5)
+    first.parts.lines.remove()
+
+
+def test_entries_show_real_celery_schedules(app: Celery, make: MakeScheduler) -> None:
+    app.conf.beat_schedule = {"a": every(crontab(minute=5)), "b": every(30)}
+    schedule = make().schedule
+    assert type(schedule["a"].schedule) is crontab
+    assert schedule["b"].schedule.seconds == 30
+    for entry in schedule.values():
+        assert entry.name
+        assert entry.task
+        assert entry.last_run_at
+        assert entry.total_run_count == 0
+
+
+def test_sync_costs_nothing_and_never_raises(make: MakeScheduler) -> None:
+    scheduler = make()
+    scheduler._do_sync()
+    assert not scheduler.should_sync()
+    assert scheduler.reserve(ScheduleEntry(name="a", task="t", schedule=1, app=scheduler.app)).total_run_count == 1
