@@ -1,0 +1,117 @@
+"""Columns of one shard: finding, growing, dying, sorting anew."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from definitions import Job, batch_of
+
+from celery_wheelbeat.cron import Cron, CronTable
+from celery_wheelbeat.jobs import NEVER_MS
+from celery_wheelbeat.schedule_columns import ScheduleColumns, next_fires
+from celery_wheelbeat.table import IN_LANE, ON_GRID, RARE, Table, encode
+
+NOW_MS = 1_750_000_000_000
+
+
+def fill(table: Table, ids: list[int]) -> None:
+    """Append plain jobs."""
+    rows, rare = encode(
+        batch_of([Job(job_id, interval_ms=60_000) for job_id in ids], CronTable()), 1000, np.array(ids, np.uint32)
+    )
+    table.set_rare(rows.ids, rare)
+    table.append(rows)
+
+
+def test_ids_are_found_in_and_out_of_order():
+    table = Table()
+    fill(table, [2, 4, 8])
+    fill(table, [16, 32])
+    assert table.sorted_rows == 5
+    fill(table, [1, 3])
+    fill(table, [64])
+    assert table.sorted_rows == 5
+    assert table.rows_of(np.array([1, 2, 3, 4, 5, 64, -1])).tolist() == [5, 0, 6, 1, -1, 7, -1]
+    table.renumber()
+    assert not table.overlay
+    assert table.rows.ids.tolist() == [1, 2, 3, 4, 8, 16, 32, 64]
+    assert table.rows.ref.tolist() == [1, 2, 3, 4, 8, 16, 32, 64]
+
+
+def test_an_empty_table_knows_nobody():
+    assert Table().rows_of(np.array([1, 2])).tolist() == [-1, -1]
+
+
+def test_growth_copies_an_eighth_more_than_is_needed():
+    table = Table()
+    capacities = set()
+    for first in range(0, 20_000, 40):
+        fill(table, list(range(first, first + 40)))
+        capacities.add(len(table.columns.ids))
+    assert len(capacities) < 60
+    assert len(table.columns.ids) < 20_000 * 1.13
+    assert table.rows.ids.tolist() == list(range(20_000))
+
+
+def test_the_dead_keep_their_place_until_they_are_too_many():
+    table = Table()
+    fill(table, list(range(4_000)))
+    table.bury(table.rows_of(np.arange(1_000)))
+    assert len(table) == 3_000
+    assert not table.crowded()
+    table.bury(table.rows_of(np.arange(1_000, 1_100)))
+    assert table.crowded()
+    table.renumber()
+    assert len(table) == table.row_count == 2_900
+    assert table.rows_of(np.array([1_099, 1_100])).tolist() == [-1, 0]
+
+
+def test_ids_out_of_order_are_sorted_before_they_are_many():
+    table = Table()
+    fill(table, list(range(10_000, 14_000)))
+    fill(table, list(range(1_400)))
+    assert table.crowded()
+
+
+JOBS = [
+    Job(1, interval_ms=60_000),
+    Job(2, interval_ms=60_000, offset_ms=0),
+    Job(3, interval_ms=60_000, anchor_ms=NOW_MS + 7, offset_ms=0),
+    Job(4, interval_ms=60_000, offset_ms=13_000),
+    Job(5, interval_ms=300_000, start_ms=NOW_MS + 900_000),
+    Job(6, interval_ms=300_000, end_ms=NOW_MS - 1),
+    Job(7, interval_ms=300_000, incident_interval_ms=10_000, incident_until_ms=NOW_MS + 60_000),
+    Job(8, cron=Cron("*/5 * * * *"), offset_ms=17_000),
+    Job(9, cron=Cron("0 0 29 2 *"), offset_ms=0, incident_interval_ms=5_000, incident_until_ms=NOW_MS + 60_000),
+    Job(10, at_ms=NOW_MS + 5),
+    Job(11, at_ms=253_402_300_799_000),
+    Job(12, interval_ms=1_500),
+    Job(-13, interval_ms=999),
+]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: str(job.id))
+def test_a_schedule_survives_encoding(job):
+    crons = CronTable()
+    batch = batch_of([job], crons)
+    rows, rare = encode(batch, 1000, np.zeros(1, np.uint32))
+    table = Table()
+    table.set_rare(rows.ids, rare)
+    table.append(rows)
+    for schedules in (ScheduleColumns.of(batch), table.schedules(np.array([0]))):
+        after = NOW_MS
+        for _ in range(20):
+            expected = job.schedule.next_fire(after)
+            (found,) = next_fires(schedules, np.array([after]), crons).tolist()
+            assert found == (NEVER_MS if expected is None else expected)
+            after = found if expected is not None else after + 1
+
+
+@pytest.mark.parametrize(
+    ("job_id", "marks"), [(1, 0), (2, ON_GRID), (3, RARE), (7, RARE), (8, 0), (10, RARE), (12, IN_LANE), (-13, IN_LANE)]
+)
+def test_only_rare_things_cost_a_record(job_id, marks):
+    (job,) = [job for job in JOBS if job.id == job_id]
+    rows, rare = encode(batch_of([job], CronTable()), 1000, np.zeros(1, np.uint32))
+    assert int(rows.flags[0]) & (RARE | ON_GRID | IN_LANE) & ~(ON_GRID if job_id == -13 else 0) == marks
+    assert bool(rare) == bool(marks & RARE)
