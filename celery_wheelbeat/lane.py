@@ -1,0 +1,103 @@
+"""A lane: the backlog of one way to a destination, and what becomes of runs that were not confirmed.
+
+What the celery lane and the fast lane do alike. Owned by the scheduling thread. Every outcome ends in the ledger:
+nothing is dropped here without a reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.held import Held
+from celery_wheelbeat.publishers import Failed, FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from celery_wheelbeat.backlog import Backlog
+    from celery_wheelbeat.engine import Engine
+    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.observe.lateness import Lateness
+    from celery_wheelbeat.pairs import Pair
+    from celery_wheelbeat.shards import JobView
+
+logger = logging.getLogger("celery.beat")
+
+SQUEEZE_AFTER_S = 1.0
+"""A destination that is away for longer than this is down: of each job only the newest run is kept."""
+
+
+class Settled(NamedTuple):
+    """What a look at the outcomes brought, for whoever keeps books about jobs."""
+
+    finished: dict[int, int]
+    """One-off jobs that are done: job id → instant of the confirmation."""
+    poisoned: dict[int, tuple[str, str]]
+    """Jobs that can never be sent: job id → (definition hash, reason)."""
+
+
+class Lane:
+    """See the module. ``quarantined``: jobs that are not sent, with the reason; shared by the lanes of a beat."""
+
+    def __init__(
+        self, engine: Engine, backlog: Backlog, lateness: Lateness, quarantined: dict[int, str] | None = None
+    ) -> None:
+        self.backlog = backlog
+        self.last_error = ""
+        self._taken: dict[int, Pair] = {}
+        """Pairs that the publisher has, by token."""
+        self._held = Held(backlog)
+        self._engine = engine
+        self._lateness = lateness
+        self._quarantined: dict[int, str] = {} if quarantined is None else quarantined
+        self._connected_s: float | None = None
+
+    def finish(self, job_ids: Iterable[int]) -> None:
+        """Switch off one-off jobs that are done; what they still have waiting ends with them."""
+        ids = np.array(sorted(job_ids), np.int64)
+        self._engine.finish(ids)
+        self.backlog.drop(ids, "ended")
+
+    def redefined(self, ids: Int64s) -> list[int]:
+        """Note that the definitions of ``ids`` changed; returns the jobs whose quarantine that lifts."""
+        lifted = [job_id for job_id in ids.tolist() if job_id in self._quarantined] if self._quarantined else []
+        for job_id in lifted:
+            del self._quarantined[job_id]
+        return lifted
+
+    @property
+    def quarantined(self) -> dict[int, str]:
+        """Jobs that are not sent, with the reason."""
+        return self._quarantined
+
+    def _is_down(self, now_s: float, *, connected: bool) -> bool:
+        if connected or self._connected_s is None:
+            self._connected_s = now_s
+        return now_s - self._connected_s > SQUEEZE_AFTER_S
+
+    def _settle_failed(self, outcomes: Sequence[Failed], settled: Settled, now_s: float) -> None:
+        self.backlog.give_back(o.token for o in outcomes if o.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN))
+        for outcome in outcomes:
+            self.last_error = outcome.reason
+            if outcome.kind is FailureKind.REFUSED:
+                self._held.hold(outcome.token, self._taken[outcome.token], now_s)
+            elif outcome.kind is FailureKind.UNROUTABLE:
+                self.backlog.skip([outcome.token], "unroutable")
+            elif outcome.kind is FailureKind.ERROR:
+                self.backlog.skip([outcome.token], "error")
+            elif outcome.kind is FailureKind.POISON:
+                for pair in self.backlog.skip([outcome.token], "error"):
+                    self._quarantined[pair.job_id] = outcome.reason
+                    (view,) = self._engine.lookup(np.array([pair.job_id]))
+                    settled.poisoned[pair.job_id] = (_definition_hash(view), outcome.reason)
+                    logger.error("beat: %s is quarantined: %s", view.name if view else pair.job_id, outcome.reason)
+
+
+def _definition_hash(view: JobView | None) -> str:
+    if view is None:
+        return ""
+    return hashlib.blake2b(repr((view.name, view.payload, view.route_index)).encode(), digest_size=16).hexdigest()
