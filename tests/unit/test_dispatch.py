@@ -1,0 +1,225 @@
+"""Dispatch: from due runs to the ledger, with a real engine and backlog behind a publisher that does as it is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from celery_wheelbeat.backlog import Backlog
+from celery_wheelbeat.cron import CronTable
+from celery_wheelbeat.dispatch import Dispatch, Rendering
+from celery_wheelbeat.engine import Engine, EngineConfig
+from celery_wheelbeat.held import PAUSE_S
+from celery_wheelbeat.jobs import ChangeBatch, RouteTable
+from celery_wheelbeat.ledger import Ledger
+from celery_wheelbeat.monitors import MonitorRow, compile_rows, key_of
+from celery_wheelbeat.observe.lateness import Lateness
+from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, PublisherHealth, Run
+from celery_wheelbeat.runs import RunIds, run_id
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+START_MS = 1_700_000_000_000
+ROW = MonitorRow(
+    id=1, name="a", task="t", args=None, kwargs=None, interval_ms=1000, cron=None, timezone="UTC", day_rule="and",
+    once_at_ms=None, solar_event=None, solar_latitude=None, solar_longitude=None, jitter_s=0, start_at_ms=None,
+    end_at_ms=None, one_off=False, queue=None, exchange=None, routing_key=None, priority=None, headers=None,
+    expires_s=None, expires_next=False, options=None, misfire="auto", overlap="allow", enabled=True,
+    incident_interval_ms=None, incident_until_ms=None, effective_from_ms=0, finished_at_ms=None,
+)  # fmt: skip
+
+
+class Told:
+    """A publisher whose outcomes the test decides."""
+
+    def __init__(self) -> None:
+        self.submitted: list[Run] = []
+        self.outcomes: list[Confirmed | Failed] = []
+        self.connected = True
+
+    def capacity(self) -> int:
+        return 100 if self.connected else 0
+
+    def submit(self, runs: Sequence[Run]) -> None:
+        self.submitted += runs
+
+    def poll(self) -> list[Confirmed | Failed]:
+        outcomes, self.outcomes = self.outcomes, []
+        return outcomes
+
+    def health(self) -> PublisherHealth:
+        return PublisherHealth(self.connected, 0, 0.0)
+
+
+class Bench:
+    """One destination with its engine; time is a number."""
+
+    def __init__(self) -> None:
+        self.ledger, self.crons, self.routes = Ledger(), CronTable(), RouteTable()
+        self.engine = Engine(EngineConfig(shards=1), self.crons, self.ledger)
+        self.engine.start(START_MS)
+        self.backlog = Backlog(self.ledger, limit=1000, keep_all=lambda ids: np.zeros(len(ids), np.bool_))
+        self.publisher: Any = Told()
+        self.dispatch = Dispatch(self.engine, self.backlog, self.publisher, Lateness())
+        self.dispatch.rendering = Rendering(RunIds("tests"), key_of, lambda view, fire_ms: (view.name, fire_ms))
+        self.now_s = 0.0
+
+    def define(self, *rows: MonitorRow) -> list[int]:
+        compiled = compile_rows(rows, crons=self.crons, routes=self.routes)
+        assert not compiled.refused
+        self.engine.apply(ChangeBatch(compiled.batch, np.empty(0, np.int64)))
+        self.dispatch.one_offs.redefine(compiled.batch, ())
+        return self.dispatch.redefined(compiled.batch.ids)
+
+    def pass_time(self, seconds: float) -> list[Run]:
+        """Advance, hand over; returns what the publisher was given."""
+        before = len(self.publisher.submitted)
+        self.now_s += seconds
+        self.dispatch.offer(self.engine.advance(START_MS + round(self.now_s * 1000)))
+        self.dispatch.hand_over(self.now_s)
+        return list(self.publisher.submitted[before:])
+
+    def settle(self, runs: Sequence[Run], kind: FailureKind | None = None) -> Any:
+        self.publisher.outcomes = [
+            Confirmed(run.token, run.fire_ms + 7) if kind is None else Failed(run.token, kind, "why") for run in runs
+        ]
+        return self.dispatch.take_in(self.now_s)
+
+    def skipped(self) -> dict[str, int]:
+        return {reason: runs for reason, runs in self.ledger.skipped.items() if runs}
+
+
+@pytest.fixture
+def bench() -> Any:
+    bench = Bench()
+    yield bench
+    assert bench.ledger.difference(bench.backlog.pending) == 0
+    assert bench.backlog.strays == 0
+
+
+def test_a_run_is_rendered_from_the_definition_and_confirmed(bench: Bench) -> None:
+    bench.define(ROW)
+    (run,) = bench.pass_time(1)
+    assert run[:6] == (
+        1,
+        "monitor:1",
+        "a",
+        START_MS + 1000,
+        run_id("monitor:1", START_MS + 1000, "tests"),
+        ("a", START_MS + 1000),
+    )
+    bench.settle([run])
+    assert (bench.ledger.sent, bench.backlog.pending) == (1, 0)
+
+
+def test_runs_wait_while_the_namespace_is_unknown(bench: Bench) -> None:
+    rendering, bench.dispatch.rendering = bench.dispatch.rendering, None
+    bench.define(ROW)
+    assert bench.pass_time(2) == []
+    bench.dispatch.rendering = rendering
+    assert len(bench.pass_time(0)) == 2
+
+
+@pytest.mark.parametrize("kind", [FailureKind.NOT_SENT, FailureKind.UNCERTAIN])
+def test_what_did_not_arrive_is_sent_again_with_the_same_id(bench: Bench, kind: FailureKind) -> None:
+    bench.define(ROW)
+    (run,) = bench.pass_time(1)
+    bench.settle([run], kind)
+    (again,) = bench.pass_time(0)
+    assert (again.run_id, again.fire_ms) == (run.run_id, run.fire_ms)
+    assert again.token != run.token
+
+
+def test_a_poisoned_job_is_quarantined_until_it_changes(bench: Bench) -> None:
+    bench.define(ROW, ROW._replace(id=2, name="b"))
+    poisoned = [run for run in bench.pass_time(1) if run.job_id == 1]
+    settled = bench.settle(poisoned, FailureKind.POISON)
+    ((digest, reason),) = settled.poisoned.values()
+    assert (len(digest), reason) == (32, "why")
+    assert [run.job_id for run in bench.pass_time(1)] == [2]
+    assert bench.skipped() == {"error": 1, "quarantined": 1}
+    assert bench.define(ROW._replace(args="[1]")) == [1]
+    assert [run.job_id for run in bench.pass_time(1)] == [1, 2]
+
+
+@pytest.mark.parametrize(("kind", "reason"), [(FailureKind.UNROUTABLE, "unroutable"), (FailureKind.ERROR, "error")])
+def test_one_lost_run_is_counted_and_the_job_goes_on(bench: Bench, kind: FailureKind, reason: str) -> None:
+    bench.define(ROW)
+    bench.settle(bench.pass_time(1), kind)
+    assert bench.skipped() == {reason: 1}
+    assert len(bench.pass_time(1)) == 1
+
+
+def test_refused_runs_wait_apart_and_the_newest_of_a_job_is_kept(bench: Bench) -> None:
+    bench.define(ROW)
+    bench.settle(bench.pass_time(PAUSE_S), FailureKind.REFUSED)
+    assert bench.pass_time(PAUSE_S / 2) == []
+    both = bench.pass_time(PAUSE_S / 2)
+    assert [run.fire_ms - START_MS for run in both] == [1000, 2000]
+    bench.settle(both, FailureKind.REFUSED)
+    assert bench.skipped() == {"backlog": 1}
+    assert [run.fire_ms - START_MS for run in bench.pass_time(PAUSE_S)] == [2000, 3000]
+
+
+def test_a_job_that_is_gone_or_paused_is_removed_from_the_backlog(bench: Bench) -> None:
+    bench.publisher.connected = False
+    bench.define(ROW, ROW._replace(id=2, name="b"))
+    bench.pass_time(1)
+    bench.define(ROW._replace(enabled=False))
+    bench.publisher.connected = True
+    assert [run.job_id for run in bench.pass_time(0)] == [2]
+    assert bench.skipped() == {"removed": 1}
+
+
+def test_while_the_destination_is_down_only_the_newest_run_is_kept(bench: Bench) -> None:
+    bench.define(ROW)
+    bench.publisher.connected = False
+    bench.pass_time(0)
+    for _ in range(5):
+        bench.pass_time(1)
+    bench.publisher.connected = True
+    assert [run.fire_ms for run in bench.pass_time(0)] == [START_MS + 5000]
+    assert bench.skipped() == {"backlog": 4}
+
+
+def test_a_short_interruption_drops_nothing(bench: Bench) -> None:
+    bench.define(ROW)
+    bench.pass_time(0)
+    bench.publisher.connected = False
+    bench.pass_time(1)
+    bench.publisher.connected = True
+    assert [run.fire_ms for run in bench.pass_time(1)] == [START_MS + 1000, START_MS + 2000]
+
+
+def test_a_one_off_is_finished_by_its_first_confirmed_run(bench: Bench) -> None:
+    bench.define(ROW._replace(one_off=True))
+    (run,) = bench.pass_time(1)
+    assert bench.pass_time(2) == []
+    settled = bench.settle([run])
+    assert settled.finished == {1: run.fire_ms + 7}
+    assert bench.pass_time(3) == []
+    assert bench.skipped() == {"ended": 2}
+
+
+def test_a_one_off_that_failed_is_the_one_that_is_sent_again(bench: Bench) -> None:
+    bench.define(ROW._replace(one_off=True))
+    (run,) = bench.pass_time(1)
+    bench.settle([run], FailureKind.UNCERTAIN)
+    (again,) = bench.pass_time(0)
+    assert again.run_id == run.run_id
+    assert bench.settle([again]).finished == {1: run.fire_ms + 7}
+
+
+def test_an_entry_that_cannot_be_built_is_set_aside(bench: Bench) -> None:
+    def broken(view: Any, fire_ms: int) -> Any:
+        raise ValueError(view.name)
+
+    assert bench.dispatch.rendering is not None
+    bench.dispatch.rendering = bench.dispatch.rendering._replace(entry_of=broken)
+    bench.define(ROW)
+    assert bench.pass_time(1) == []
+    assert bench.dispatch.quarantined == {1: "ValueError: a"}
+    assert bench.skipped() == {"error": 1}
