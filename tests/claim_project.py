@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -136,6 +137,7 @@ class ClaimProject(Project):
         signals: bool = False,
         extra: str = "",
         before: str = "",
+        python: str = sys.executable,
     ) -> None:
         self.journal_file = folder / "journal.jsonl"
         queue = f"claims-{uuid4().hex[:8]}"
@@ -150,7 +152,7 @@ class ClaimProject(Project):
         }
         install = "from celery_wheelbeat.worker import install; install(app)" if installed else ""
         tasks = TASKS.format(install=install, journal=str(self.journal_file), signals=signals)
-        super().__init__(folder, self.conf, extra=tasks + extra)
+        super().__init__(folder, self.conf, extra=tasks + extra, python=python)
         if before:
             module = folder / "proj.py"
             module.write_text(before + module.read_text())
@@ -204,7 +206,7 @@ class ClaimProject(Project):
     def lines(self, event: str | None = None) -> list[Line]:
         """Return the journal, or its lines of one event."""
         found = []
-        for text in self.journal_file.read_text().splitlines():
+        for text in self.journal_file.read_text().split("\n")[:-1]:  # the last line may be half written
             fields = json.loads(text)
             line = Line(fields.pop("event"), fields.pop("id"), fields.pop("pid"), fields.pop("at_ms"), fields)
             if event is None or line.event == event:

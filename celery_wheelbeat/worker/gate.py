@@ -109,12 +109,11 @@ class Gate:
     def admit(self, task: Any, task_id: str, args: Any, kwargs: Any, request: MutableMapping[str, Any]) -> Admission:
         """Decide about a message that carries ``wheelbeat_fire_ms``."""
         try:
-            attempt = self._attempt(task, task_id, args, kwargs, request)
+            run = RunHeaders.read(task_id, request)
         except (TypeError, ValueError) as error:
-            logger.warning(
-                "%s[%s] runs without a claim: its wheelbeat headers are not ours: %r", task.name, task_id, error
-            )
+            logger.warning("%s[%s] runs without a claim: its headers are not ours: %r", task.name, task_id, error)
             return Admission()
+        attempt = self._attempt(task, run, args, kwargs, request)
         if self._wall_ms() - attempt.run.fire_ms > attempt.ttl_s * 1000:
             self._counters.add("stale")
             if attempt.policy.stale == "drop":
@@ -162,14 +161,15 @@ class Gate:
         except ClaimStoreDown as error:
             logger.warning("the lease %s could not be released and ends by itself: %s", lease, error)
 
-    def _attempt(self, task: Any, task_id: str, args: Any, kwargs: Any, request: MutableMapping[str, Any]) -> Attempt:
-        run = RunHeaders.read(task_id, request)
+    def _attempt(
+        self, task: Any, run: RunHeaders, args: Any, kwargs: Any, request: MutableMapping[str, Any]
+    ) -> Attempt:
         policy = self.policy_of(task)
         lease = lease_name(run, policy, task.name)
         execution = os.urandom(4).hex()
         renewed = request.get(DELIVERY)
         limit_s = (request.get("timelimit") or (None,))[0] or task.time_limit or UNRENEWED_LEASE_S
-        identity = content_id(task.name, args, kwargs) if policy.key == "content" else task_id
+        identity = content_id(task.name, args, kwargs) if policy.key == "content" else run.task_id
         return Attempt(
             task=task,
             args=args,

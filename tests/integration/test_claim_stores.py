@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -36,6 +37,7 @@ KINDS = [
     "memcached",
     pytest.param("mariadb", marks=pytest.mark.mysql),
 ]
+LOCK_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 NONCES = ["aa" * 8, "bb" * 8]
 EXECUTIONS = ["11" * 4, "22" * 4, "33" * 4]
 DIGESTS = ["d0" * 4, "d1" * 4]
@@ -244,6 +246,38 @@ def test_purge_and_claims_do_not_wait_for_each_other(postgres_url: str) -> None:
     store.purge(1_000)
     with psycopg.connect(postgres_url) as looker:
         assert looker.execute("SELECT count(*) FROM wheelbeat_claim WHERE id = %s", (held,)).fetchone() == (0,)
+    store.close()
+
+
+@pytest.mark.postgres
+def test_no_claim_waits_for_a_purge(postgres_url: str) -> None:
+    store = open_store(postgres_url)
+    store.prepare()
+    with psycopg.connect(postgres_url, autocommit=True) as filler:
+        filler.execute(
+            "INSERT INTO wheelbeat_claim SELECT md5(n::text), 'D', '', '', '', 0, 0, n FROM generate_series(1, 20000) n"
+        )
+        claiming = threading.Event()
+        claiming.set()
+
+        def claims(_: int) -> int:
+            made = 0
+            while claiming.is_set():
+                key, execution = new_key(), uuid4().hex[:8]
+                assert store.claim(key, asked(execution=execution), 60) is Verdict.ELECTED
+                assert store.mark(key, execution, State.DONE)
+                made += 1
+            return made
+
+        with ThreadPoolExecutor(3) as pool:
+            running = [pool.submit(claims, number) for number in range(3)]
+            waits = 0
+            while store.purge(1_000) == 1_000:
+                waits += filler.execute(LOCK_WAITS).fetchone()[0]
+            claiming.clear()
+            assert min(future.result() for future in running) > 0
+        assert waits == 0
+        assert filler.execute("SELECT count(*) FROM wheelbeat_claim WHERE expires_ms <= 20000").fetchone() == (0,)
     store.close()
 
 

@@ -24,7 +24,7 @@ class Choice(NamedTuple):
 
 
 def open_store(url: str) -> Store:
-    """Open the store at ``url``; raises ``InvalidSetting`` if it cannot keep claims or its driver is missing. No I/O."""
+    """Open the store at ``url``; raises ``InvalidSetting`` if that cannot keep claims or lacks its driver."""
     try:
         return _open_store(url)
     except ImportError as error:

@@ -46,6 +46,7 @@ def postgres_store(parameters: Callable[[], Mapping[str, Any]]) -> SqlStore:
     def connect() -> psycopg.Connection[Any]:
         given = {key: value for key, value in parameters().items() if key not in DJANGO_OBJECTS}
         given |= {"autocommit": True, "connect_timeout": TIMEOUT_S, "prepare_threshold": 1}
+        given.setdefault("tcp_user_timeout", TIMEOUT_S * 1000)  # a server that vanished without a word
         swift = f"-c synchronous_commit=off -c statement_timeout={STATEMENT_TIMEOUT_MS}"
         try:
             return psycopg.connect(**{**given, "options": f"{given.get('options') or ''} {swift}".strip()})
