@@ -122,8 +122,9 @@ class Watchdog:
         if not len(rows):
             return
         gone = shard.table.rows.take(rows)
-        self._lane.remove(gone)
+        self._lane.remove(gone.take((gone.ids & (len(self._shards) - 1)) == shard.number))
         self._shards.payloads.release(gone.ref[self._shards.payloads.valid(gone.ref)])
+        shard.disarm(rows)
         shard.table.bury(rows)
         report.reload_ids += gone.ids.tolist()
         if shard.number != report.shard:
