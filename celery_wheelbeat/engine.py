@@ -265,7 +265,7 @@ class Engine:
         late &= (at_ms >= np.maximum(batch.effective_from_ms, batch.start_ms)) & (at_ms < batch.end_ms)
         owed = [
             position
-            for position in np.flatnonzero(late).tolist()
+            for position in sorted(np.flatnonzero(late).tolist(), key=at_ms.__getitem__)
             if self.shards.once_of(int(batch.ids[position])) != at_ms[position]
         ]
         if owed:

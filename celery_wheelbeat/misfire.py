@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.jobs import MISFIRE_SHIFT, NEVER_MS, Flag, Misfire, Offer
+from celery_wheelbeat.jobs import MISFIRE_SHIFT, NEVER_MS, Flag, Kind, Misfire, Offer
 from celery_wheelbeat.schedule_columns import NOT_CRON, ScheduleColumns, fires_between, next_fires, spans
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ class Misfires:
     ) -> list[DueBatch]:
         """Settle what each enabled job missed in (its mark, ``cursor_ms``], never before its ``effective_from``.
 
-        The first moments after the mark may have been sent: offered again, outside the account.
+        The first moments after the mark may have been sent: offered again, outside the account. A once that is not
+        finished is offered even if the mark has passed it: its definition may have come late, or died with a process.
         """
         positions = np.flatnonzero((mark_ms < cursor_ms) & ((batch.flags & Flag.ENABLED) > 0))
         if not len(positions):
@@ -100,6 +101,8 @@ class Misfires:
         ids, mark_ms = batch.ids[positions], mark_ms[positions]
         schedules = ScheduleColumns.of(batch).take(positions)
         begin = np.maximum(mark_ms, batch.effective_from_ms[positions] - 1)
+        once = (batch.kind[positions] == Kind.ONCE) & (_policies(batch.flags[positions]) != Misfire.SKIP)
+        begin[once] = batch.effective_from_ms[positions[once]] - 1
         end = np.full(len(ids), cursor_ms)
         certain_from = np.minimum(mark_ms + self._rule.lookback_ms, end)
         again, fires = fires_between(schedules, begin, certain_from, self._crons)

@@ -42,9 +42,11 @@ class EngineModel:
     def load(self, job: Job, mark_ms: int | None) -> list[OfferedRun]:
         """Add a job and settle what it missed after ``mark_ms``."""
         self.jobs[job.id] = job
-        if mark_ms is None or not job.enabled:
+        if mark_ms is None or mark_ms >= self.cursor_ms or not job.enabled:
             return []
         begin = max(mark_ms, job.effective_from_ms - 1)
+        if job.kind == Kind.ONCE and job.misfire != Misfire.SKIP:
+            begin = job.effective_from_ms - 1
         certain_from = min(mark_ms + self.config.lookback_ms, self.cursor_ms)
         again = [OfferedRun(job.id, fire, Offer.REOFFERED) for fire in fires(job, begin, certain_from)]
         return again + self._settle(

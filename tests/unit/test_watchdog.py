@@ -1,4 +1,4 @@
-"""The watchdog against damage of every kind: each is found within one rotation, healed and counted, and nothing else."""
+"""The watchdog against damage of every kind: each is found in one rotation, healed and counted, and nothing else."""
 
 from __future__ import annotations
 
