@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 from claim_project import ClaimProject
+from processes import DjangoProject, redis_conf
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,3 +57,47 @@ def test_two_beats_double_nothing(redis_url: str, tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_two_beats_at_1000_runs_a_second_double_nothing(redis_url: str, tmp_path: Path) -> None:
     assert_two_beats_double_nothing(redis_url, tmp_path, count=1_000, copies=120_000)
+
+
+SLOW = """
+    @app.task(bind=True, wheelbeat={"lease_s": 3, "wait_s": 0.5})
+    def slow(self, job):
+        began = time.time()
+        time.sleep(1.2)
+        with open("spans.jsonl", "a") as out:
+            out.write(json.dumps([job, self.request.id, began, time.time()]) + "\\n")
+"""
+
+
+def test_the_choice_of_a_monitor_reaches_the_workers(redis_url: str, tmp_path: Path) -> None:
+    with DjangoProject(tmp_path, redis_conf(redis_url, result_backend=redis_url), extra=SLOW) as project:
+        project.django(
+            """
+            for overlap in ("allow", "skip", "queue_one"):
+                Monitor.objects.create(
+                    name=overlap, task="proj.slow", interval_ms=1000, overlap=overlap, args=f'["{overlap}"]'
+                )
+            """
+        )
+        worker = project.celery("worker", "-c", "8", "-l", "info")
+        worker.wait_for(" ready.")
+        worker.wait_for("Copies of runs are dropped; claims in result_backend (redis)")  # Django alone installs it
+        beat = project.beat()
+
+        def spans(job: str) -> list[tuple[float, float]]:
+            file = tmp_path / "spans.jsonl"
+            lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+            return sorted((began, ended) for name, _, began, ended in lines if name == job)
+
+        project.wait_for(
+            lambda: all(len(spans(job)) >= 2 for job in ("allow", "skip", "queue_one")), "two runs of each monitor"
+        )
+        assert beat.stop() == 0
+        overlaps = {
+            job: sum(began < ended for (_, ended), (began, _) in pairwise(spans(job)))
+            for job in ("allow", "skip", "queue_one")
+        }
+        assert overlaps["allow"] > 0
+        assert (overlaps["skip"], overlaps["queue_one"]) == (0, 0)
+        assert "skipped: another execution holds the lease job:" in worker.output
+        assert "waits: another execution holds the lease job:" in worker.output

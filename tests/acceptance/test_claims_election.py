@@ -14,7 +14,7 @@ from processes import ROOT, filesystem_conf
 
 pytestmark = pytest.mark.processes
 
-COUNT, COPIES = 200, 3
+COUNT, COPIES = 100, 3
 
 
 def conf_of(pair: str, request: pytest.FixtureRequest, folder: Path) -> dict[str, Any]:
