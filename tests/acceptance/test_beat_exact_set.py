@@ -1,0 +1,112 @@
+"""Monitors in PostgreSQL, messages in Redis: exactly the computed runs arrive, and nothing is written per run."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+import redis
+from processes import DjangoProject, redis_conf
+from services import PrivatePostgres, PrivateRedis
+
+from celery_wheelbeat import Cron, run_id
+from celery_wheelbeat.runs import fnv1a64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.processes
+
+INTERVALS_S = (1, 2, 3, 5, 7, 10, 30, 60, 61, 300)
+CRONS = ("* * * * *", "*/2 * * * *", "0 * * * *")
+CRON_JITTER_S = 30
+WRITES = """
+    SELECT relname, n_tup_ins + n_tup_upd + n_tup_del FROM pg_stat_user_tables
+    WHERE relname LIKE 'wheelbeat%' AND relname <> 'wheelbeat_beat'
+"""
+
+
+def definition(number: int) -> dict[str, Any]:
+    """Return the schedule of the n-th monitor: three crons to seven intervals."""
+    if number % 10 < 3:
+        return {"cron": CRONS[number % 3]}
+    return {"interval_ms": 1000 * INTERVALS_S[number % len(INTERVALS_S)]}
+
+
+def fires(job_id: int, schedule: dict[str, Any], after_ms: int, until_ms: int) -> Iterator[int]:
+    """Compute the fire times of a monitor in (after, until] from what is documented."""
+    digest = fnv1a64(job_id.to_bytes(8, "little"))
+    if "interval_ms" in schedule:
+        every_ms = schedule["interval_ms"]
+        offset_ms = 1000 * (digest % (every_ms // 1000))
+        first_ms = (after_ms - offset_ms) // every_ms * every_ms + every_ms + offset_ms
+        yield from range(first_ms, until_ms + 1, every_ms)
+        return
+    offset_ms = 1000 * (digest % CRON_JITTER_S)
+    after = datetime.fromtimestamp((after_ms - offset_ms) / 1000, UTC)
+    for fire in Cron(schedule["cron"]).next_fires(after, 1 + (until_ms - after_ms) // 60_000):
+        fire_ms = round(fire.timestamp() * 1000) + offset_ms
+        if fire_ms <= until_ms:
+            yield fire_ms
+
+
+@pytest.mark.parametrize(
+    ("monitors", "seconds"),
+    [
+        pytest.param(300, 12, id="short"),
+        pytest.param(5000, 600, id="full", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
+    ],
+)
+def test_exactly_the_computed_runs_arrive(tmp_path: Path, monitors: int, seconds: int) -> None:
+    with PrivatePostgres() as postgres, PrivateRedis() as broker:
+        database = {
+            "ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "USER": "postgres", "HOST": "127.0.0.1",
+            "PORT": str(postgres.port),
+        }  # fmt: skip
+        conf = {**redis_conf(broker.url), "broker_transport_options": {}}
+        with DjangoProject(tmp_path, conf, database=database) as project:
+            definitions = {number: definition(number) for number in range(1, monitors + 1)}
+            project.django(
+                f"""
+                Monitor.objects.bulk_create(
+                    Monitor(id=number, name=f"m {{number}}", task="proj.note", args=f"[{{number}}]", **schedule)
+                    for number, schedule in {definitions!r}.items()
+                )
+                """
+            )
+            beat = project.beat()
+            beat.wait_for(f"beat: {monitors + 1} jobs loaded")  # celery.backend_cleanup is the one more
+            begin_ms = round(time.time() * 1000) + 2000
+            with psycopg.connect(postgres.url, autocommit=True) as connection:
+                written = connection.execute(WRITES).fetchall()
+                project.wait_for(lambda: time.time() * 1000 > begin_ms + seconds * 1000, "time", timeout_s=seconds + 30)
+                assert beat.stop() == 0
+                assert connection.execute(WRITES).fetchall() == written, "a beat writes its status row and nothing else"
+                row = connection.execute("SELECT marks, status FROM wheelbeat_beat").fetchone()
+                updates = connection.execute(
+                    "SELECT n_tup_ins + n_tup_upd FROM pg_stat_user_tables WHERE relname = 'wheelbeat_beat'"
+                ).fetchone()
+            assert row is not None
+            assert updates is not None
+            assert updates[0] <= seconds / 2 + 10
+            marks, status = json.loads(row[0]), json.loads(row[1])
+            end_ms = marks["broker"]["mark_ms"]
+            assert end_ms >= begin_ms + (seconds - 3) * 1000
+            with redis.Redis.from_url(broker.url) as client:
+                headers = [json.loads(message)["headers"] for message in client.lrange("celery", 0, -1)]
+            arrived = [header["id"] for header in headers if begin_ms < header["wheelbeat_fire_ms"] <= end_ms]
+            expected = [
+                run_id(f"monitor:{job_id}", fire_ms, "tests")
+                for job_id, schedule in definitions.items()
+                for fire_ms in fires(job_id, schedule, begin_ms, end_ms)
+            ]
+            assert len(expected) > monitors * seconds / 20
+            assert sorted(arrived) == sorted(expected)
+            assert status["runs"]["difference"] == 0
+            assert status["watchdog"] == {}
+            assert status["runs"]["sent"] == len(headers)
