@@ -144,7 +144,7 @@ class Beat:
             return REST_MAX_S
         if not parts.engine.caught_up(reading.now_ms):
             return 0.0
-        if parts.dispatch.backlog.waiting and parts.dispatch.rendering and parts.publisher.capacity():
+        if parts.dispatch.may_hand_over():
             return 0.0
         tick_ms = parts.settings.tick_ms
         next_ms = (parts.engine.cursor + 1) * tick_ms
@@ -191,6 +191,7 @@ class Beat:
                 self._refuse(refused, batch.ids)
                 self._watch_replaceable(batch, ())
                 self._due_at_start += self.parts.engine.load(batch, self._marks, self.parts.routes)
+                self._finish(self.parts.dispatch.one_offs.load(batch))
                 if last:
                     self.state = "running"
                     logger.info("beat: %d jobs loaded", len(self.parts.engine))
@@ -286,9 +287,15 @@ class Beat:
         lifted = parts.dispatch.redefined(touched)
         if lifted:
             parts.desk.quarantine({}, [monitor_key(job_id) for job_id in lifted if job_id >= 0])
+        self._finish(parts.dispatch.one_offs.redefine(changes.upserts, changes.deleted_ids.tolist()))
         if len(changes.deleted_ids):
             parts.dispatch.backlog.drop(changes.deleted_ids, "removed")
         parts.monitor_entries.redefined(touched)
+
+    def _finish(self, done: Sequence[int]) -> None:
+        """Switch off again what an edit that came before the end of a one-off has brought back."""
+        if done:
+            self.parts.dispatch.finish(done)
 
     def _watch_replaceable(self, batch: DefinitionBatch, deleted_ids: Iterable[int]) -> None:
         """Notice the monitor that replaces the default entry, and its end."""

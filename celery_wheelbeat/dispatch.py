@@ -6,15 +6,15 @@ they are handed over. Every outcome ends in the ledger: nothing is dropped here 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.held import Held
 from celery_wheelbeat.jobs import Flag
-from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, Run
+from celery_wheelbeat.lane import Lane, Settled
+from celery_wheelbeat.one_offs import OneOffs
+from celery_wheelbeat.publishers import Confirmed, Failed, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.backlog import Backlog
     from celery_wheelbeat.engine import Engine
-    from celery_wheelbeat.jobs import DueBatch, Int64s
+    from celery_wheelbeat.jobs import DueBatch
     from celery_wheelbeat.observe.lateness import Lateness
     from celery_wheelbeat.pairs import Pair
     from celery_wheelbeat.publishers import Publisher
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("celery.beat")
 
-SQUEEZE_AFTER_S = 1.0
-"""A destination that is away for longer than this is down: of each job only the newest run is kept."""
 HAND_OVER_MAX = 1_000
 """Runs that one call renders; the rest follows when there is time before the next tick."""
 
@@ -49,33 +47,15 @@ class Rendering(NamedTuple):
     """Job and that entry → headers that the workers need beside fire time and nonce."""
 
 
-class Settled(NamedTuple):
-    """What a look at the outcomes brought, for whoever keeps books about jobs."""
-
-    finished: dict[int, int]
-    """One-off jobs that are done: job id → instant of the confirmation."""
-    poisoned: dict[int, tuple[str, str]]
-    """Jobs that can never be sent: job id → (definition hash, reason)."""
-
-
-class Dispatch:
+class Dispatch(Lane):
     """Backlog and publisher of one destination."""
 
     def __init__(self, engine: Engine, backlog: Backlog, publisher: Publisher, lateness: Lateness) -> None:
-        self.backlog = backlog
+        super().__init__(engine, backlog, lateness)
         self.publisher = publisher
         self.rendering: Rendering | None = None
         """None while the namespace of run ids is not known: runs wait."""
-        self.last_error = ""
-        self._taken: dict[int, Pair] = {}
-        """Pairs that the publisher has, by token."""
-        self._held = Held(backlog)
-        self._engine = engine
-        self._lateness = lateness
-        self._quarantined: dict[int, str] = {}
-        self._one_offs: dict[int, int] = {}
-        """Tokens of one-off runs on their way → job id."""
-        self._connected_s: float | None = None
+        self.one_offs = OneOffs()
 
     def offer(self, due: Iterable[DueBatch]) -> None:
         """Put due runs into the backlog."""
@@ -85,7 +65,7 @@ class Dispatch:
     def hand_over(self, now_s: float) -> int:
         """Give the publisher as many waiting runs as it has room for, up to ``HAND_OVER_MAX``; returns how many."""
         self._held.give_back(now_s)
-        if self._is_down(now_s):
+        if self._is_down(now_s, connected=self.publisher.health().connected):
             self.backlog.squeeze()
             return 0
         room = min(self.publisher.capacity(), HAND_OVER_MAX)
@@ -98,6 +78,10 @@ class Dispatch:
             self.publisher.submit(runs)
         return len(pairs)
 
+    def may_hand_over(self) -> bool:
+        """Say whether ``hand_over`` would find something to do."""
+        return bool(self.backlog.waiting and self.rendering and self.publisher.capacity())
+
     def take_in(self, now_s: float) -> Settled:
         """Settle every run that the publisher has news about."""
         settled = Settled({}, {})
@@ -109,37 +93,15 @@ class Dispatch:
         for at_ms, tokens in by_instant.items():
             for pair in self.backlog.confirm(tokens):
                 self._lateness.note(at_ms - pair.fire_ms, now_s)
-            settled.finished.update((self._one_offs[token], at_ms) for token in tokens if token in self._one_offs)
+            done = [job_id for job_id in map(self.one_offs.confirm, tokens) if job_id is not None]
+            settled.finished.update(dict.fromkeys(done, at_ms))
         self._settle_failed([outcome for outcome in outcomes if isinstance(outcome, Failed)], settled, now_s)
         for outcome in outcomes:
             self._taken.pop(outcome.token, None)
-            self._one_offs.pop(outcome.token, None)
+            self.one_offs.give_up(outcome.token)
         if settled.finished:
             self.finish(settled.finished)
         return settled
-
-    def finish(self, job_ids: Iterable[int]) -> None:
-        """Switch off one-off jobs that are done; what they still have waiting ends with them."""
-        ids = np.array(sorted(job_ids), np.int64)
-        self._engine.finish(ids)
-        self.backlog.drop(ids, "ended")
-
-    def redefined(self, ids: Int64s) -> list[int]:
-        """Note that the definitions of ``ids`` changed; returns the jobs whose quarantine that lifts."""
-        lifted = [job_id for job_id in ids.tolist() if job_id in self._quarantined] if self._quarantined else []
-        for job_id in lifted:
-            del self._quarantined[job_id]
-        return lifted
-
-    @property
-    def quarantined(self) -> dict[int, str]:
-        """Jobs that are not sent, with the reason."""
-        return self._quarantined
-
-    def _is_down(self, now_s: float) -> bool:
-        if self.publisher.health().connected or self._connected_s is None:
-            self._connected_s = now_s
-        return now_s - self._connected_s > SQUEEZE_AFTER_S
 
     def _render(self, pairs: dict[int, Pair], rendering: Rendering) -> list[Run]:
         views = self._engine.lookup(np.fromiter((pair.job_id for pair in pairs.values()), np.int64, len(pairs)))
@@ -151,7 +113,7 @@ class Dispatch:
             else:
                 kept.append((token, pair, view))
                 if view.flags & Flag.ONE_OFF:
-                    self._one_offs[token] = view.id
+                    self.one_offs.send(token, view.id)
         runs: list[Run] = []
         for run_id, (token, pair, view) in zip(_run_ids(kept, rendering), kept, strict=True):
             try:
@@ -160,7 +122,7 @@ class Dispatch:
                 logger.exception("beat: %s cannot be sent at all", view.name)
                 self._quarantined[view.id] = f"{type(error).__name__}: {error}"
                 self.backlog.skip([token], "error")
-                self._one_offs.pop(token, None)
+                self.one_offs.give_up(token)
                 continue
             key, headers = rendering.key_of(view.id), rendering.headers_of(view, entry)
             runs.append(Run(view.id, key, view.name, pair.fire_ms, run_id, entry, token, headers))
@@ -171,26 +133,9 @@ class Dispatch:
             return "removed"
         if pair.job_id in self._quarantined:
             return "quarantined"
-        if view.flags & Flag.ONE_OFF and pair.job_id in self._one_offs.values():
+        if view.flags & Flag.ONE_OFF and self.one_offs.is_on_the_way(pair.job_id):
             return "ended"  # its one run is on its way; if that fails, it is that run which is sent again
         return None
-
-    def _settle_failed(self, outcomes: Sequence[Failed], settled: Settled, now_s: float) -> None:
-        self.backlog.give_back(o.token for o in outcomes if o.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN))
-        for outcome in outcomes:
-            self.last_error = outcome.reason
-            if outcome.kind is FailureKind.REFUSED:
-                self._held.hold(outcome.token, self._taken[outcome.token], now_s)
-            elif outcome.kind is FailureKind.UNROUTABLE:
-                self.backlog.skip([outcome.token], "unroutable")
-            elif outcome.kind is FailureKind.ERROR:
-                self.backlog.skip([outcome.token], "error")
-            elif outcome.kind is FailureKind.POISON:
-                for pair in self.backlog.skip([outcome.token], "error"):
-                    self._quarantined[pair.job_id] = outcome.reason
-                    (view,) = self._engine.lookup(np.array([pair.job_id]))
-                    settled.poisoned[pair.job_id] = (_definition_hash(view), outcome.reason)
-                    logger.error("beat: %s is quarantined: %s", view.name if view else pair.job_id, outcome.reason)
 
 
 def _run_ids(kept: Sequence[tuple[int, Pair, JobView]], rendering: Rendering) -> list[str]:
@@ -207,9 +152,3 @@ def _run_ids(kept: Sequence[tuple[int, Pair, JobView]], rendering: Rendering) ->
         ):
             ids[position] = run_id
     return ids
-
-
-def _definition_hash(view: JobView | None) -> str:
-    if view is None:
-        return ""
-    return hashlib.blake2b(repr((view.name, view.payload, view.route_index)).encode(), digest_size=16).hexdigest()

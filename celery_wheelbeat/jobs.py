@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 Int64s = NDArray[np.int64]
 UInt32s = NDArray[np.uint32]
@@ -192,6 +192,23 @@ class DefinitionBatch:
         columns["names"] = _pieces(self.names, self.name_lengths, positions)
         return DefinitionBatch(**columns, polled=self.polled)
 
+    @classmethod
+    def merged(cls, batches: Sequence[DefinitionBatch]) -> DefinitionBatch:
+        """Return the definitions of all ``batches``, whose ids are distinct, ascending by id."""
+        columns: dict[str, Any] = {}
+        for item in fields(cls):
+            parts = [getattr(batch, item.name) for batch in batches]
+            if item.name in ("payload", "names"):
+                columns[item.name] = b"".join(parts)
+            elif item.name == "polled":
+                columns[item.name] = {job_id: schedule for part in parts for job_id, schedule in part.items()}
+            else:
+                columns[item.name] = np.concatenate(parts)
+        together = cls(**columns)
+        if (together.ids[1:] > together.ids[:-1]).all():
+            return together
+        return together.take(np.argsort(together.ids, kind="stable"))
+
 
 def _pieces(text: bytes, lengths: NDArray[np.integer], positions: NDArray[np.integer]) -> bytes:
     ends = np.cumsum(lengths, dtype=np.int64)
@@ -238,3 +255,8 @@ class DueBatch:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def take(self, where: Positions) -> DueBatch:
+        """Return the runs at ``where`` as a batch of their own."""
+        columns = (self.rows[where], self.ids[where], self.fire_ms[where], self.route_index[where])
+        return DueBatch(self.shard, *columns, self.offer, self.step)

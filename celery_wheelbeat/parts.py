@@ -15,7 +15,9 @@ from celery_wheelbeat.clock import Clock, ClockGuard, SystemClock
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.dispatch import Dispatch
 from celery_wheelbeat.engine import Engine, EngineConfig
+from celery_wheelbeat.fast_parts import assemble_fast
 from celery_wheelbeat.jobs import Misfire, RouteTable, misfire_of
+from celery_wheelbeat.lanes import LanePublishers, Lanes
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.marks import Mark
 from celery_wheelbeat.monitors import Limits, compile_rows
@@ -31,6 +33,7 @@ from celery_wheelbeat.sources.definitions import Definitions
 from celery_wheelbeat.sources.entries import Entries, timezone_of
 from celery_wheelbeat.sources.file_desk import FileDesk
 from celery_wheelbeat.sources.monitor_entries import MonitorEntries
+from celery_wheelbeat.sources.namespaces import namespace_of
 from celery_wheelbeat.sources.solar import SolarSchedule
 from celery_wheelbeat.sources.tail import Tail
 from celery_wheelbeat.wake import Wake
@@ -48,8 +51,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 DESTINATION = "broker"
-COMMON_NAMES = (None, "celery", "tasks", "app", "proj", "config")
-"""Names of apps that say nothing about the installation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ class Parts:
     routes: RouteTable
     engine: Engine
     mark: Mark
-    dispatch: Dispatch
-    publisher: Publisher
+    dispatch: Dispatch | Lanes
+    publisher: Publisher | LanePublishers
     desk: Desk
     entries: Entries
     monitor_entries: MonitorEntries
@@ -77,14 +78,7 @@ class Parts:
 
     def namespace_of(self, installation: str | None) -> str:
         """Return the namespace of run ids: the setting, else the installation's UUID, else the app's name."""
-        if self.settings.namespace or installation:
-            return self.settings.namespace or str(installation)
-        if self.app.main in COMMON_NAMES:
-            logger.warning(
-                "beat: Run ids are made from the name of the app, %r; set wheelbeat_namespace to a name of your own",
-                self.app.main,
-            )
-        return str(self.app.main or "celery")
+        return namespace_of(self.app, self.settings, installation)
 
 
 def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> Parts:
@@ -92,9 +86,11 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
     app, clock, wake, lines = scheduler.app, clock or SystemClock(), Wake(), SendLines()
     crons, routes, ledger, lateness = CronTable(), RouteTable(), Ledger(), Lateness()
     engine = Engine(_engine_config(app, settings), crons, ledger, PollLane(clock.monotonic_s))
-    backlog = Backlog(ledger, limit=settings.backlog_max, keep_all=lambda ids: _keeps_all(engine, ids))
+    keep_all = partial(_keeps_all, engine)
+    backlog = Backlog(ledger, limit=settings.backlog_max, keep_all=keep_all)
     amqp = is_amqp(app.connection_for_write())
-    publisher = CeleryLane(
+    options = {"mandatory": True} if amqp and settings.amqp_mandatory else {}
+    celery_lane = CeleryLane(
         LaneEdges(
             apply_entry=lambda entry, producer: scheduler.apply_entry(entry, producer=producer),
             open_connection=lambda: open_connection(app),
@@ -102,13 +98,31 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
             wake=wake.ring,
             clock=clock,
             quiet=lines.of,
-            options={"mandatory": True} if amqp and settings.amqp_mandatory else {},
+            options=options,
             may_batch=lambda: not _is_observed(app),
         ),
         window=settings.window,
     )
     if settings.broker_dedup:
         name_runs(app.connection_for_write().transport.driver_type)
+    monitor_entries = MonitorEntries(app, scheduler.Entry, engine, routes)
+    slow = Dispatch(engine, backlog, celery_lane, lateness)
+    fast = assemble_fast(
+        scheduler,
+        settings,
+        clock,
+        wake,
+        engine=engine,
+        ledger=ledger,
+        lateness=lateness,
+        routes=routes,
+        monitor_entries=monitor_entries,
+        slow=slow,
+        keep_all=keep_all,
+        options=options,
+    )
+    dispatch = slow if fast is None else Lanes(slow, fast)
+    publisher = dispatch.publisher
     entries = Entries(timezone_of(app), crons, routes)
     desk = _desk(scheduler, settings=settings, clock=clock, wake=wake, crons=crons, routes=routes)
     liveness = Liveness(settings.live_timeout)
@@ -125,11 +139,11 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         routes=routes,
         engine=engine,
         mark=Mark(),
-        dispatch=Dispatch(engine, backlog, publisher, lateness),
+        dispatch=dispatch,
         publisher=publisher,
         desk=desk,
         entries=entries,
-        monitor_entries=MonitorEntries(app, scheduler.Entry, engine, routes),
+        monitor_entries=monitor_entries,
         view=scheduler.schedule,
         lateness=lateness,
         liveness=liveness,

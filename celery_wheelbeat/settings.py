@@ -142,6 +142,14 @@ class Settings:
     window: int = _setting(
         4_000, int, "Runs that may be on their way to one destination, unconfirmed.", unit="runs", low=1, high=100_000
     )
+    envelope_bytes: int = _setting(
+        536_870_912,
+        int,
+        "Memory for the pieces of messages that belong to single monitors; what does not fit is rendered for each run.",
+        unit="bytes",
+        low=1_048_576,
+        high=1_099_511_627_776,
+    )
     dispatch: str = _setting(
         "auto",
         str,

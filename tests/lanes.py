@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -12,6 +13,7 @@ from celery.beat import ScheduleEntry
 
 from celery_wheelbeat.bodies import Columns
 from celery_wheelbeat.clock import SystemClock
+from celery_wheelbeat.jobs import Route
 from celery_wheelbeat.publishers.amqp_lane import AmqpWire
 from celery_wheelbeat.publishers.batch_maker import Load, make_batch
 from celery_wheelbeat.publishers.batches import Batch, Outcome, Verdict
@@ -46,11 +48,16 @@ def make_app(url: str, **conf: Any) -> Celery:
     return app
 
 
+def form_of(task: str, options: Mapping[str, Any], *headers: tuple[str, Any]) -> Form:
+    """Return the form of ``task`` with ``options``."""
+    return Form(Route(task, json.dumps(options)), headers)
+
+
 def make_entry(app: Celery) -> Callable[[Form, str, Sequence[Any], Mapping[str, Any]], ScheduleEntry]:
     """Return what builds the entry of a form."""
 
     def build(form: Form, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ScheduleEntry:
-        options = {key: dict(value) if key == "headers" else value for key, value in form.options.items()}
+        options = json.loads(form.route.options)
         return ScheduleEntry(name=name, task=form.task, args=args, kwargs=kwargs, options=options, schedule=60, app=app)
 
     return build
@@ -120,7 +127,7 @@ class Lane:
 
     def envelope(self, **options: Any) -> Envelope:
         """Return an envelope of ``lanes.check``."""
-        found = self.ask(Form(0, "lanes.check", options), Arguments([0], {}), Arguments([1], {"url": "x"}))
+        found = self.ask(form_of("lanes.check", options), Arguments([0], {}), Arguments([1], {"url": "x"}))
         assert not isinstance(found, str), found
         return found
 

@@ -68,6 +68,15 @@ class Verdict(NamedTuple):
     """An envelope, or the reason why there is none."""
 
 
+class Comparison(NamedTuple):
+    """The answer to ``Sender.compare``."""
+
+    form: Form
+    epoch: int
+    difference: str
+    """What Celery renders otherwise now; empty where nothing differs."""
+
+
 class Wire(Protocol):
     """One broker connection. Called by the sender's thread only; what it raises means that the connection is lost."""
 
@@ -93,3 +102,6 @@ class Wire(Protocol):
 
     def make(self, form: Form, candidates: Sequence[Arguments]) -> Envelope | str:
         """Make the envelope of ``form`` on this connection."""
+
+    def compare(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
+        """Return how the messages of ``envelope`` differ from what Celery renders now; empty where they do not."""

@@ -20,12 +20,13 @@ from celery_wheelbeat.publishers import FailureKind, Run
 from celery_wheelbeat.publishers.attempt import Attempt
 from celery_wheelbeat.publishers.detection import configuration_reasons, entry_reasons, hooks
 from celery_wheelbeat.publishers.envelope import Sample, Stamps, expected_now
-from celery_wheelbeat.publishers.failures import diagnose, reason_of
+from celery_wheelbeat.publishers.failures import diagnose
 from celery_wheelbeat.publishers.task_body import TaskBody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from celery_wheelbeat.jobs import Route
     from celery_wheelbeat.publishers.capture import Recording
     from celery_wheelbeat.publishers.envelope import Envelope
 
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
 class Form(NamedTuple):
     """What the messages of many jobs have in common."""
 
-    route_index: int
-    task: str
-    options: Mapping[str, Any]
-    """Options of ``apply_async``, as the job's definition gives them."""
+    route: Route
     headers: tuple[tuple[str, Any], ...] = ()
     """Further ``wheelbeat_*`` headers."""
+
+    @property
+    def task(self) -> str:
+        """Name of the task."""
+        return self.route.task
 
 
 class Arguments(NamedTuple):
@@ -70,8 +73,15 @@ class EnvelopeMaker:
         recorder: Recorder,
         make_entry: Callable[[Form, str, Sequence[Any], Mapping[str, Any]], Any],
         options: Mapping[str, Any],
+        *,
+        bypass_hooks: bool = False,
     ) -> None:
-        """``options``: what the celery lane adds to each message where the user has not set it."""
+        """``options``: what the celery lane adds to each message where the user has not set it.
+
+        ``bypass_hooks``: leave out of account who listens to signals or has patched something; see
+        ``wheelbeat_dispatch=fast``.
+        """
+        self._bypass_hooks = bypass_hooks
         self._scheduler = scheduler
         self._app = scheduler.app
         self._recorder = recorder
@@ -87,8 +97,11 @@ class EnvelopeMaker:
             fitting = [candidate for candidate in candidates if self._fits(form, candidate)]
             if not fitting:
                 return "its arguments do not fit the signature of the task"
-            reasons = [hook.what for hook in hooks(self._app, self._scheduler, form.task)]
+            found = [] if self._bypass_hooks else hooks(self._app, self._scheduler, form.task)
+            reasons = [hook.what for hook in found]
             reasons += configuration_reasons(self._app)
+            if form.route.expires_next:
+                reasons.append("it expires at its next fire time, which differs from run to run")
             reasons += entry_reasons(self._app, self._make_entry(form, "", *fitting[0]))
             if reasons:
                 return "; ".join(reasons)
@@ -109,7 +122,10 @@ class EnvelopeMaker:
                 return f"it goes to {recording.key!r} now, and went to {envelope.key!r}"
             return "" if rendered(envelope, recording, sample) == recording.wire else "Celery renders other bytes now"
         except Exception as error:
-            return reason_of(error.__cause__ or error)
+            kind, reason = diagnose(error, self._recorder.producer.connection)
+            if kind is FailureKind.UNCERTAIN:
+                raise
+            return reason
 
     def _fits(self, form: Form, candidate: Arguments) -> bool:
         task = self._app.tasks.get(form.task)

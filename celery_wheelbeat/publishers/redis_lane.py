@@ -164,6 +164,11 @@ class RedisWire:
         assert self._maker is not None  # noqa: S101 - for the type checker: only asked while connected
         return self._maker.make(form, candidates)
 
+    def compare(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
+        """See ``Wire``."""
+        assert self._maker is not None  # noqa: S101 - for the type checker: only asked while connected
+        return self._maker.differs(envelope, form, arguments)
+
     # What the maker of envelopes asks.
 
     def record(self, publish: Callable[[], Any]) -> Recording:

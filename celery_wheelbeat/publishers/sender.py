@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from celery_wheelbeat.publishers import FailureKind, PublisherHealth
 from celery_wheelbeat.publishers.backoff import Backoff
-from celery_wheelbeat.publishers.batches import Batch, Failure, Outcome, Verdict
+from celery_wheelbeat.publishers.batches import Batch, Comparison, Failure, Outcome, Verdict
 from celery_wheelbeat.publishers.failures import reason_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.clock import Clock
     from celery_wheelbeat.publishers.batches import Wire
+    from celery_wheelbeat.publishers.envelope import Envelope
     from celery_wheelbeat.publishers.envelope_maker import Arguments, Form
+
+    News = Outcome | Verdict | Comparison
 
 logger = logging.getLogger("celery.beat")
 
@@ -30,7 +33,13 @@ _IDLE_S = 0.5
 _REPLY_S = 0.05
 """Wait for outcomes before looking for further orders."""
 _DOWN_LOG_EVERY_S = 60.0
-_Question = tuple["Form", "Sequence[Arguments]"]
+
+
+class _Question(NamedTuple):
+    form: Form
+    candidates: Sequence[Arguments]
+    envelope: Envelope | None = None
+    """To be compared with; None = to be made."""
 
 
 class Sender:
@@ -45,7 +54,7 @@ class Sender:
         self._wake = wake
         self._window = window
         self._inbox: SimpleQueue[Batch | _Question | None] = SimpleQueue()
-        self._outbox: SimpleQueue[Outcome | Verdict] = SimpleQueue()
+        self._outbox: SimpleQueue[News] = SimpleQueue()
         self._unsettled: dict[int, Batch] = {}
         """Scheduling thread: batches without an outcome."""
         self._on_wire: dict[int, Batch] = {}
@@ -78,11 +87,15 @@ class Sender:
 
     def ask(self, form: Form, candidates: Sequence[Arguments]) -> None:
         """Have the envelope of ``form`` made; the answer comes by ``poll``, unless the connection is lost before."""
-        self._inbox.put((form, candidates))
+        self._inbox.put(_Question(form, candidates))
 
-    def poll(self) -> Sequence[Outcome | Verdict]:
+    def compare(self, envelope: Envelope, form: Form, arguments: Arguments) -> None:
+        """Have ``envelope`` compared with what Celery renders now; the answer comes by ``poll``."""
+        self._inbox.put(_Question(form, [arguments], envelope))
+
+    def poll(self) -> Sequence[News]:
         """Return the news since the last call."""
-        news: list[Outcome | Verdict] = []
+        news: list[News] = []
         while not self._outbox.empty():
             news.append(self._outbox.get())
         for one in news:
@@ -100,10 +113,15 @@ class Sender:
         """Whether no batch is on its way."""
         return not self._unsettled
 
+    def stop(self, timeout_s: float) -> None:
+        """Begin to stop: what is not settled within ``timeout_s`` is left as it is."""
+        if self._stop_at_s is None:
+            self._stop_at_s = self._clock.monotonic_s() + timeout_s
+            self._inbox.put(None)
+
     def close(self, timeout_s: float) -> None:
         """Stop within ``timeout_s``; outcomes up to here stay for a last ``poll``, the rest has none."""
-        self._stop_at_s = self._clock.monotonic_s() + timeout_s
-        self._inbox.put(None)
+        self.stop(timeout_s)
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
@@ -147,8 +165,13 @@ class Sender:
         self._report(self._wire.receive(_REPLY_S if self._on_wire else 0))
 
     def _obey(self, order: Batch | _Question) -> None:
-        if not isinstance(order, Batch):
-            self._answer(Verdict(order[0], self.epoch, self._wire.make(*order)))
+        if isinstance(order, _Question):
+            if order.envelope is None:
+                made = self._wire.make(order.form, order.candidates)
+                self._answer(Verdict(order.form, self.epoch, made))
+            else:
+                difference = self._wire.compare(order.envelope, order.form, order.candidates[0])
+                self._answer(Comparison(order.form, self.epoch, difference))
         elif order.epoch != self.epoch:
             self._give_up([order], FailureKind.NOT_SENT, "rendered for a connection that is gone")
         else:
@@ -162,7 +185,7 @@ class Sender:
             if not outcome.failures:
                 self._backoff.reset()
 
-    def _answer(self, news: Outcome | Verdict) -> None:
+    def _answer(self, news: News) -> None:
         self._outbox.put(news)
         self._wake()
 

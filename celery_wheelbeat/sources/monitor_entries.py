@@ -56,6 +56,10 @@ class MonitorEntries:
         self._handed_out[name] = (view.id, entry)
         return entry
 
+    def handed_out(self) -> frozenset[int]:
+        """Return the jobs whose entries somebody asked for by name and may have written to."""
+        return frozenset(known[0] for known in self._handed_out.values())
+
     def redefined(self, ids: Int64s) -> None:
         """Take back the entries of these jobs: their definitions have changed."""
         if self._handed_out:

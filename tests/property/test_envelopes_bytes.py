@@ -8,16 +8,18 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kombu import Exchange, Queue
-from lanes import make_app, make_entry, make_wire
+from lanes import form_of, make_app, make_entry, make_wire
 
 from celery_wheelbeat.publishers.capture import Recording
 from celery_wheelbeat.publishers.envelope import Envelope, Sample
-from celery_wheelbeat.publishers.envelope_maker import Arguments, Form, rendered
+from celery_wheelbeat.publishers.envelope_maker import Arguments, rendered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from celery.beat import ScheduleEntry
+
+    from celery_wheelbeat.publishers.envelope_maker import Form
 
 KINDS = ("redis", "amqp")
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -77,7 +79,7 @@ def made(wire: Any, form: Form) -> Envelope:
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("task", ["lanes.check", "not.registered"])
 def test_every_option_gives_celerys_own_bytes(wire: Any, variant: str, task: str) -> None:
-    form = Form(0, task, VARIANTS[variant])
+    form = form_of(task, VARIANTS[variant])
     envelope = made(wire, form)
     for arguments in (Arguments([1], {}), Arguments([[1.5, "ü'"]], {"url": "https://e/%20?q=%s"})):
         recording, sample = recorded(wire, form, arguments)
@@ -86,7 +88,7 @@ def test_every_option_gives_celerys_own_bytes(wire: Any, variant: str, task: str
 
 
 def test_further_headers_are_part_of_the_message(wire: Any) -> None:
-    form = Form(0, "lanes.check", {"headers": {"mine": 1}}, (("wheelbeat_claim_ttl", 8192),))
+    form = form_of("lanes.check", {"headers": {"mine": 1}}, ("wheelbeat_claim_ttl", 8192))
     recording, sample = recorded(wire, form, Arguments([1], {}))
     assert list(recording.headers)[-6:] == [
         "mine",
@@ -114,7 +116,7 @@ JSON = st.recursive(
 @example(args=[], kwargs={"a": {"b": {"c": {"d": {"e": 1}}}}})
 @example(args=[10**30, -0.0, 1e300, True], kwargs={"": ""})
 def test_random_arguments_give_celerys_own_bytes(wire: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    form = Form(0, "lanes.anything", {})
+    form = form_of("lanes.anything", {})
     envelope = wire.__dict__.setdefault("envelope_of_test", None) or made(wire, form)
     wire.envelope_of_test = envelope
     recording, sample = recorded(wire, form, Arguments(args, kwargs))
@@ -123,7 +125,7 @@ def test_random_arguments_give_celerys_own_bytes(wire: Any, args: list[Any], kwa
 
 @pytest.mark.parametrize("length", [100, 130_000, 131_060, 131_064, 131_072, 400_000])
 def test_bodies_of_several_frames(wire: Any, length: int) -> None:
-    form = Form(0, "lanes.anything", {})
+    form = form_of("lanes.anything", {})
     recording, sample = recorded(wire, form, Arguments(["x" * length], {}))
     assert rendered(made(wire, form), recording, sample) == recording.wire
 
@@ -132,7 +134,7 @@ def test_utf8_bodies_on_redis(redis_url: str) -> None:
     app = make_app(redis_url, broker_transport_options={"body_encoding": "utf-8", "global_keyprefix": "pre:"})
     wire = make_wire(app, kind="redis")
     wire.connect()
-    form = Form(0, "lanes.check", {})
+    form = form_of("lanes.check", {})
     recording, sample = recorded(wire, form, Arguments(["ü"], {}))
     envelope = made(wire, form)
     assert envelope.key == b"pre:celery"
@@ -151,7 +153,7 @@ def test_what_is_pushed_is_what_was_recorded(redis_url: str) -> None:
     app = make_app(redis_url)
     wire = make_wire(app, kind="redis")
     wire.connect()
-    form = Form(0, "lanes.check", {"queue": "really"})
+    form = form_of("lanes.check", {"queue": "really"})
     recording, sample = recorded(wire, form, Arguments([3], {"url": "u"}))
     entry: ScheduleEntry = make_entry(app)(form, sample.name, [3], {"url": "u"})
     run = Run(0, "", sample.name, sample.fire_ms, sample.run_id, entry, 0)

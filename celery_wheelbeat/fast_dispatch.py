@@ -1,0 +1,420 @@
+"""Fast dispatch: from due runs to finished messages in blocks of columns, and from outcomes back to the ledger.
+
+Owned by the scheduling thread; the sender does the I/O. What is not certain to be the same as Celery's own message is
+left to the celery lane, with a reason: a job whose form has no envelope, a one-off, arguments that do not render.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from kombu.utils.json import loads
+
+from celery_wheelbeat.bodies import Columns
+from celery_wheelbeat.envelopes import FIRST_FIRE_MS, LAST_FIRE_MS
+from celery_wheelbeat.jobs import Flag
+from celery_wheelbeat.lane import Lane, Settled
+from celery_wheelbeat.observe.send_lines import LINES_MAX
+from celery_wheelbeat.pairs import STEP_SHIFT, Pairs
+from celery_wheelbeat.publishers import Failed, FailureKind
+from celery_wheelbeat.publishers.batch_maker import Load, make_batch
+from celery_wheelbeat.publishers.batches import Comparison, Outcome, Verdict
+from celery_wheelbeat.publishers.envelope_maker import Arguments
+from celery_wheelbeat.publishers.failures import reason_of
+from celery_wheelbeat.publishers.forms import Group, Pending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.backlog import Backlog
+    from celery_wheelbeat.bodies import Bodies
+    from celery_wheelbeat.dispatch import Dispatch
+    from celery_wheelbeat.engine import Engine
+    from celery_wheelbeat.envelopes import Pieces
+    from celery_wheelbeat.jobs import UInt32s
+    from celery_wheelbeat.observe.lateness import Lateness
+    from celery_wheelbeat.payloads import Text
+    from celery_wheelbeat.publishers.envelope import Envelope
+    from celery_wheelbeat.publishers.envelope_maker import Form
+    from celery_wheelbeat.publishers.forms import Forms
+    from celery_wheelbeat.publishers.sender import Sender
+    from celery_wheelbeat.runs import RunIds
+    from celery_wheelbeat.shards import JobColumns
+
+logger = logging.getLogger("celery.beat")
+
+BLOCK_RUNS = 1_000
+CANDIDATES = 4
+"""Jobs whose arguments are offered for the making of an envelope."""
+COMPARE_EVERY_S = 1.0
+REASONS_KEPT_S = 300.0
+"""Some reasons pass (a queue that could not be declared): after this long a form is asked for again."""
+_APART = Flag.ONE_OFF | Flag.OVERLAP_LOW | Flag.OVERLAP_HIGH
+"""Flags of jobs whose runs need more than an envelope."""
+_loads: Callable[[bytes], Any] = loads
+
+
+class Edges(NamedTuple):
+    """What the fast lane asks the process around it."""
+
+    now: Callable[[], datetime]
+    """``app.now``."""
+    guard: Callable[[], object]
+    """Changes when envelopes may have become wrong; cheap."""
+    settings_token: Callable[[], object]
+    """The same, slow: asked once a second."""
+    handed_out: Callable[[], frozenset[int]]
+    """Jobs whose entries somebody holds and may write to."""
+
+
+class _Unfit(Exception):
+    def __init__(self, reasons: dict[int, str]) -> None:
+        super().__init__(reasons)
+        self.reasons = reasons
+
+
+class FastDispatch(Lane):
+    """See the module. What it cannot send goes to ``slow``, the celery lane of the same destination."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        backlog: Backlog,
+        sender: Sender,
+        lateness: Lateness,
+        *,
+        slow: Dispatch,
+        forms: Forms,
+        bodies: Bodies,
+        edges: Edges,
+    ) -> None:
+        super().__init__(engine, backlog, lateness, slow.quarantined)
+        self.sender = sender
+        self.forms = forms
+        self.run_ids: RunIds | None = None
+        """None while the namespace of run ids is not known: runs wait."""
+        self.differences = 0
+        """Messages that Celery renders otherwise than their envelope; the only good value is 0."""
+        self.unfit: dict[int, str] = {}
+        """Jobs that do not render, with the reason; the celery lane reports them as Celery does."""
+        self._slow = slow
+        self._bodies = bodies
+        self._edges = edges
+        self._sent: dict[int, Sequence[int]] = {}
+        """Token of a batch → position in its block of each message."""
+        self._singles: dict[int, list[int]] = {}
+        """Token of a batch that was sent to find a culprit → tokens of its runs."""
+        self._suspects: deque[list[int]] = deque()
+        """Runs of refused batches, to be sent with nothing else on the way."""
+        self._parked: dict[Form, list[int]] = {}
+        """Tokens of runs that wait for the answer about their form."""
+        self._guard: object = None
+        self._settings: object = None
+        self._settings_due_s = 0.0
+        self._compare_due_s = 0.0
+        self._reasons_due_s = 0.0
+        self._seen: dict[Form, Arguments] = {}
+        self._next_batch = 1 << 40
+        """Tokens of batches without a block; above those of the backlog."""
+
+    def may_hand_over(self) -> bool:
+        """Say whether ``hand_over`` would find something to do."""
+        if self.run_ids is None or not self.sender.capacity():
+            return False
+        if self._suspects:
+            return self.sender.idle
+        return bool(self.backlog.waiting) and not self._parked
+
+    def hand_over(self, now_s: float) -> int:
+        """Send up to ``BLOCK_RUNS`` waiting runs; returns how many left the queue."""
+        self._held.give_back(now_s)
+        self._check_forms(now_s)
+        if self._is_down(now_s, connected=self.sender.health().connected):
+            self.backlog.squeeze()
+            return 0
+        if self.run_ids is None or not self.may_hand_over():
+            return 0
+        if self._suspects:
+            return self._send_suspects(self._suspects.popleft(), self.run_ids)
+        token, pairs = self.backlog.take_block(BLOCK_RUNS)
+        return self._send_block(token, pairs, self.run_ids)
+
+    def take_in(self, now_s: float) -> Settled:
+        """Settle every batch that the sender has news about."""
+        settled = Settled({}, {})
+        for news in self.sender.poll():
+            if isinstance(news, Outcome):
+                self._take_in_outcome(news, settled, now_s)
+            elif isinstance(news, Comparison):
+                self._take_in_comparison(news)
+            elif news.epoch == self.sender.epoch:
+                self._take_in_verdict(news)
+        return settled
+
+    def forget(self, ids: Sequence[int]) -> None:
+        """Judge jobs anew: their definitions have changed."""
+        if self.unfit:
+            for job_id in ids:
+                self.unfit.pop(job_id, None)
+
+    # Sending.
+
+    def _send_block(self, token: int, pairs: Pairs, run_ids: RunIds) -> int:
+        jobs = self._engine.shards.columns_of(pairs.ids)
+        self._skip(token, np.flatnonzero(~jobs.enabled), "removed")
+        stays = jobs.enabled & ~self._leave(token, pairs, jobs)
+        loads_, order = [], []
+        (positions,) = np.nonzero(stays)
+        for group in self.forms.groups(jobs.route[positions], jobs.interval[positions]):
+            where = positions[group.positions]
+            if isinstance(group.answer, Pending):
+                self._park(token, group._replace(positions=where), jobs)
+            elif isinstance(group.answer, str):
+                self._move(token, where)
+            else:
+                where, columns = self._pieces(token, group.answer, where, pairs, jobs)
+                if len(where):
+                    chosen = pairs.at(where)
+                    loads_.append(Load(group.answer, columns, _ids(run_ids, chosen), chosen.fire_ms))
+                    order += where.tolist()
+                    self._remember(group.form, jobs.ref[where[:1]])
+        if not order:
+            self.backlog.confirm_block(token)  # nothing is left in it
+            return len(pairs.ids)
+        self._log(order, jobs)
+        self._sent[token] = order
+        self.sender.submit(make_batch(token, self.sender.epoch, loads_, self._edges.now()))
+        return len(pairs.ids)
+
+    def _leave(self, token: int, pairs: Pairs, jobs: JobColumns) -> NDArray[np.bool_]:
+        """Skip what is quarantined, move what the celery lane has to send; returns the positions of both."""
+        leaves = np.zeros(len(pairs.ids), np.bool_)
+        if self._quarantined:
+            leaves = jobs.enabled & np.isin(pairs.ids, _ids_of(self._quarantined))
+            self._skip(token, np.flatnonzero(leaves), "quarantined")
+        odd = ((jobs.flags & _APART) > 0) | (pairs.ids < 0)
+        odd |= (pairs.fire_ms < FIRST_FIRE_MS) | (pairs.fire_ms > LAST_FIRE_MS)
+        others = self._edges.handed_out() | self.unfit.keys()
+        if others:
+            odd |= np.isin(pairs.ids, _ids_of(others))
+        odd &= jobs.enabled & ~leaves
+        self._move(token, np.flatnonzero(odd))
+        return leaves | odd
+
+    def _pieces(
+        self, token: int, envelope: Envelope, where: NDArray[np.intp], pairs: Pairs, jobs: JobColumns
+    ) -> tuple[NDArray[np.intp], Columns]:
+        """Return the pieces of the jobs at ``where``, without those that do not render, which are moved."""
+        payloads, number = self._engine.shards.payloads, self.forms.number_of(envelope)
+        while True:
+            refs = jobs.ref[where]
+
+            def render(missing: NDArray[np.intp], refs: Any = refs) -> list[Pieces]:
+                return _rendered(envelope, payloads.read(refs[missing]), missing)
+
+            try:
+                return where, self._bodies.columns(refs, payloads.births, number, envelope.opening_width, render)
+            except _Unfit as unfit:
+                bad = np.array(sorted(unfit.reasons), np.intp)
+                self.unfit.update(zip(pairs.ids[where[bad]].tolist(), unfit.reasons.values(), strict=True))
+                self._move(token, where[bad])
+                where = np.delete(where, bad)
+
+    def _send_suspects(self, tokens: list[int], run_ids: RunIds) -> int:
+        """Send some runs of a refused batch alone, so that the broker's next refusal has fewer culprits."""
+        pairs = Pairs.of([self._taken[token] for token in tokens])
+        jobs = self._engine.shards.columns_of(pairs.ids)
+        gone = [token for token, enabled in zip(tokens, jobs.enabled.tolist(), strict=True) if not enabled]
+        self._settle_singles(gone, "removed")
+        (positions,) = np.nonzero(jobs.enabled)
+        loads_: list[Load] = []
+        order: list[int] = []
+        for group in self.forms.groups(jobs.route[positions], jobs.interval[positions]):
+            where = positions[group.positions]
+            chosen = [tokens[position] for position in where.tolist()]
+            if isinstance(group.answer, (str, Pending)):
+                self._release(chosen)
+                continue
+            texts = self._engine.shards.payloads.read(jobs.ref[where])
+            try:
+                pieces = _rendered(group.answer, texts, np.arange(len(where)))
+            except _Unfit:
+                self._release(chosen)
+                continue
+            found = pairs.at(where)
+            loads_.append(Load(group.answer, Columns.of(pieces), _ids(run_ids, found), found.fire_ms))
+            order += chosen
+        if order:
+            self._next_batch += 1
+            self._singles[self._next_batch] = order
+            self.sender.submit(make_batch(self._next_batch, self.sender.epoch, loads_, self._edges.now()))
+        return len(tokens)
+
+    def _log(self, order: Sequence[int], jobs: JobColumns) -> None:
+        if len(order) > LINES_MAX:
+            logger.info("Scheduler: Sending %d due tasks (one line each up to %d)", len(order), LINES_MAX)
+        elif logger.isEnabledFor(logging.INFO):
+            texts = self._engine.shards.payloads.read(jobs.ref[order])
+            for text, route in zip(texts, jobs.route[order].tolist(), strict=True):
+                logger.info("Scheduler: Sending due task %s (%s)", text.name.decode(), self.forms.task_of(route))
+
+    # Leaving a block.
+
+    def _skip(self, token: int, positions: NDArray[np.intp], reason: str) -> None:
+        if len(positions):
+            self.backlog.skip(self.backlog.break_up(token, positions.tolist()), reason)
+
+    def _move(self, token: int, positions: NDArray[np.intp]) -> None:
+        if len(positions):
+            self._slow.backlog.adopt(self.backlog.release(self.backlog.break_up(token, positions.tolist())))
+
+    def _release(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._taken.pop(token, None)
+        self._slow.backlog.adopt(self.backlog.release(tokens))
+
+    def _settle_singles(self, tokens: Sequence[int], reason: str) -> None:
+        for token in tokens:
+            self._taken.pop(token, None)
+        self.backlog.skip(tokens, reason)
+
+    def _park(self, token: int, group: Group, jobs: JobColumns) -> None:
+        """Let runs wait for the answer about their form, and ask if nobody has."""
+        if group.answer is Pending.UNASKED:
+            texts = self._engine.shards.payloads.read(jobs.ref[group.positions[:CANDIDATES]])
+            self.forms.asked(group.form)
+            self.sender.ask(group.form, [found for text in texts if (found := _arguments(text)) is not None])
+        singles = self.backlog.break_up(token, group.positions.tolist())
+        self._parked.setdefault(group.form, []).extend(singles)
+
+    # Answers.
+
+    def _check_forms(self, now_s: float) -> None:
+        """Ask for every envelope anew after a reconnect, or when somebody changed what Celery would do."""
+        token = (self._edges.guard(), self.sender.epoch)
+        if now_s >= self._settings_due_s:
+            self._settings_due_s = now_s + 1.0
+            settings = self._edges.settings_token()
+            if settings != self._settings:
+                self._settings, self._guard = settings, None
+        if token != self._guard:
+            self._guard = token
+            self.forms.forget()
+            for tokens in self._parked.values():
+                self.backlog.give_back(tokens)
+            self._parked.clear()
+        elif now_s >= self._reasons_due_s:
+            self._reasons_due_s = now_s + REASONS_KEPT_S
+            self.forms.forget_reasons()
+        elif now_s >= self._compare_due_s:
+            self._compare_due_s = now_s + COMPARE_EVERY_S
+            self._compare_next()
+
+    def _compare_next(self) -> None:
+        """Have one envelope compared with what Celery renders now: each in its turn."""
+        for form in list(self._seen):
+            arguments = self._seen.pop(form)
+            answer = dict(self.forms.answers()).get(form)
+            if answer is not None and not isinstance(answer, str) and self.sender.capacity():
+                self.sender.compare(answer, form, arguments)
+                return
+
+    def _remember(self, form: Form, ref: UInt32s) -> None:
+        """Keep the arguments of one job, for the next comparison."""
+        if form not in self._seen:
+            (text,) = self._engine.shards.payloads.read(ref)
+            found = _arguments(text)
+            if found is not None:
+                self._seen[form] = found
+
+    def _take_in_verdict(self, verdict: Verdict) -> None:
+        self.forms.learn(verdict.form, verdict.envelope)
+        self.backlog.give_back(self._parked.pop(verdict.form, ()))
+
+    def _take_in_comparison(self, comparison: Comparison) -> None:
+        if comparison.difference and comparison.epoch == self.sender.epoch:
+            self.differences += 1
+            reason = f"its message differs from Celery's: {comparison.difference}"
+            self.forms.learn(comparison.form, reason)
+            logger.error("beat: %s goes down the celery lane: %s", comparison.form.task, reason)
+
+    def _take_in_outcome(self, outcome: Outcome, settled: Settled, now_s: float) -> None:
+        singles = self._singles.pop(outcome.token, None)
+        failed: list[Failed] = []
+        for failure in outcome.failures:
+            self.last_error = failure.reason
+            if singles is None:
+                order = self._sent[outcome.token]
+                pairs = self.backlog.break_up(outcome.token, [order[position] for position in failure.positions])
+                self._taken.update(pairs)
+                tokens = list(pairs)
+            else:
+                tokens = [singles[position] for position in failure.positions]
+            if failure.kind is FailureKind.POISON and not (singles is not None and len(tokens) == len(singles) == 1):
+                self._suspect(tokens)
+            else:
+                failed += [Failed(token, failure.kind, failure.reason) for token in tokens]
+        if singles is None:
+            del self._sent[outcome.token]
+            self._note(self.backlog.confirm_block(outcome.token), outcome.at_ms, now_s)
+        else:
+            lost = {token for failure in outcome.failures for token in (singles[at] for at in failure.positions)}
+            sent = [token for token in singles if token not in lost]
+            for pair in self.backlog.confirm(sent):
+                self._lateness.note(outcome.at_ms - pair.fire_ms, now_s)
+            for token in sent:
+                self._taken.pop(token, None)
+        self._settle_failed(failed, settled, now_s)
+        for one in failed:
+            self._taken.pop(one.token, None)
+
+    def _suspect(self, tokens: list[int]) -> None:
+        half = (len(tokens) + 1) // 2
+        self._suspects += [part for part in (tokens[:half], tokens[half:]) if part]
+
+    def _note(self, pairs: Pairs, at_ms: int, now_s: float) -> None:
+        fires_ms, counts = np.unique(pairs.fire_ms, return_counts=True)
+        for fire_ms, runs in zip(fires_ms.tolist(), counts.tolist(), strict=True):
+            self._lateness.note(at_ms - fire_ms, now_s, runs)
+
+
+def _ids(run_ids: RunIds, pairs: Pairs) -> list[bytes]:
+    """Return the run ids; a fire time that is lived through again after a step of the clock has its own."""
+    columns = (pairs.ids.tolist(), pairs.fire_ms.tolist())
+    if not (pairs.tag >> STEP_SHIFT).any():
+        return run_ids.of_names([b"monitor:%d@%d" % pair for pair in zip(*columns, strict=True)])
+    steps = (pairs.tag >> STEP_SHIFT).tolist()
+    suffixes = [b"~%d" % step if step else b"" for step in steps]
+    return run_ids.of_names([b"monitor:%d@%d%b" % row for row in zip(*columns, suffixes, strict=True)])
+
+
+def _ids_of(ids: Any) -> NDArray[np.int64]:
+    return np.fromiter(ids, np.int64, len(ids))
+
+
+def _arguments(text: Text) -> Arguments | None:
+    try:
+        args, kwargs = _loads(text.payload)
+    except ValueError:
+        return None
+    return Arguments(args, kwargs)
+
+
+def _rendered(envelope: Envelope, texts: Sequence[Text], positions: NDArray[np.intp]) -> list[Pieces]:
+    """Return the pieces of each text; raises ``_Unfit`` with the positions of all that do not render."""
+    pieces, reasons = [], {}
+    for position, text in zip(positions.tolist(), texts, strict=True):
+        try:
+            args, kwargs = _loads(text.payload)
+            pieces.append(envelope.pieces(args, kwargs, text.name.decode()))
+        except Exception as error:
+            reasons[position] = reason_of(error)
+    if reasons:
+        raise _Unfit(reasons)
+    return pieces

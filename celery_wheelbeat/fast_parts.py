@@ -1,0 +1,136 @@
+"""The pieces of the fast lane, wired; None where a transport or a setting leaves everything to the celery lane."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from celery.schedules import schedule
+from kombu.utils.json import loads
+
+from celery_wheelbeat.backlog import Backlog
+from celery_wheelbeat.bodies import Bodies
+from celery_wheelbeat.fast_dispatch import BLOCK_RUNS, Edges, FastDispatch
+from celery_wheelbeat.publishers.amqp_lane import AmqpWire
+from celery_wheelbeat.publishers.broker import open_connection
+from celery_wheelbeat.publishers.detection import guard, hooks, settings_token
+from celery_wheelbeat.publishers.envelope_maker import EnvelopeMaker
+from celery_wheelbeat.publishers.forms import Forms
+from celery_wheelbeat.publishers.redis_lane import RedisWire
+from celery_wheelbeat.publishers.sender import Sender
+from celery_wheelbeat.worker.headers import ClaimHeaders, visibility_timeout_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from celery_wheelbeat.clock import Clock
+    from celery_wheelbeat.dispatch import Dispatch
+    from celery_wheelbeat.engine import Engine
+    from celery_wheelbeat.jobs import RouteTable
+    from celery_wheelbeat.ledger import Ledger
+    from celery_wheelbeat.observe.lateness import Lateness
+    from celery_wheelbeat.publishers.batches import Wire
+    from celery_wheelbeat.publishers.envelope_maker import Form
+    from celery_wheelbeat.publishers.forms import HeadersOf
+    from celery_wheelbeat.settings import Settings
+    from celery_wheelbeat.sources.monitor_entries import MonitorEntries
+    from celery_wheelbeat.wake import Wake
+
+logger = logging.getLogger("celery.beat")
+
+_EVERY = schedule(timedelta(seconds=60))
+"""Stands for any schedule while a message is recorded: it leaves no trace in it."""
+_loads: Callable[[str], Any] = loads
+
+
+def assemble_fast(
+    scheduler: Any,
+    settings: Settings,
+    clock: Clock,
+    wake: Wake,
+    *,
+    engine: Engine,
+    ledger: Ledger,
+    lateness: Lateness,
+    routes: RouteTable,
+    monitor_entries: MonitorEntries,
+    slow: Dispatch,
+    keep_all: Any,
+    options: Mapping[str, Any],
+) -> FastDispatch | None:
+    """Wire the fast lane beside ``slow``. ``options``: what the celery lane adds to every message."""
+    app = scheduler.app
+    kind = app.connection_for_write().get_transport_cls().driver_type
+    if settings.dispatch == "celery" or kind not in ("redis", "amqp") or app.conf.task_always_eager:
+        return None
+    if settings.dispatch == "fast":
+        for hook in hooks(app, scheduler, ""):
+            logger.warning("beat: wheelbeat_dispatch is 'fast': the fast lane passes by what it finds: %s", hook.what)
+
+    def namespace() -> str:
+        return slow.rendering.run_ids.namespace if slow.rendering is not None else ""
+
+    def make_maker(recorder: Any) -> EnvelopeMaker:
+        bypass = settings.dispatch == "fast"
+        return EnvelopeMaker(scheduler, recorder, _entry_maker(scheduler), options, bypass_hooks=bypass)
+
+    wire = _wire(scheduler, kind, make_maker, clock, namespace=namespace, destination=slow.publisher.destination)
+    return FastDispatch(
+        engine,
+        Backlog(ledger, limit=settings.backlog_max, keep_all=keep_all),
+        Sender("fast-lane", wire, clock, wake.ring, window=max(1, settings.window // BLOCK_RUNS)),
+        lateness,
+        slow=slow,
+        forms=Forms(routes, _claim_headers(app, settings)),
+        bodies=Bodies(settings.envelope_bytes),
+        edges=Edges(app.now, lambda: guard(app), lambda: settings_token(app), monitor_entries.handed_out),
+    )
+
+
+def _wire(
+    scheduler: Any,
+    kind: str,
+    make_maker: Callable[[Any], EnvelopeMaker],
+    clock: Clock,
+    *,
+    namespace: Callable[[], str],
+    destination: str,
+) -> Wire:
+    app = scheduler.app
+
+    def connection() -> Any:
+        return open_connection(app)
+
+    def producer(channel: Any) -> Any:
+        return scheduler.Producer(channel, auto_declare=False)
+
+    if kind == "redis":
+        return RedisWire(connection, producer, make_maker, clock, namespace=namespace, destination=destination)
+    return AmqpWire(connection, producer, make_maker, clock, heartbeat_s=float(app.conf.broker_heartbeat or 0))
+
+
+def _entry_maker(scheduler: Any) -> Callable[[Form, str, Sequence[Any], Mapping[str, Any]], Any]:
+    def make_entry(form: Form, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return scheduler.Entry(
+            name=name,
+            task=form.task,
+            args=args,
+            kwargs=kwargs,
+            options=_loads(form.route.options),
+            schedule=_EVERY,
+            app=scheduler.app,
+        )
+
+    return make_entry
+
+
+def _claim_headers(app: Any, settings: Settings) -> HeadersOf:
+    """Return what writes the headers of jobs that may overlap: the only ones on the fast lane."""
+    claims = ClaimHeaders("", int(settings.dedup_ttl), visibility_timeout_s(app))
+
+    def headers_of(interval_ms: int | None, expires: Any) -> Mapping[str, Any]:
+        every = None if interval_ms is None else schedule(timedelta(milliseconds=interval_ms))
+        return claims.of("", "allow", every, expires)
+
+    return headers_of
