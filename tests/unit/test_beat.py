@@ -1,0 +1,154 @@
+"""A beat's own decisions, at times that the test chooses: the database that does not answer, the clock that steps."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+
+from celery_wheelbeat.beat import OPENING_S, Beat
+from celery_wheelbeat.parts import assemble
+from celery_wheelbeat.scheduler import WheelScheduler
+from celery_wheelbeat.supervision import Supervision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+class Moved:
+    """The real clock, moved by hand."""
+
+    def __init__(self) -> None:
+        self.wall_s = 0.0
+        self.passed_s = 0.0
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + round((self.wall_s + self.passed_s) * 1000)
+
+    def monotonic_s(self) -> float:
+        return time.monotonic() + self.passed_s
+
+
+class Bench:
+    """A beat on the memory transport whose turns the test takes."""
+
+    def __init__(self, folder: Path, **conf: Any) -> None:
+        self.app = Celery("beat", broker="memory://", set_as_current=False)
+        self.app.conf.update(
+            wheelbeat_namespace="tests",
+            beat_schedule={"a": {"task": "t", "schedule": 1.0}},
+            result_expires=None,
+            **conf,
+        )
+        self.scheduler = WheelScheduler(app=self.app, schedule_filename=str(folder / "schedule"))
+        self.clock = Moved()
+        self.beat = Beat(assemble(self.scheduler, self.scheduler.settings, self.clock))
+        self.supervision = Supervision(self.beat)
+        self.beat.start()
+
+    def turn_until(self, condition: Callable[[], object]) -> None:
+        for _ in range(300):
+            self.scheduler._turn(self.beat, self.supervision)
+            if condition():
+                return
+            self.beat.parts.wake.wait(0.02)
+        raise AssertionError("300 turns were not enough")
+
+    def close(self) -> None:
+        self.scheduler._stop(self.beat, self.supervision)
+        self.app.close()
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(**conf: Any) -> Bench:
+        made.append(Bench(tmp_path, **conf))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+
+
+def test_a_database_that_does_not_answer_delays_the_entries_by_ten_seconds(
+    make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make(wheelbeat_database_url="postgresql://postgres@127.0.0.1:9/nowhere?connect_timeout=1")
+    bench.turn_until(lambda: bench.beat.parts.desk.status()["failures"])
+    assert bench.beat.state == "starting"
+    assert bench.beat.parts.ledger.expected == 0
+    bench.clock.passed_s += OPENING_S
+    bench.turn_until(lambda: bench.beat.parts.ledger.sent)
+    assert bench.beat.state == "loading"
+    assert "starting without what it knows" in caplog.text
+    assert bench.beat.mark_document() is None, "a mark that was never read is not overwritten"
+
+
+def test_a_stall_is_replayed_and_a_longer_one_goes_by_the_policy(make: Callable[..., Bench]) -> None:
+    bench = make()
+    parts = bench.beat.parts
+    bench.turn_until(lambda: parts.ledger.sent)
+    bench.clock.passed_s += 60
+    bench.turn_until(lambda: parts.dispatch.backlog.pending == 0 and parts.ledger.sent > 55)
+    assert parts.ledger.skipped.total() == 0
+    bench.clock.passed_s += 3600
+    before = parts.ledger.sent
+    bench.turn_until(lambda: parts.ledger.skipped["stall"])
+    bench.turn_until(lambda: parts.dispatch.backlog.pending == 0)
+    assert parts.ledger.skipped["stall"] >= 3590
+    assert parts.ledger.sent - before < 60
+    assert parts.ledger.difference(0) == 0
+
+
+def test_a_clock_set_back_is_followed_with_other_ids_and_the_number_is_kept(
+    make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make()
+    parts = bench.beat.parts
+    bench.turn_until(lambda: parts.ledger.sent)
+    bench.clock.wall_s -= 3600
+    with caplog.at_level(logging.CRITICAL):
+        bench.turn_until(lambda: parts.engine.step_number)
+    assert "The clock was set back by" in caplog.text
+    sent = parts.ledger.sent
+    bench.turn_until(lambda: parts.ledger.sent >= sent + 2)
+    document = bench.beat.mark_document()
+    assert document is not None
+    assert document.steps == 1
+    assert document.relived_until_ms > document.mark_ms
+    assert parts.ledger.difference(parts.dispatch.backlog.pending) == 0
+
+
+def test_the_mark_of_a_step_forward_waits_until_it_has_held(make: Callable[..., Bench]) -> None:
+    bench = make()
+    parts = bench.beat.parts
+    bench.turn_until(lambda: parts.ledger.sent)
+    before_ms = bench.clock.wall_ms()
+    bench.clock.wall_s += 7200
+    bench.turn_until(lambda: parts.engine.cursor_ms > before_ms + 7_000_000)
+    assert parts.mark.mark_ms is not None
+    assert parts.mark.mark_ms < before_ms + 60_000
+    bench.clock.passed_s += 61
+    bench.turn_until(lambda: (parts.mark.mark_ms or 0) > before_ms + 7_000_000)
+
+
+def test_a_schedule_that_raises_is_named_and_the_others_go_on(
+    make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    from celery.schedules import schedule
+
+    class Broken(schedule):
+        def is_due(self, last_run_at: Any) -> Any:
+            raise RuntimeError("no idea")
+
+    bench = make()
+    bench.scheduler.add(name="broken", task="t", schedule=Broken(1))
+    bench.turn_until(lambda: bench.beat.parts.ledger.sent)
+    assert "The schedule of broken failed" in caplog.text
+    assert "no idea" in caplog.text
