@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
@@ -13,8 +13,10 @@ from celery.schedules import BaseSchedule, crontab
 from celery_wheelbeat import runs
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.jobs import Kind, Misfire, RouteTable, misfire_of
-from celery_wheelbeat.marks import EntryMark
 from celery_wheelbeat.sources.entries import Entries, timezone_of
+
+if TYPE_CHECKING:
+    from celery_wheelbeat.marks import EntryMark
 
 NOW_MS = 1_700_000_000_000
 
