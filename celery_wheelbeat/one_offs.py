@@ -28,6 +28,15 @@ class _Arming(NamedTuple):
     effective_from_ms: int
 
 
+class Redefined(NamedTuple):
+    """What a batch of changes means for one-offs, as job ids."""
+
+    done: list[int]
+    """Done already: they have to stay switched off."""
+    armed: list[int]
+    """New, or another one-off than before: what waits was offered by a former definition, and is not their run."""
+
+
 class OneOffs:
     """The one-off jobs of one destination. Owned by the scheduling thread."""
 
@@ -47,19 +56,23 @@ class OneOffs:
             return []
         return [job_id for job_id in batch.ids[armed].tolist() if self._done.get(job_id) == self._in_force[job_id]]
 
-    def redefine(self, batch: DefinitionBatch, deleted_ids: Iterable[int]) -> list[int]:
-        """Take in changed definitions; returns the jobs among them that are done already."""
-        for job_id in (*batch.ids.tolist(), *deleted_ids):
-            self._in_force.pop(job_id, None)
+    def redefine(self, batch: DefinitionBatch, deleted_ids: Iterable[int]) -> Redefined:
+        """Take in changed definitions."""
+        touched = {*batch.ids.tolist(), *deleted_ids}
+        former = {job_id: self._in_force.pop(job_id, None) for job_id in touched}
         done = self.load(batch)
-        for job_id in self._done.keys() & {*batch.ids.tolist(), *deleted_ids}:
-            if job_id not in done:
-                del self._done[job_id]
-        return done
+        for job_id in (self._done.keys() & touched).difference(done):
+            del self._done[job_id]
+        armed = [job_id for job_id in touched if self._in_force.get(job_id) != former[job_id]]
+        return Redefined(done, [job_id for job_id in armed if job_id in self._in_force])
 
     def is_on_the_way(self, job_id: int) -> bool:
         """Whether a run of the one-off, as it is defined now, was sent and has no outcome yet."""
         return bool(self._on_the_way) and self._in_force.get(job_id) in self._on_the_way.values()
+
+    def owns(self, job_id: int, fire_ms: int) -> bool:
+        """Whether a fire time is one of the one-off as it is defined now, not of what the job was before."""
+        return fire_ms >= self._in_force[job_id].effective_from_ms
 
     def send(self, token: int, job_id: int) -> None:
         """Note that a run of the one-off ``job_id`` is on its way."""

@@ -1,0 +1,445 @@
+"""The auditor: distrusts every component and recomputes what each process had to do, from the history of definitions.
+
+It is told what crossed the edges (clock readings, news of the database, runs handed over, outcomes) and compares, turn
+by turn: the runs offered with those of the ``Expectation``; every run that left with a reason that its situation
+allows; ids, order, versions and marks. The first thing that is wrong ends the simulation.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from simulation.expectation import Expectation, Job, Offered, Rules
+from simulation.fates import Fates, Situation
+from simulation.fire_times import plan_of
+
+from celery_wheelbeat.clock import Motion
+from celery_wheelbeat.jobs import Flag, Offer
+from celery_wheelbeat.publishers import Confirmed, FailureKind
+from celery_wheelbeat.sources.news import Loaded, Opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from simulation.sim_broker import SimBroker, SimPublisher
+    from simulation.sim_clock import SimClock
+    from simulation.sim_database import SimTable
+
+    from celery_wheelbeat.beat import Beat
+    from celery_wheelbeat.clock import Reading
+    from celery_wheelbeat.jobs import DefinitionBatch, DueBatch
+    from celery_wheelbeat.publishers import Failed, Run
+    from celery_wheelbeat.sources.news import News
+
+AHEAD_MS = 5_000
+OPENING_S = 10.0
+LATENESS_MS = 2_500
+"""Longest lateness of a run while nothing is wrong: a tick, a rest, a turn of the publisher."""
+EDIT_MS = 2_000
+"""An edit is in force this long after its commit."""
+MARK_AGE_MS = 6_000
+
+
+class AuditError(AssertionError):
+    """A promise was broken."""
+
+
+def demand(condition: object, promise: str, **facts: Any) -> None:
+    """Raise ``AuditError`` unless ``condition`` holds."""
+    if not condition:
+        raise AuditError(promise + "".join(f"\n    {name} = {value!r}" for name, value in facts.items()))
+
+
+class Auditor:
+    """One for the whole life of an installation; ``begin_life`` starts the books of a new process."""
+
+    def __init__(self, table: SimTable, clock: SimClock, rules: Rules, entries: Mapping[str, Job]) -> None:
+        self.table = table
+        self.clock = clock
+        self.rules = rules
+        self.entries = entries
+        """Entries of the present configuration, by name."""
+        self.disturbed_ms = 0
+        """When something last went wrong on purpose, in elapsed ms."""
+        self.turns = 0
+        self.runs = 0
+        self.first_start_ms = 0
+        """When the first beat of all started: nothing was missed before."""
+        self.given_up: set[tuple[int, int]] = set()
+        """Runs that the broker or the user's code refused for good."""
+        self._committed = 0
+        self._undelivered: dict[int, int] = {}
+
+    def disturb(self) -> None:
+        """Note that a fault was injected: promises about time rest until it is over."""
+        self.disturbed_ms = self.clock.elapsed_ms
+
+    def calm_for(self, ms: int) -> bool:
+        """Whether nothing has gone wrong for ``ms``."""
+        return self.clock.elapsed_ms - self.disturbed_ms > ms
+
+    def begin_life(self, beat: Beat, publisher: SimPublisher) -> None:
+        """Begin the books of a new process."""
+        self.disturb()
+        self.beat = beat
+        self.publisher = publisher
+        self.expectation = Expectation(self.rules)
+        self.fates = Fates()
+        self._begun_s = self.clock.monotonic_s()
+        self._started = self._opened = self._entries_loaded = False
+        self._looks = _Looks()
+        self._cause = "clock"
+        self._poisoned: set[int] = set()
+        self._touched_off: set[int] = set()
+        self._finished_now: set[int] = set()
+        self._failed_now: Counter[str] = Counter()
+        self._connected_s: float | None = None
+        self._ledger = Counter[str]()
+        self._undelivered = dict.fromkeys(self.table.rows, self.clock.elapsed_ms)
+        self._committed = len(self.table.history)
+
+    # What the process is seen to do, in the order of a turn.
+
+    def looked(self, wall_ms: int, monotonic_s: float, reading: Reading) -> None:
+        """The scheduling thread has read the clock."""
+        motion, now_ms = self._looks.judge(wall_ms, monotonic_s)
+        demand(
+            (reading.motion, reading.now_ms) == (motion, now_ms),
+            "a reading of the clock is judged by its rule",
+            reading=reading,
+            expected=(motion, now_ms),
+        )
+        if motion is not Motion.STEADY:
+            self.disturb()
+        self.now_ms = now_ms
+        self._cause = "stall" if motion is Motion.STALLED else "clock"
+        if motion is Motion.BACK and self._started:
+            self.expectation.step_back(now_ms, reading.steps)
+
+    def took(self, news: Iterable[News]) -> None:
+        """The scheduling thread has taken news of the database."""
+        for commit in self.table.history[self._committed :]:
+            if commit.logged:
+                self._undelivered[commit.job_id] = commit.elapsed_ms
+        self._committed = len(self.table.history)
+        for item in news:
+            if isinstance(item, Opened):
+                self._begin(item.marks.get("broker", []))
+                self._opened = True
+            elif isinstance(item, Loaded):
+                for job in self._jobs(item.batch):
+                    self.expectation.load(job)
+            else:
+                changes = item.changes
+                for job_id in changes.deleted_ids.tolist():
+                    demand(self._was(job_id, None), "only what is gone or refused is deleted", job_id=job_id)
+                    self.expectation.delete(job_id)
+                    self._undelivered.pop(job_id, None)
+                    self._touched_off.add(job_id)
+                    self._poisoned.discard(job_id)
+                for job in self._jobs(changes.upserts):
+                    former = self.expectation.jobs.get(job.id)
+                    if former is None or former.effective_from_ms != job.effective_from_ms:
+                        self._touched_off.add(job.id)
+                    self.expectation.put(job)
+                    if self.fates.is_done(job):
+                        self.expectation.finish(job.id)
+                        self._finished_now.add(job.id)
+                    self._poisoned.discard(job.id)
+        if not self._started and self.clock.monotonic_s() - self._begun_s > OPENING_S:
+            self._begin([])
+        if self._started and not self._entries_loaded:
+            self._load_entries()
+
+    def offered(self, due: Sequence[DueBatch]) -> None:
+        """The engine has handed out runs."""
+        found = [
+            Offered(job_id, fire_ms, batch.step, batch.offer is Offer.REOFFERED)
+            for batch in due
+            for job_id, fire_ms in zip(batch.ids.tolist(), batch.fire_ms.tolist(), strict=True)
+        ]
+        if self._started:
+            self.expectation.advance(self.now_ms, self._cause)
+        expected, self.expectation.due = self.expectation.due, []
+        surplus, lacking = Counter(found) - Counter(expected), Counter(expected) - Counter(found)
+        demand(
+            not surplus and not lacking,
+            "the runs offered are those that the definitions and the clock call for",
+            surplus=list(surplus),
+            lacking=list(lacking),
+            jobs=[self.expectation.jobs.get(run.job_id) for run in (surplus | lacking)],
+            now_ms=self.now_ms,
+        )
+        for run in found:
+            demand(run.fire_ms <= self.now_ms, "no run is early", run=run, now_ms=self.now_ms)
+            self.fates.offer(run, self.expectation.jobs.get(run.job_id))
+        self.runs += len(found)
+        now_s = self.clock.monotonic_s()
+        if self.publisher.connected or self._connected_s is None:
+            self._connected_s = now_s
+
+    def submitted(self, runs: Sequence[Run]) -> None:
+        """Runs were handed to the publisher."""
+        for run in runs:
+            job = self.expectation.jobs.get(run.job_id)
+            demand(job is not None and job.enabled, "only jobs in force are sent", run=run, job=job)
+            assert job is not None
+            if job.version is not None:
+                demand(
+                    run.entry.args == [job.version],
+                    "a run is rendered from the definition in force",
+                    sent=run.entry.args,
+                    job=job,
+                )
+            candidates = [known for known in self.fates.waiting if (known.job_id, known.fire_ms) == run[:1] + run[3:4]]
+            offered = [known for known in candidates if run.run_id == run_id(job.key, known)]
+            demand(len(offered) == 1, "a run has the id that anyone can recompute", run=run, candidates=candidates)
+            owned = not job.one_off or run.fire_ms >= job.effective_from_ms
+            demand(owned, "a one-off is not done by a run of what it was before", run=run, job=job)
+            demand(run.job_id not in self._poisoned, "a quarantined job is not sent", run=run)
+            self.fates.submit(offered[0], run.token, job)
+
+    def settled(self, outcomes: Sequence[Confirmed | Failed]) -> None:
+        """The scheduling thread was told what became of runs."""
+        for outcome in outcomes:
+            if isinstance(outcome, Confirmed):
+                run, job = self.fates.confirm(outcome.token)
+                self._check_lateness(run, job, outcome.confirmed_ms)
+                if job.one_off and self._same_arming(job):
+                    self.expectation.finish(job.id)
+                    self._finished_now.add(job.id)
+                continue
+            run = self.fates.fail(outcome.token, outcome.kind)
+            if outcome.kind not in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN):
+                self.given_up.add((run.job_id, run.fire_ms))
+            if outcome.kind in (FailureKind.ERROR, FailureKind.POISON):
+                self._failed_now["error"] += not run.reoffered
+            if outcome.kind is FailureKind.UNROUTABLE:
+                self._failed_now["unroutable"] += not run.reoffered
+            if outcome.kind is FailureKind.POISON:
+                self._poisoned.add(run.job_id)
+
+    def turn_ended(self) -> None:
+        """A turn is over: the books must balance now."""
+        self.turns += 1
+        backlog, ledger = self.beat.parts.dispatch.backlog, self.beat.parts.ledger
+        demand(ledger.difference(backlog.pending) == 0, "sent + skipped + pending = expected", ledger=vars(ledger))
+        demand(backlog.strays == 0, "every outcome belongs to a run in flight")
+        self._check_account(_waiting(backlog))
+        self._check_mark()
+        self._check_edits()
+        self._check_bounds()
+
+    def closed(self) -> None:
+        """A process has ended in order: what was left is counted."""
+        ledger = self.beat.parts.ledger
+        demand(ledger.difference(0) == 0, "at the end everything is sent or skipped", ledger=vars(ledger))
+
+    def epilogue(self, broker: SimBroker) -> None:
+        """Everything has worked for a while: nothing may be left undone."""
+        beat = self.beat
+        demand(beat.state == "running", "a beat runs", state=beat.state)
+        left = [run for run, _ in self.fates.unsettled() if run.fire_ms < self.now_ms - LATENESS_MS]
+        demand(not left, "pending returns to 0", left=left)
+        in_force = {job_id: job.version for job_id, job in self.expectation.jobs.items() if job_id >= 0}
+        stored = {job_id: self._current_version(job_id) for job_id in self.table.rows}
+        demand(in_force == stored, "every definition is in force in the end", in_force=in_force, stored=stored)
+        if all(commit.logged for commit in self.table.history):
+            demand(beat.parts.desk.status()["drift_found"] == 0, "the reconcile finds no drift")
+        self._check_once(broker)
+
+    # The parts of it.
+
+    def _begin(self, documents: Sequence[Mapping[str, Any]]) -> None:
+        if self._started:
+            usable = [doc["mark_ms"] for doc in documents if doc["mark_ms"] <= self.now_ms + AHEAD_MS]
+            self.expectation.mark_ms = max(usable, default=None)
+            return
+        usable = [doc for doc in documents if doc["mark_ms"] <= self.now_ms + AHEAD_MS]
+        newest = max(usable, key=lambda doc: doc["mark_ms"], default=None)
+        steps = max((doc["steps"] for doc in documents), default=0) if usable else 0
+        relived_ms = max((doc["relived_until_ms"] for doc in usable), default=0)
+        self.expectation.start(self.now_ms, newest["mark_ms"] if newest else None, steps, relived_ms)
+        self._known_entries = newest["entries"] if newest else {}
+        self._started = True
+        if newest is None:
+            self.first_start_ms = self.now_ms
+
+    def _load_entries(self) -> None:
+        self._entries_loaded = True
+        for name, entry in self.entries.items():
+            known = self._known_entries.get(name)
+            self.expectation.load(entry._replace(effective_from_ms=known[1] if known else self.now_ms))
+
+    def _jobs(self, batch: DefinitionBatch) -> Iterable[Job]:
+        """Read which version of which monitor was delivered, and look up its row."""
+        position = 0
+        for job_id, flags, length in zip(batch.ids.tolist(), batch.flags.tolist(), batch.lengths.tolist(), strict=True):
+            (version,), _ = json.loads(batch.payload[position : position + length])
+            position += length
+            row = self.table.versions[version]
+            demand(self._was(job_id, version), "what is delivered was committed", job_id=job_id, version=version)
+            enabled = bool(flags & Flag.ENABLED)
+            done = any(commit.row is not None and commit.row.finished_at_ms for commit in self._commits(job_id, version))
+            demand(enabled == row.enabled or done, "a monitor is enabled as its row says", row=row, done=done)
+            if self._current_version(job_id) == version:
+                self._undelivered.pop(job_id, None)
+            kind = plan_of(row).kind
+            misfire = "latest" if kind == "once" and row.misfire == "auto" else row.misfire
+            one_off = row.one_off or kind == "once"
+            key = f"monitor:{job_id}"
+            yield Job(job_id, key, plan_of(row), enabled, misfire, one_off, row.effective_from_ms, version)
+
+    def _commits(self, job_id: int, version: int) -> Iterable[Any]:
+        wanted = self.table.versions[version].args
+        return [one for one in self.table.history if one.job_id == job_id and one.row and one.row.args == wanted]
+
+    def _was(self, job_id: int, version: int | None) -> bool:
+        if version is None:
+            return any(commit.job_id == job_id and commit.row is None for commit in self.table.history)
+        return bool(self._commits(job_id, version))
+
+    def _current_version(self, job_id: int) -> int | None:
+        row = self.table.rows.get(job_id)
+        return None if row is None else json.loads(row.args)[0]
+
+    def _same_arming(self, sent: Job) -> bool:
+        job = self.expectation.jobs.get(sent.id)
+        return job is not None and job.effective_from_ms == sent.effective_from_ms
+
+    def _check_lateness(self, run: Offered, job: Job, confirmed_ms: int) -> None:
+        late_ms = confirmed_ms - run.fire_ms
+        demand(late_ms >= 0 or not self.calm_for(10_000), "no run is confirmed before its time", run=run)
+        if self.calm_for(late_ms + 5_000) and self.fates.was_due(run) and self._has_room(job):
+            demand(late_ms <= LATENESS_MS, "while nothing is wrong, runs are on time", run=run, late_ms=late_ms)
+
+    def _has_room(self, job: Job) -> bool:
+        """Whether neither a late definition nor a narrow window explains a late run."""
+        return job.plan.kind != "once" and self.beat.parts.settings.window > 100
+
+    def _check_once(self, broker: SimBroker) -> None:
+        """A once that was due in its time has run, and is finished."""
+        sent = {(message.job_id, message.fire_ms) for message in broker.messages}
+        for row in self.table.rows.values():
+            plan = plan_of(row)
+            at_ms = plan.phase_ms
+            if plan.kind != "once" or not row.enabled or row.misfire == "skip":
+                continue
+            if (row.id, at_ms) in self.given_up:
+                continue
+            if row.effective_from_ms <= at_ms <= self.now_ms - 10_000 and at_ms >= self.first_start_ms:
+                demand((row.id, at_ms) in sent, "a once runs late rather than never", row=row)
+                demand(row.finished_at_ms is not None, "a once that ran is finished", row=row)
+
+    def _check_account(self, waiting: set[Offered]) -> None:
+        seen = self.beat.parts.ledger
+        reasons = {reason: seen.skipped[reason] - self._ledger[reason] for reason in seen.skipped}
+        for name, now in (("expected", seen.expected), ("sent", seen.sent), ("reoffered", seen.reoffered)):
+            reasons_delta = now - self._ledger[name]
+            wanted = {"expected": self.expectation.expected, "sent": self.fates.sent, "reoffered": self.fates.again}
+            demand(reasons_delta == wanted[name], "the ledger counts what happened", name=name, ledger=reasons_delta,
+                   counted=wanted[name])  # fmt: skip
+        exact = self.expectation.skipped + self._failed_now
+        for reason in ("restart", "stall", "clock", "error", "unroutable", "shutdown"):
+            demand(reasons[reason] == exact[reason], "a run is skipped for the right reason", reason=reason,
+                   ledger=reasons[reason], counted=exact[reason])  # fmt: skip
+        now_s = self.clock.monotonic_s()
+        situation = Situation(
+            jobs=self.expectation.jobs,
+            touched_off=self._touched_off,
+            poisoned=self._poisoned,
+            finished=self._finished_now,
+            down=self._connected_s is None or now_s - self._connected_s > 1.0,
+            limit=self.rules.backlog_max,
+        )
+        problem = self.fates.reconcile(waiting, situation, reasons)
+        self.given_up |= self.fates.crowded_out
+        demand(problem is None, "a run leaves with a reason that its situation allows", problem=problem, skipped=reasons)
+        self._ledger = Counter({**seen.skipped, "expected": seen.expected, "sent": seen.sent, "reoffered": seen.reoffered})
+        self.expectation.expected = self.fates.sent = self.fates.again = 0
+        self.expectation.skipped.clear()
+        self._failed_now.clear()
+        self._touched_off.clear()
+        self._finished_now.clear()
+
+    def _check_mark(self) -> None:
+        mark_ms = self.beat.parts.mark.mark_ms
+        if mark_ms is None or self.beat.state != "running":
+            return
+        demand(mark_ms <= max(self.expectation.cursor_ms, self.expectation.mark_ms or 0), "the mark never runs ahead",
+               mark_ms=mark_ms, cursor_ms=self.expectation.cursor_ms)  # fmt: skip
+        repeating = (run for run, job in self.fates.unsettled() if job is None or job.plan.kind != "once")
+        oldest = min((run.fire_ms for run in repeating), default=None)
+        if oldest is not None and self._looks.motion is not Motion.BACK:
+            demand(mark_ms < oldest, "the mark stays before what is not settled",
+                   mark_ms=mark_ms, oldest=oldest)  # fmt: skip
+        if self.calm_for(70_000):
+            stored = max(
+                (json.loads(row["marks"]).get("broker", {}).get("mark_ms", 0) for row in self.table.beats.values()),
+                default=0,
+            )
+            bound_ms = min(self.now_ms, oldest or self.now_ms) - MARK_AGE_MS
+            demand(stored >= bound_ms, "the stored mark is fresh", stored=stored, now_ms=self.now_ms)
+
+    def _check_edits(self) -> None:
+        if self.beat.state != "running":
+            return
+        for job_id, committed_ms in list(self._undelivered.items()):
+            if job_id not in self.table.rows and job_id not in self.expectation.jobs:
+                del self._undelivered[job_id]  # gone before anybody heard of it
+                continue
+            since_ms = max(committed_ms, self.disturbed_ms + 12_000)
+            demand(
+                self.clock.elapsed_ms - since_ms <= EDIT_MS + 1_000,
+                "an edit is in force within two seconds",
+                job_id=job_id,
+                committed_ms=committed_ms,
+                elapsed_ms=self.clock.elapsed_ms,
+            )
+
+    def _check_bounds(self) -> None:
+        backlog = self.beat.parts.dispatch.backlog
+        demand(backlog.waiting <= 2 * self.rules.backlog_max, "the backlog is bounded", waiting=backlog.waiting)
+
+
+class _Looks:
+    """The rule for jumps of the clock, from the architecture."""
+
+    def __init__(self) -> None:
+        self.reached_ms: int | None = None
+        self.last = (0, 0.0)
+        self.motion = Motion.STEADY
+
+    def judge(self, wall_ms: int, monotonic_s: float) -> tuple[Motion, int]:
+        if self.reached_ms is None:
+            self.reached_ms, self.last = wall_ms, (wall_ms, monotonic_s)
+        elapsed_ms = round((monotonic_s - self.last[1]) * 1000)
+        ahead_ms = wall_ms - self.last[0] - elapsed_ms
+        if wall_ms < self.reached_ms - 5_000:
+            self.motion, self.reached_ms = Motion.BACK, wall_ms
+        elif wall_ms < self.reached_ms:
+            self.motion = Motion.WAIT
+        elif ahead_ms > 1_000:
+            self.motion = Motion.FORWARD
+        else:
+            self.motion = Motion.STALLED if elapsed_ms > 2_000 else Motion.STEADY
+        self.reached_ms, self.last = max(self.reached_ms, wall_ms), (wall_ms, monotonic_s)
+        return self.motion, self.reached_ms
+
+
+def run_id(key: str, run: Offered) -> str:
+    """Return the id of a run by the published formula, with the standard library."""
+    namespace = uuid.uuid5(uuid.NAMESPACE_URL, "celery-wheelbeat:simulated")
+    return str(uuid.uuid5(namespace, f"{key}@{run.fire_ms}" + (f"~{run.step}" if run.step else "")))
+
+
+def _waiting(backlog: Any) -> set[Offered]:
+    chunks = [*backlog._offered, *backlog._late.chunks, *backlog._fresh.chunks]
+    return {
+        Offered(job_id, fire_ms, tag >> 1, bool(tag & 1))
+        for pairs in chunks
+        for job_id, fire_ms, tag in zip(pairs.ids.tolist(), pairs.fire_ms.tolist(), pairs.tag.tolist(), strict=True)
+    }

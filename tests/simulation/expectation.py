@@ -1,0 +1,179 @@
+"""Which runs a beat has to offer, turn by turn: the rules of the architecture in the plainest words.
+
+No wheel, no column, no closed form: a dict of jobs, walked fire time by fire time. One instance follows one process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from simulation.fire_times import Plan
+
+
+class Rules(NamedTuple):
+    """The numbers in the rules, in ms."""
+
+    tick_ms: int
+    stall_limit_ms: int
+    backlog_max: int
+    misfire_gap_ms: int
+    lookback_ms: int
+    deadline_ms: int | None
+    all_max: int = 1_000
+
+
+class Job(NamedTuple):
+    """A job as it is in force."""
+
+    id: int
+    key: str
+    plan: Plan
+    enabled: bool
+    misfire: str
+    one_off: bool
+    effective_from_ms: int
+    version: int | None = None
+    """Version of the monitor's row; None for entries."""
+
+
+class Offered(NamedTuple):
+    """One run that has to be offered."""
+
+    job_id: int
+    fire_ms: int
+    step: int = 0
+    reoffered: bool = False
+
+
+@dataclass
+class Expectation:
+    """See the module."""
+
+    rules: Rules
+    cursor_ms: int = 0
+    mark_ms: int | None = None
+    """Mark that the start goes by; None = first start."""
+    relived_until_ms: int = 0
+    step: int = 0
+    jobs: dict[int, Job] = field(default_factory=dict)
+    due: list[Offered] = field(default_factory=list)
+    expected: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    _next: dict[int, int] = field(default_factory=dict)
+    _late_once: list[Offered] = field(default_factory=list)
+
+    def start(self, now_ms: int, mark_ms: int | None, step: int, relived_until_ms: int) -> None:
+        """Begin with nothing armed."""
+        self.cursor_ms = self._tick(now_ms)
+        self.mark_ms, self.step, self.relived_until_ms = mark_ms, step, relived_until_ms
+
+    def load(self, job: Job) -> None:
+        """Add a job at the start and settle what it missed since the mark."""
+        self._set(job)
+        if self.mark_ms is None or not job.enabled or self.mark_ms >= self.cursor_ms:
+            return
+        late_rather_than_never = job.plan.kind == "once" and job.misfire != "skip"
+        begin = job.effective_from_ms - 1 if late_rather_than_never else max(self.mark_ms, job.effective_from_ms - 1)
+        certain_from = min(self.mark_ms + self.rules.lookback_ms, self.cursor_ms)
+        self.due += [Offered(job.id, fire, reoffered=True) for fire in job.plan.fires(begin, certain_from)]
+        missed = job.plan.fires(max(begin, certain_from), self.cursor_ms)
+        self._settle(job, missed, self.cursor_ms, "restart")
+
+    def put(self, job: Job) -> None:
+        """Insert or replace a job; a once that is late already is owed."""
+        former = self.jobs.get(job.id)
+        plan = job.plan
+        is_new = former is None or former.plan.kind != "once" or former.plan.phase_ms != plan.phase_ms
+        if plan.kind == "once" and job.enabled and is_new:
+            earliest = max(job.effective_from_ms, plan.start_ms)
+            if earliest <= plan.phase_ms <= self.cursor_ms and plan.phase_ms < plan.end_ms:
+                self._late_once.append(Offered(job.id, plan.phase_ms))
+        self._set(job)
+
+    def delete(self, job_id: int) -> None:
+        """Delete a job, if there is one."""
+        self.jobs.pop(job_id, None)
+        self._next.pop(job_id, None)
+
+    def finish(self, job_id: int) -> None:
+        """Switch a one-off off: it is done."""
+        if job_id in self.jobs:
+            self._set(self.jobs[job_id]._replace(enabled=False))
+
+    def step_back(self, now_ms: int, number: int) -> None:
+        """Follow a clock that was set back."""
+        self.relived_until_ms = max(self.relived_until_ms, self.cursor_ms)
+        self.cursor_ms = self._tick(now_ms)
+        self.step = number
+        for job in self.jobs.values():
+            self._arm(job)
+
+    def advance(self, now_ms: int, cause: str) -> None:
+        """Move the cursor to the last tick at or before ``now_ms``."""
+        owed = [run for run in self._late_once if run.job_id in self.jobs]
+        self._late_once.clear()
+        self.expected += len(owed)
+        self.due += owed
+        target_ms = self._tick(now_ms)
+        if target_ms <= self.cursor_ms:
+            return
+        passed = {
+            job_id: self.jobs[job_id].plan.fires(self._after(self.jobs[job_id]), target_ms)
+            for job_id, next_ms in self._next.items()
+            if next_ms <= target_ms
+        }
+        in_wheel = sum(len(fires) for job_id, fires in passed.items() if not self._in_lane(self.jobs[job_id]))
+        replayed = target_ms - self.cursor_ms <= self.rules.stall_limit_ms and in_wheel <= self.rules.backlog_max
+        for job_id, fires in passed.items():
+            if replayed:
+                self.expected += len(fires)
+                self.due += [Offered(job_id, fire, self._step_of(fire)) for fire in fires]
+            else:
+                self._settle(self.jobs[job_id], fires, target_ms, cause)
+        self.cursor_ms = target_ms
+        for job_id in passed:
+            self._arm(self.jobs[job_id])
+
+    def _set(self, job: Job) -> None:
+        self.jobs[job.id] = job
+        self._arm(job)
+
+    def _arm(self, job: Job) -> None:
+        self._next.pop(job.id, None)
+        after_ms, reach_ms = self._after(job), 4_000
+        while job.enabled and reach_ms < 400 * 86_400_000:
+            fires = job.plan.fires(after_ms, after_ms + reach_ms)
+            if fires:
+                self._next[job.id] = fires[0]
+                return
+            reach_ms *= 30
+
+    def _after(self, job: Job) -> int:
+        return self.cursor_ms if job.plan.kind == "interval" else max(self.cursor_ms, self.relived_until_ms)
+
+    def _step_of(self, fire_ms: int) -> int:
+        return self.step if -(-fire_ms // self.rules.tick_ms) * self.rules.tick_ms <= self.relived_until_ms else 0
+
+    def _in_lane(self, job: Job) -> bool:
+        return job.plan.interval_ms % self.rules.tick_ms > 0 or job.plan.incident_ms % self.rules.tick_ms > 0
+
+    def _tick(self, now_ms: int) -> int:
+        return now_ms // self.rules.tick_ms * self.rules.tick_ms
+
+    def _settle(self, job: Job, missed: list[int], until_ms: int, reason: str) -> None:
+        if job.misfire == "all":
+            offered = missed[-self.rules.all_max :]
+        else:
+            offered = missed[-1:] if missed and self._offers_newest(job, missed[-1], until_ms) else []
+        self.expected += len(missed)
+        self.skipped[reason] += len(missed) - len(offered)
+        self.due += [Offered(job.id, fire) for fire in offered]
+
+    def _offers_newest(self, job: Job, newest_ms: int, until_ms: int) -> bool:
+        if job.misfire == "latest":
+            deadline_ms = self.rules.deadline_ms
+            return job.plan.kind != "cron" or deadline_ms is None or until_ms - newest_ms <= deadline_ms
+        return job.misfire == "auto" and job.plan.successor(newest_ms) - newest_ms >= self.rules.misfire_gap_ms

@@ -1,0 +1,161 @@
+"""What became of every run that one process offered: waiting, in flight, confirmed, or gone for a reason."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING, NamedTuple
+
+from celery_wheelbeat.publishers import FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from simulation.expectation import Job, Offered
+
+SPLIT = ("backlog", "removed", "ended", "quarantined")
+"""Reasons for which a waiting run may go; which of them, its situation decides."""
+
+
+class Situation(NamedTuple):
+    """What decides for which reasons a waiting run may go in this turn."""
+
+    jobs: Mapping[int, Job]
+    touched_off: set[int]
+    """Jobs that were deleted or defined anew in this turn."""
+    poisoned: set[int]
+    finished: set[int]
+    """One-offs that were confirmed in this turn."""
+    down: bool
+    """The broker has been away for longer than a second."""
+    limit: int
+
+
+class Fates:
+    """The books of one process. Every broken rule raises ``AssertionError``."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[Offered, Job | None] = {}
+        """Runs that wait, with their jobs at the time of the offer."""
+        self.flying: dict[int, tuple[Offered, Job]] = {}
+        """Token → run, and its job at the time of sending."""
+        self.sent = 0
+        self.again = 0
+        self._peak = 0
+        """Most runs that waited at one time of this turn."""
+        self._offered: set[Offered] = set()
+        self.crowded_out: set[tuple[int, int]] = set()
+        """Runs that went in this turn while more waited than may."""
+        self._sent_now: list[Job] = []
+        """Jobs whose runs were in flight at some time of this turn."""
+        self._attempted: dict[Offered, FailureKind] = {}
+        self._confirmed: dict[int, int] = {}
+        """One-off job → ``effective_from`` of the definition whose run was confirmed."""
+        self._newest: dict[tuple[int, int | None, int], int] = {}
+
+    def offer(self, run: Offered, job: Job | None) -> None:
+        """Note a run that the engine handed out."""
+        known = (run, run._replace(reoffered=not run.reoffered))
+        assert not self._offered.intersection(known), f"a fire time is handed out once in a process: {run}"
+        self._offered.add(run)
+        self.waiting[run] = job
+        self._peak = max(self._peak, len(self.waiting))
+
+    def submit(self, run: Offered, token: int, job: Job) -> None:
+        """Note a run that is on its way."""
+        at_offer = self.waiting.pop(run)
+        assert token not in self.flying, f"a token is given once: {token}"
+        if job.one_off:
+            siblings = [other for other, sent in self.flying.values() if _same_arming(sent, job)]
+            assert not siblings, f"a one-off has one run on its way: {run} beside {siblings}"
+            assert not self.is_done(job), f"a finished one-off is not sent again: {run}"
+        if run not in self._attempted:
+            line = (run.job_id, at_offer.version if at_offer else None, run.step)
+            newest_ms = self._newest.get(line)
+            assert newest_ms is None or run.fire_ms > newest_ms, f"runs of a job go in order: {run} after {newest_ms}"
+            self._newest[line] = run.fire_ms
+        self.flying[token] = (run, job)
+        self._sent_now.append(job)
+
+    def confirm(self, token: int) -> tuple[Offered, Job]:
+        """Note a run that the broker has."""
+        run, job = self.flying.pop(token)
+        if job.one_off:
+            self._confirmed[run.job_id] = job.effective_from_ms
+        if run.reoffered:
+            self.again += 1
+        else:
+            self.sent += 1
+        return run, job
+
+    def fail(self, token: int, kind: FailureKind) -> Offered:
+        """Note a run that was not confirmed; what may be sent again waits."""
+        run, job = self.flying.pop(token)
+        self._attempted[run] = kind
+        if kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN):
+            self.waiting[run] = job
+            self._peak = max(self._peak, len(self.waiting))
+        return run
+
+    def is_done(self, job: Job) -> bool:
+        """Whether a run of this one-off was confirmed."""
+        return job.one_off and self._confirmed.get(job.id) == job.effective_from_ms
+
+    def unsettled(self) -> Iterator[tuple[Offered, Job | None]]:
+        """Yield what is neither confirmed nor gone, with its job."""
+        yield from self.waiting.items()
+        yield from self.flying.values()
+
+    def was_due(self, run: Offered) -> bool:
+        """Whether the run was offered on time and sent at the first attempt."""
+        return not run.reoffered and run not in self._attempted
+
+    def reconcile(self, waiting: set[Offered], situation: Situation, skipped: Mapping[str, int]) -> str | None:
+        """Compare with what really waits: everything that went must have had a reason, and the counts must agree."""
+        surplus = waiting - self.waiting.keys()
+        if surplus:
+            return f"runs wait that nobody offered: {surplus}"
+        gone = {run: job for run, job in self.waiting.items() if run not in waiting}
+        crowded, self._peak = self._peak > situation.limit, 0
+        self.crowded_out = {(run.job_id, run.fire_ms) for run in gone} if crowded else set()
+        for run in gone:
+            del self.waiting[run]
+        allowed = {run: self._reasons(run, situation, crowded=crowded) for run in gone}
+        for run, reasons in allowed.items():
+            if not reasons:
+                return f"{run} went though nothing allowed it"
+        counted = [reasons for run, reasons in allowed.items() if not run.reoffered]
+        if len(counted) != sum(skipped[reason] for reason in SPLIT):
+            return f"{len(counted)} runs went: {sorted(gone)}"
+        self._sent_now = [sent for _, sent in self.flying.values()]
+        for size in range(1, len(SPLIT)):
+            for chosen in combinations(SPLIT, size):
+                bound = sum(reasons <= set(chosen) for reasons in counted)
+                if bound > sum(skipped[reason] for reason in chosen):
+                    return f"{bound} runs can only have gone for {chosen}: {allowed}"
+        return None
+
+    def _reasons(self, run: Offered, situation: Situation, *, crowded: bool) -> set[str]:
+        job = situation.jobs.get(run.job_id)
+        reasons = set()
+        if job is None or not job.enabled or run.job_id in situation.touched_off or _is_of_former(run, job):
+            reasons.add("removed")
+        if run.job_id in situation.poisoned:
+            reasons.add("quarantined")
+        flies = job is not None and any(_same_arming(sent, job) for sent in self._sent_now)
+        if run.job_id in situation.finished or (job is not None and job.one_off and flies):
+            reasons.add("ended")
+        siblings = [other for other in self.waiting if other.job_id == run.job_id]
+        newer = any(other.fire_ms > run.fire_ms or other.step > run.step for other in siblings)
+        if crowded or (situation.down and newer and (job is None or not job.enabled or job.misfire != "all")):
+            reasons.add("backlog")
+        return reasons
+
+
+def _is_of_former(run: Offered, job: Job) -> bool:
+    """Whether a run of a one-off was offered for what the job was before."""
+    return job.one_off and run.fire_ms < job.effective_from_ms
+
+
+def _same_arming(sent: Job, job: Job) -> bool:
+    """Whether a run was sent for the same one-off, not for what the monitor was before an edit."""
+    return sent.one_off and (sent.id, sent.effective_from_ms) == (job.id, job.effective_from_ms)

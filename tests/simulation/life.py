@@ -1,0 +1,188 @@
+"""One process of a beat: the real scheduler and all of its parts, with only the edges replaced.
+
+Replaced are the clock, the wake (where the scheduling thread waits), the publisher and the database. Their methods are
+the points at which simulated time passes, other threads get their turn, and the process may die.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+
+from celery_wheelbeat import sources
+from celery_wheelbeat.beat import Beat
+from celery_wheelbeat.clock import ClockGuard
+from celery_wheelbeat.dispatch import Dispatch
+from celery_wheelbeat.observe.liveness import Liveness
+from celery_wheelbeat.parts import assemble
+from celery_wheelbeat.scheduler import WheelScheduler
+from celery_wheelbeat.sources import MonitorDatabase
+from celery_wheelbeat.sources.tail import NEWS_MAX, Tail
+from celery_wheelbeat.supervision import Supervision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from simulation.auditor import Auditor
+    from simulation.sim_broker import SimPublisher
+    from simulation.sim_clock import SimClock
+
+    from celery_wheelbeat.clock import Reading
+    from celery_wheelbeat.jobs import DueBatch
+    from celery_wheelbeat.publishers import Confirmed, Failed, Run
+    from celery_wheelbeat.settings import Settings
+    from celery_wheelbeat.sources.news import News
+
+APP = Celery("simulated", set_as_current=False, broker="memory://")
+APP.conf.result_expires = None  # else Celery adds an entry of its own
+
+
+class Life:
+    """See the module. ``rest`` is what the scheduling thread's wait becomes."""
+
+    def __init__(
+        self,
+        *,
+        database: MonitorDatabase,
+        clock: SimClock,
+        settings: Settings,
+        deadline_s: float | None,
+        entries: Mapping[str, Mapping[str, Any]],
+        publisher: SimPublisher,
+        auditor: Auditor,
+        rest: Callable[[float], None],
+        reach: Callable[[str], None],
+    ) -> None:
+        APP.conf.beat_schedule = dict(entries)
+        APP.conf.beat_cron_starting_deadline = deadline_s
+        sources.register(lambda _app: database)
+        try:
+            self.scheduler = WheelScheduler(APP)
+            parts = assemble(self.scheduler, settings, clock)
+        finally:
+            sources.register(None)
+        self.scheduler.settings = settings
+        self.publisher = publisher
+        self.desk = _Desk(parts.desk, clock, auditor, reach)
+        liveness = Liveness(settings.live_timeout)
+        liveness.watch("desk", self.desk.stamp_s)
+        self.parts = replace(
+            parts,
+            guard=_Guard(auditor, reach),
+            wake=_Wake(rest),
+            desk=self.desk,
+            publisher=_Watched(publisher, auditor),
+            dispatch=_Dispatch(parts, publisher, auditor),
+            liveness=liveness,
+        )
+        self.beat = Beat(self.parts)
+        self.scheduler.schedule.monitors = self.parts.monitor_entries
+        self.scheduler._beat, self.scheduler._supervision = self.beat, Supervision(self.beat)
+        auditor.begin_life(self.beat, publisher)
+        self.beat.start()
+
+    def turn(self) -> None:
+        """Run one turn of the scheduler, its wait included."""
+        self.scheduler.tick()
+
+    def close(self) -> None:
+        """Stop in order."""
+        self.scheduler.close()
+
+    def crash(self) -> None:
+        """Lose the process."""
+        self.publisher.crash()
+        self.parts.lines.remove()
+
+
+class _Guard(ClockGuard):
+    """Tells the auditor what the scheduling thread saw of the clock."""
+
+    def __init__(self, auditor: Auditor, reach: Callable[[str], None]) -> None:
+        super().__init__()
+        self._auditor = auditor
+        self._reach = reach
+
+    def look(self, wall_ms: int, monotonic_s: float) -> Reading:
+        reading = super().look(wall_ms, monotonic_s)
+        self._auditor.looked(wall_ms, monotonic_s, reading)
+        self._reach("looked")
+        return reading
+
+
+class _Wake:
+    """See ``celery_wheelbeat.wake.Wake``."""
+
+    def __init__(self, rest: Callable[[float], None]) -> None:
+        self._rest = rest
+
+    def wait(self, seconds: float) -> None:
+        self._rest(seconds)
+
+
+class _Desk:
+    """The real tail without its thread: the world gives it its turns."""
+
+    def __init__(self, tail: Tail, clock: SimClock, auditor: Auditor, reach: Callable[[str], None]) -> None:
+        self.tail = tail
+        self._clock = clock
+        self._auditor = auditor
+        self._reach = reach
+        self._turn_at_s = 0.0
+        self.report, self.finish, self.quarantine = tail.report, tail.finish, tail.quarantine
+        self.stamp_s, self.status = tail.stamp_s, tail.status
+
+    def start(self) -> None:
+        self._turn_at_s = self._clock.monotonic_s()
+
+    def take(self) -> Sequence[News]:
+        self._reach("take")
+        news = self.tail.take()
+        self._auditor.took(news)
+        return news
+
+    def turn(self) -> bool:
+        """Give the I/O thread a turn if it is not resting; says whether there is news for the other thread."""
+        if self._clock.monotonic_s() < self._turn_at_s or self.tail._news.qsize() > NEWS_MAX - 3:
+            return False
+        self._turn_at_s = self._clock.monotonic_s() + self.tail.turn()
+        return not self.tail._news.empty()
+
+    def close(self, _timeout_s: float) -> None:
+        self._reach("close desk")
+        self.tail._write()
+
+
+class _Dispatch(Dispatch):
+    """Tells the auditor which runs the engine handed out."""
+
+    def __init__(self, parts: Any, publisher: SimPublisher, auditor: Auditor) -> None:
+        super().__init__(parts.engine, parts.dispatch.backlog, _Watched(publisher, auditor), parts.lateness)
+        self._auditor = auditor
+
+    def offer(self, due: Iterable[DueBatch]) -> None:
+        due = list(due)
+        super().offer(due)
+        self._auditor.offered(due)
+
+
+class _Watched:
+    """A publisher that tells the auditor what goes in and what comes out."""
+
+    def __init__(self, publisher: SimPublisher, auditor: Auditor) -> None:
+        self._publisher = publisher
+        self._auditor = auditor
+        self.destination = publisher.destination
+        self.start, self.capacity, self.health = publisher.start, publisher.capacity, publisher.health
+        self.close = publisher.close
+
+    def submit(self, runs: Sequence[Run]) -> None:
+        self._auditor.submitted(runs)
+        self._publisher.submit(runs)
+
+    def poll(self) -> Sequence[Confirmed | Failed]:
+        outcomes = self._publisher.poll()
+        self._auditor.settled(outcomes)
+        return outcomes
