@@ -1,6 +1,6 @@
 """``celery -A proj wheelbeat …``: questions to a beat, answered from the database, the mark file and the app alone.
 
-Nothing here talks to the running process or starts anything.
+Nothing here talks to the running process. Only ``run`` sends anything: one message, itself.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import click
 from celery.bin.base import CeleryCommand, CeleryOption
 
 from celery_wheelbeat.clock import SystemClock
-from celery_wheelbeat.errors import WheelbeatError
+from celery_wheelbeat.errors import InvalidMonitor, WheelbeatError
+from celery_wheelbeat.explain import Beats, explanation
 from celery_wheelbeat.fires import fires_after
 from celery_wheelbeat.observe.mark_file import MarkFile
 from celery_wheelbeat.observe.status_text import status_text
+from celery_wheelbeat.run_now import new_request, read_request, send_now
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.sources.databases import database_of
-from celery_wheelbeat.sources.definition_lookup import find
+from celery_wheelbeat.sources.definition_lookup import definition_of, look_up
+from celery_wheelbeat.sources.namespaces import namespace_of
 from celery_wheelbeat.worker.autoinstall import install_where_wanted
 from celery_wheelbeat.worker.check import dedup_check
 
@@ -52,11 +55,54 @@ def next_command(context: click.Context, name: str, count: int) -> None:
     app = context.obj.app
     now = datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
     try:
-        schedule = find(app, Settings.from_conf(app.conf), name)
+        settings = Settings.from_conf(app.conf)
+        schedule = definition_of(app, settings, look_up(app, settings, name)).schedule
+        if schedule is None:
+            raise InvalidMonitor("schedule", "is asked at run time: its fire times are not known in advance")
     except WheelbeatError as error:
         raise click.ClickException(str(error)) from error
     for fire in fires_after(schedule, now, count):
         click.echo(fire.isoformat(timespec="milliseconds" if fire.microsecond else "seconds"))
+
+
+@wheelbeat.command(cls=CeleryCommand)
+@click.argument("name")
+@click.option("-s", "--schedule", "path", default=None, cls=CeleryOption, help="Path that was given to beat as -s.")
+@click.pass_context
+def explain(context: click.Context, name: str, path: str | None) -> None:
+    """Say when the monitor or entry NAME fires and why, and what keeps it from being sent."""
+    app = context.obj.app
+    try:
+        settings = Settings.from_conf(app.conf)
+        stored = look_up(app, settings, name)
+        beats = Beats(namespace_of(app, settings, stored.installation), _reports(app, path))
+        lines = list(explanation(app, settings, stored, beats, SystemClock().wall_ms()))
+    except WheelbeatError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(name)
+    for label, text in lines:
+        click.echo(f"  {label:<10} {text}")
+
+
+@wheelbeat.command(cls=CeleryCommand)
+@click.argument("name")
+@click.option(
+    "--request", "text", default=None, cls=CeleryOption, help="Repeat an earlier request: workers drop the copy."
+)
+@click.pass_context
+def run(context: click.Context, name: str, text: str | None) -> None:
+    """Send one run of the monitor or entry NAME now, whatever its schedule and state, and print its id."""
+    app = context.obj.app
+    now_ms = SystemClock().wall_ms()
+    try:
+        settings = Settings.from_conf(app.conf)
+        request = new_request(now_ms) if text is None else read_request(text, now_ms)
+        stored = look_up(app, settings, name)
+        namespace = namespace_of(app, settings, stored.installation)
+        sent_as = send_now(app, settings, definition_of(app, settings, stored), namespace=namespace, request=request)
+    except WheelbeatError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{sent_as} (request {request})")
 
 
 @wheelbeat.command(cls=CeleryCommand)

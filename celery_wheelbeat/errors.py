@@ -44,3 +44,11 @@ class CursorLost(SourceError):
 
 class ClaimStoreDown(WheelbeatError):
     """The store of the claims did not answer within its time-out, or answered what it must not."""
+
+
+class InvalidRequest(WheelbeatError, ValueError):
+    """A request to run a job now that is none, or too old to be recognised as made before."""
+
+
+class SendFailed(WheelbeatError):
+    """A run by hand that could not be handed to the broker; the reason is Celery's own."""

@@ -11,11 +11,13 @@ from django_wheelbeat.constraints import MONITOR_CONSTRAINTS
 from django_wheelbeat.incidents import end_incident, start_incident
 from django_wheelbeat.instant_field import InstantField, UtcNow
 from django_wheelbeat.queries import MonitorQuerySet
+from django_wheelbeat.run_now import run_monitor
 from django_wheelbeat.validation import refuse_invalid
 from django_wheelbeat.zones import default_timezone
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
+    from uuid import UUID
 
 
 class Misfire(models.TextChoices):
@@ -93,6 +95,7 @@ class Monitor(models.Model):
         verbose_name = _("monitor")
         verbose_name_plural = _("monitors")
         constraints = MONITOR_CONSTRAINTS
+        permissions = [("run_monitor", _("Can run monitor now"))]
         # What the admin's filters ask for by value; the distinct tasks and queues are found by walking these.
         indexes = [
             models.Index(fields=["task"], name="wheelbeat_monitor_task"),
@@ -119,6 +122,15 @@ class Monitor(models.Model):
     def end_incident(self) -> None:
         """Return to the base schedule at once; does nothing without an incident."""
         end_incident(self)
+
+    def run_now(self, request: UUID | None = None) -> str:
+        """Send one run of the monitor as it is stored, at once and with all of its options; returns the run id.
+
+        From this process, whatever the monitor's schedule and state, and before any open transaction ends. The same
+        ``request`` (``celery_wheelbeat.run_now.new_request``) again is the same run. Raises ``InvalidMonitor`` for a
+        definition that cannot be sent, ``SendFailed`` where the broker does not take it.
+        """
+        return run_monitor(self, request)
 
     def touch(self) -> None:
         """Let beats read this monitor again, after an edit that no trigger saw."""

@@ -1,4 +1,4 @@
-"""The admin of monitors, as a mixin that inherits nothing, so that sites with another ``ModelAdmin`` can use it:
+"""The admin of monitors, as a mixin without a ``ModelAdmin``, so that sites with another one can use it:
 ``class MonitorAdmin(MonitorAdminMixin, unfold.admin.ModelAdmin)``.
 """
 
@@ -33,6 +33,7 @@ from django_wheelbeat.instants import in_zone, now_ms
 from django_wheelbeat.paginator import EstimatingPaginator
 from django_wheelbeat.preview import PREVIEW_FIELDS, next_fire_ms, preview_of
 from django_wheelbeat.rows import row_of
+from django_wheelbeat.run_admin import RunNowMixin, run_monitors_now
 from django_wheelbeat.validation import refusal_of
 from django_wheelbeat.words import schedule_in_words
 
@@ -65,7 +66,7 @@ def in_words(fields: Iterable[Any]) -> list[Any]:
     ]
 
 
-class MonitorAdminMixin:
+class MonitorAdminMixin(RunNowMixin):
     """List, form, preview and bulk actions of monitors."""
 
     form = MonitorForm
@@ -88,7 +89,7 @@ class MonitorAdminMixin:
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
     paginator = EstimatingPaginator
-    actions = (pause_monitors, resume_monitors)
+    actions = (pause_monitors, resume_monitors, run_monitors_now)
     readonly_fields = ("preview",)
     fieldsets = (
         (None, {"fields": ("name", "task", "args", "kwargs")}),

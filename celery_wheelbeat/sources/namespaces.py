@@ -1,0 +1,26 @@
+"""The namespace of run ids: whoever wants to recompute an id has to know it, so everybody asks here."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from celery_wheelbeat.settings import Settings
+
+logger = logging.getLogger("celery.beat")
+
+COMMON_NAMES = (None, "celery", "tasks", "app", "proj", "config")
+"""Names of apps that say nothing about the installation."""
+
+
+def namespace_of(app: Any, settings: Settings, installation: str | None) -> str:
+    """Return the setting, else the installation's UUID, else the app's name."""
+    if settings.namespace or installation:
+        return settings.namespace or str(installation)
+    if app.main in COMMON_NAMES:
+        logger.warning(
+            "beat: Run ids are made from the name of the app, %r; set wheelbeat_namespace to a name of your own",
+            app.main,
+        )
+    return str(app.main or "celery")
