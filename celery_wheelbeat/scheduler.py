@@ -97,6 +97,7 @@ class WheelScheduler(Scheduler):
         if beat is not None and supervision is not None and beat.pid == os.getpid():
             self._stop(beat, supervision)
         super().close()
+        self._closing = self._in_turn = False  # whoever ticks again starts anew
 
     def _stop(self, beat: Beat, supervision: Supervision) -> None:
         parts = beat.parts

@@ -264,6 +264,14 @@ def test_close_in_the_middle_of_a_tick_only_leaves_a_note(app: Celery, make: Mak
     scheduler.close()
 
 
+def test_a_closed_scheduler_starts_anew_when_it_ticks(app: Celery, make: MakeScheduler) -> None:
+    app.conf.beat_schedule = {"a": every(0.2)}
+    scheduler = make()
+    tick_until(scheduler, lambda: sent(app))
+    scheduler.close()
+    tick_until(scheduler, lambda: sent(app))
+
+
 def test_close_before_the_first_tick_does_nothing(make: MakeScheduler, tmp_path: Path) -> None:
     make().close()
     assert list(tmp_path.iterdir()) == []
