@@ -221,15 +221,17 @@ class ClaimProject(Project):
         """Return how many lines of all workers' logs contain ``text``."""
         return sum(text in line for process in self.processes for line in list(process.lines))
 
-    def until(self, condition: Callable[[], bool], what: str, timeout_s: float = DEADLINE_S) -> None:
-        """Wait until ``condition``; on time-out fail with the journal's summary and the workers' logs."""
+    def until(
+        self, condition: Callable[[], bool], what: str, timeout_s: float = DEADLINE_S, every_s: float = 0.05
+    ) -> None:
+        """Ask for ``condition`` every ``every_s`` until it is true; on time-out fail with the journal's summary and the workers' logs."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
                 logs = "\n\n".join(f"$ {' '.join(p.command[3:])}\n" + "\n".join(p.lines[-60:]) for p in self.processes)
                 events = Counter(line.event for line in self.lines())
                 raise AssertionError(f"{what} did not happen within {timeout_s:g} s; journal: {dict(events)}\n{logs}")
-            time.sleep(0.05)
+            time.sleep(every_s)
 
     def until_settled(self, messages: int, timeout_s: float = DEADLINE_S) -> None:
         """Wait until ``messages`` messages have either run to their end or been dropped."""

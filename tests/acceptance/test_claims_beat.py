@@ -21,7 +21,9 @@ def entries(count: int) -> dict[str, object]:
     return {f"each-second-{number}": {"task": "proj.record", "schedule": 1.0} for number in range(count)}
 
 
-def assert_two_beats_double_nothing(redis_url: str, folder: Path, *, count: int, copies: int) -> None:
+def assert_two_beats_double_nothing(
+    redis_url: str, folder: Path, *, count: int, copies: int, timeout_s: float = 60, every_s: float = 0.2
+) -> None:
     """Let two beats send the same runs until ``copies`` were dropped; every run has executed once."""
     conf = {
         "broker_url": redis_url,
@@ -34,7 +36,7 @@ def assert_two_beats_double_nothing(redis_url: str, folder: Path, *, count: int,
         for _ in range(2):
             project.pool_worker()
         beats = [project.beat("-s", str(folder / name)) for name in ("first", "second")]
-        project.until(lambda: project.logged("dropped (") >= copies, f"{copies} dropped copies", timeout_s=300)
+        project.until(lambda: project.logged("dropped (") >= copies, f"{copies} dropped copies", timeout_s, every_s)
         for beat in beats:
             assert beat.stop() == 0
         received = -1
@@ -44,7 +46,7 @@ def assert_two_beats_double_nothing(redis_url: str, folder: Path, *, count: int,
             before, received = received, project.logged(" received")
             return before == received == len(project.lines("done")) + project.logged("dropped (")
 
-        project.until(quiet, "an empty queue")
+        project.until(quiet, "an empty queue", timeout_s, every_s)
         executions = project.count("start")
         assert len(executions) > count
         assert set(executions.values()) == {1}
@@ -55,8 +57,9 @@ def test_two_beats_double_nothing(redis_url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3_600)
 def test_two_beats_at_1000_runs_a_second_double_nothing(redis_url: str, tmp_path: Path) -> None:
-    assert_two_beats_double_nothing(redis_url, tmp_path, count=1_000, copies=120_000)
+    assert_two_beats_double_nothing(redis_url, tmp_path, count=1_000, copies=120_000, timeout_s=1_500, every_s=10)
 
 
 SLOW = """
