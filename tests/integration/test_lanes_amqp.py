@@ -1,0 +1,185 @@
+"""The fast lane into a real RabbitMQ: confirms, returns, refusals, broken connections, alarms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import amqp
+import pytest
+from kombu import Exchange, Queue
+from lanes import FIRE_MS, Lane, make_app
+from services import PrivateRabbit, TcpProxy
+
+from celery_wheelbeat.publishers import FailureKind
+from celery_wheelbeat.runs import run_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_wheelbeat.publishers.batches import Outcome
+
+pytestmark = pytest.mark.amqp
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateRabbit]:
+    with PrivateRabbit(max_message_size="100000") as server:
+        yield server
+
+
+@pytest.fixture
+def channel(server: PrivateRabbit) -> Iterator[Any]:
+    connection = amqp.Connection(f"127.0.0.1:{server.port}")
+    connection.connect()
+    channel = connection.channel()
+    yield channel
+    connection.close()
+
+
+@pytest.fixture
+def queue(request: pytest.FixtureRequest, channel: Any) -> str:
+    """A queue of the test's own, which every message goes to unless it says otherwise."""
+    name = request.node.name.partition("[")[0]
+    channel.queue_declare(name, durable=True, auto_delete=False)
+    return name
+
+
+def ids_in(channel: Any, queue: str, count: int) -> list[str]:
+    """The ids of the next ``count`` messages of a queue, oldest first."""
+    messages = [channel.basic_get(queue, no_ack=True) for _ in range(count)]
+    return [message.headers["id"] for message in messages if message is not None]
+
+
+def kinds(outcome: Outcome) -> list[tuple[int, FailureKind]]:
+    return [(len(failure.positions), failure.kind) for failure in outcome.failures]
+
+
+MANDATORY = {"mandatory": True}
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_batches_are_confirmed_and_arrive_in_order(server: PrivateRabbit, channel: Any, kind: str) -> None:
+    queue = Queue(f"in-order-{kind}", queue_arguments={"x-queue-type": kind})
+    app = make_app(server.url, task_queues=[queue], task_default_queue=queue.name)
+    with Lane(app, kind="amqp", options=MANDATORY).connected() as lane:
+        envelope = lane.envelope()
+        batches = [lane.batch(envelope, range(start, start + 500)) for start in range(0, 2000, 500)]
+        assert [outcome.failures for outcome in lane.send(*batches)] == [()] * 4
+    assert ids_in(channel, queue.name, 2001) == [run_id(f"monitor:{job}", FIRE_MS, "tests") for job in range(2000)]
+
+
+def test_an_unroutable_message_comes_back_and_the_others_count(server: PrivateRabbit, channel: Any, queue: str) -> None:
+    with Lane(make_app(server.url), kind="amqp", options=MANDATORY).connected() as lane:
+        good, bad = lane.batch(lane.envelope(queue=queue), range(3)), lane.batch(lane.envelope(queue="gone"), range(2))
+        channel.queue_delete("gone")
+        both = good._replace(parcels=[*bad.parcels, *good.parcels], nonces=bad.nonces + good.nonces)
+        (outcome,) = lane.send(both)
+        assert sorted((list(one.positions), one.kind) for one in outcome.failures) == [
+            ([0], FailureKind.UNROUTABLE),
+            ([1], FailureKind.UNROUTABLE),
+        ]
+    assert len(ids_in(channel, queue, 10)) == 3
+
+
+def test_a_full_queue_refuses_single_messages(server: PrivateRabbit, channel: Any) -> None:
+    arguments = {"x-max-length": 5, "x-overflow": "reject-publish"}
+    app = make_app(server.url, task_queues=[Queue("full", queue_arguments=arguments)], task_default_queue="full")
+    with Lane(app, kind="amqp", options=MANDATORY).connected() as lane:
+        (outcome,) = lane.send(lane.batch(lane.envelope(), range(50)))
+        refused = [position for failure in outcome.failures for position in failure.positions]
+        assert {failure.kind for failure in outcome.failures} == {FailureKind.REFUSED}
+        assert 0 < len(refused) < 50
+    assert len(ids_in(channel, "full", 100)) == 50 - len(refused)
+
+
+def test_a_message_that_is_too_large_closes_the_channel(server: PrivateRabbit, channel: Any, queue: str) -> None:
+    with Lane(make_app(server.url), kind="amqp", options=MANDATORY).connected() as lane:
+        epoch = lane.sender.epoch
+        (outcome,) = lane.send(lane.batch(lane.envelope(queue=queue), range(3), url="x" * 200_000))
+        assert kinds(outcome) == [(3, FailureKind.POISON)]
+        assert "max size" in outcome.failures[0].reason
+        lane.connected()
+        assert lane.sender.epoch == epoch + 1
+        assert lane.send(lane.batch(lane.envelope(queue=queue), range(3)))[0].failures == ()
+    assert len(ids_in(channel, queue, 10)) == 3
+
+
+def test_lost_confirms_are_uncertain(server: PrivateRabbit, channel: Any, queue: str) -> None:
+    with TcpProxy(server.port) as proxy:
+        app = make_app(f"amqp://guest:guest@127.0.0.1:{proxy.port}//")
+        with Lane(app, kind="amqp", options=MANDATORY).connected() as lane:
+            batch = lane.batch(lane.envelope(queue=queue), range(100))
+            proxy.mute()
+            lane.sender.submit(batch)
+            lane.wait(
+                lambda: channel.queue_declare(queue, passive=True).message_count == 100, "the arrival of the batch"
+            )
+            proxy.cut()
+            proxy.pass_through()
+            lane.wait(lambda: batch.token in lane.outcomes, "the outcome")
+            assert kinds(lane.outcomes[batch.token]) == [(100, FailureKind.UNCERTAIN)]
+
+
+def test_queues_are_declared_again_after_a_reconnect(server: PrivateRabbit, channel: Any) -> None:
+    with TcpProxy(server.port) as proxy:
+        app = make_app(f"amqp://guest:guest@127.0.0.1:{proxy.port}//")
+        with Lane(app, kind="amqp", options=MANDATORY).connected() as lane:
+            assert lane.send(lane.batch(lane.envelope(queue="again"), range(3)))[0].failures == ()
+            epoch = lane.sender.epoch
+            channel.queue_delete("again")
+            proxy.cut()
+            lane.wait(lambda: lane.sender.epoch > epoch, "a new connection")
+            assert lane.send(lane.batch(lane.envelope(queue="again"), range(4)))[0].failures == ()
+    assert len(ids_in(channel, "again", 10)) == 4
+
+
+def test_a_refused_declaration_is_a_reason_and_not_the_end_of_the_channel(
+    server: PrivateRabbit, channel: Any, queue: str
+) -> None:
+    channel.queue_declare("other-type", durable=False, auto_delete=False)
+    with Lane(make_app(server.url), kind="amqp", options=MANDATORY).connected() as lane:
+        from lanes import form_of
+
+        reason = lane.ask(form_of("lanes.check", {"queue": "other-type"}))
+        assert isinstance(reason, str)
+        assert "PRECONDITION_FAILED" in reason
+        assert lane.send(lane.batch(lane.envelope(queue=queue), range(3)))[0].failures == ()
+
+
+def test_named_exchanges(server: PrivateRabbit, channel: Any) -> None:
+    queues = [Queue("topic-q", Exchange("topic-ex", "topic"), "a.#")]
+    with Lane(make_app(server.url, task_queues=queues), kind="amqp").connected() as lane:
+        envelope = lane.envelope(queue="topic-q", routing_key="a.b")
+        assert (envelope.exchange, envelope.routing_key) == ("topic-ex", "a.b")
+        assert lane.send(lane.batch(envelope, range(2)))[0].failures == ()
+    assert len(ids_in(channel, "topic-q", 10)) == 2
+
+
+def test_an_alarm_is_waited_for(server: PrivateRabbit, channel: Any, queue: str) -> None:
+    """While the broker is blocked there is no capacity, nothing is lost, and nothing is sent twice."""
+    with Lane(make_app(server.url), kind="amqp", options=MANDATORY).connected() as lane:
+        envelope, epoch = lane.envelope(queue=queue), lane.sender.epoch
+        server.ctl("set_vm_memory_high_watermark", "absolute", "1MB")
+        try:
+            batches = [lane.batch(envelope, range(start, start + 500)) for start in (0, 500)]
+            for batch in batches:
+                lane.sender.submit(batch)
+            lane.wait(lambda: bool(lane.wire.blocked), "the alarm")
+            assert lane.sender.capacity() == 0
+            assert not lane.sender.health().connected
+            assert lane.outcomes == {}
+        finally:
+            server.ctl("set_vm_memory_high_watermark", "0.4")
+        lane.wait(lambda: {batch.token for batch in batches} <= lane.outcomes.keys(), "the outcomes")
+        assert [lane.outcomes[batch.token].failures for batch in batches] == [(), ()]
+        assert lane.sender.epoch == epoch
+    assert len(ids_in(channel, queue, 1001)) == 1000
+
+
+def test_heartbeats_keep_an_idle_connection(server: PrivateRabbit) -> None:
+    with Lane(make_app(server.url), kind="amqp").connected() as lane:
+        connection = lane.wire._amqp
+        assert connection.heartbeat == 10
+        before = connection.last_heartbeat_sent
+        lane.wait(lambda: connection.last_heartbeat_sent > before + 4, "a heartbeat", timeout_s=15)
+        assert lane.sender.epoch == 1
