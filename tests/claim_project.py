@@ -224,7 +224,7 @@ class ClaimProject(Project):
     def until(
         self, condition: Callable[[], bool], what: str, timeout_s: float = DEADLINE_S, every_s: float = 0.05
     ) -> None:
-        """Ask for ``condition`` every ``every_s``; on time-out fail with the journal's summary and the workers' logs."""
+        """Ask for ``condition`` every ``every_s``; on time-out fail with the journal's summary and all logs."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:

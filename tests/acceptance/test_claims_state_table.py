@@ -123,6 +123,16 @@ def test_a_dropped_copy_leaves_no_trace(project: ClaimProject) -> None:
     assert events(project, run_id) == ["prerun", "start", "done", "success"]
 
 
+def test_a_copy_that_expires_leaves_the_result_alone(project: ClaimProject) -> None:
+    run_id, fire_ms = str(uuid4()), now_ms()
+    project.publish("record", run_id, fire_ms=fire_ms)
+    project.until(lambda: "success" in events(project, run_id), "the first run")
+    meta = project.app.backend.get_task_meta(run_id)
+    project.publish("record", run_id, fire_ms=fire_ms, expires=datetime.now(UTC) - timedelta(seconds=1))
+    until_logged(project, run_id, "Discarding revoked task")
+    assert project.app.backend.get_task_meta(run_id) == meta
+
+
 def test_a_twin_of_the_running_message_is_dropped(project: ClaimProject) -> None:
     run_id, fire_ms, headers = str(uuid4()), now_ms(), {"wheelbeat_nonce": uuid4().hex}
     project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(0.5,))
