@@ -39,6 +39,7 @@ __all__ = [
     "key_of",
     "parse_duration",
     "schedule_of",
+    "window_s",
 ]
 
 REPLACEABLE_ENTRY: Final = "celery.backend_cleanup"
@@ -121,7 +122,7 @@ def schedule_of(row: MonitorRow, *, cron_jitter_s: int = 30) -> Bounded | None:
         return None
     return Bounded(
         base,
-        offset_ms=runs.cron_offset_ms(row.id, _window_s(row, cron_jitter_s)),
+        offset_ms=runs.cron_offset_ms(row.id, window_s(row, cron_jitter_s)),
         start_ms=ALWAYS_MS if row.start_at_ms is None else row.start_at_ms,
         end_ms=NEVER_MS if row.end_at_ms is None else row.end_at_ms,
         incident_interval_ms=row.incident_interval_ms or 0,
@@ -129,7 +130,7 @@ def schedule_of(row: MonitorRow, *, cron_jitter_s: int = 30) -> Bounded | None:
     )
 
 
-def _window_s(row: MonitorRow, cron_jitter_s: int) -> int:
+def window_s(row: MonitorRow, cron_jitter_s: int) -> int:
     """Within how many seconds the row is spread; 0 = exactly on its grid."""
     if row.jitter_s is not None:
         return row.jitter_s
@@ -172,7 +173,7 @@ class _Compiler:
             kind=kind,
             interval_ms=row.interval_ms or 0,
             anchor_ms=anchor_ms,
-            window_s=_window_s(row, self._cron_jitter_s),
+            window_s=window_s(row, self._cron_jitter_s),
             cron_index=cron_index,
             flags=flags_of(
                 enabled=bool(row.enabled) and row.finished_at_ms is None,

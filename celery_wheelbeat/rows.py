@@ -48,6 +48,8 @@ class MonitorRow(NamedTuple):
     incident_until_ms: int | None
     effective_from_ms: int
     finished_at_ms: int | None
+    fingerprint: int | None = None
+    """What the database says the definition is, in 64 bits; None where it does not."""
 
 
 class Limits(NamedTuple):
@@ -72,7 +74,7 @@ def definition_hash(row: MonitorRow) -> str:
     NULL and empty text hash alike, and numbers by their value, so every driver gives the same. ``effective_from`` and
     ``finished_at`` are kept by the database and stay outside.
     """
-    definition = row._replace(id=0, effective_from_ms=0, finished_at_ms=None)
+    definition = row._replace(id=0, effective_from_ms=0, finished_at_ms=None)[:-1]  # without the fingerprint
     normal = [
         "" if value is None else float(value) if isinstance(value, (int, float)) else value for value in definition
     ]

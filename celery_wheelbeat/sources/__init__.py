@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.monitors import MonitorRow
+    from celery_wheelbeat.sources.bulk import ColumnReader
 
 
 class Poll(NamedTuple):
@@ -118,6 +119,8 @@ class MonitorDatabase(NamedTuple):
     vendor: str
     source: MonitorSource
     store: BeatStore
+    open_reader: Callable[[], ColumnReader] | None = None
+    """Opens a reader of whole columns, for a thread of its own; None where the vendor has none."""
 
 
 _factory: Callable[[Any], MonitorDatabase | None] | None = None

@@ -42,10 +42,16 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
                 vendor, sqlite.SqliteSource(session, sqlite.file_identity(parameters)), Store(session)
             )
         if vendor == "postgresql":
-            from celery_wheelbeat.sources import postgres  # noqa: PLC0415 - see above
+            from celery_wheelbeat.sources import postgres, postgres_columns  # noqa: PLC0415 - see above
 
-            session = Session(vendor, postgres.connector(parameters))
-            return MonitorDatabase(vendor, postgres.PostgresSource(session), Store(session))
+            connect = postgres.connector(parameters)
+            session = Session(vendor, connect)
+            return MonitorDatabase(
+                vendor,
+                postgres.PostgresSource(session),
+                Store(session),
+                lambda: postgres_columns.PostgresColumns(Session(vendor, connect)),
+            )
         if vendor == "mysql":
             from celery_wheelbeat.sources import mariadb  # noqa: PLC0415 - see above
 

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.errors import InvalidMonitor
-from celery_wheelbeat.jobs import ChangeBatch
+from celery_wheelbeat.jobs import ChangeBatch, DefinitionBatch
 from celery_wheelbeat.rows import definition_hash
-from celery_wheelbeat.sources.fingerprints import Differences, Fingerprints
+from celery_wheelbeat.sources.fingerprints import Differences, Fingerprints, fingerprint_of
 from celery_wheelbeat.sources.quarantine import Quarantine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from celery_wheelbeat.columns import Shapes
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.monitors import Compiled
     from celery_wheelbeat.rows import MonitorRow
+    from celery_wheelbeat.sources.bulk import Taken
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +39,15 @@ class Translated(NamedTuple):
 class Definitions:
     """What was handed over and what was refused. Owned by the I/O thread."""
 
-    def __init__(self, compile_rows: Callable[[Sequence[MonitorRow]], Compiled]) -> None:
+    def __init__(
+        self,
+        compile_rows: Callable[[Sequence[MonitorRow]], Compiled],
+        shapes: Shapes | None = None,
+        taken_names: Collection[str] = (),
+    ) -> None:
+        """``shapes`` compiles whole columns; ``taken_names``: what no monitor may be called, a live collection."""
+        self.shapes = shapes
+        self.taken_names = taken_names
         self._compile_rows = compile_rows
         self._fingerprints = Fingerprints()
         self.quarantine = Quarantine()
@@ -59,6 +69,23 @@ class Definitions:
         deleted = np.array(sorted({*missing, *compiled.refused}), np.int64)
         return Translated(ChangeBatch(compiled.batch, deleted), compiled.refused)
 
+    def translate_block(self, taken: Taken) -> tuple[Translated, list[int]]:
+        """Complete a block of columns; also returns the ids of its range that are gone since it was read before."""
+        block = taken.block
+        compiled = self._compile(block.rows)
+        self.quarantine.refuse(compiled.refused, compiled.hashes)
+        self.quarantine.lift(compiled.batch.ids.tolist())
+        ids, prints = block.batch.ids, block.prints
+        if block.rows:
+            ids = np.concatenate((ids, np.array([row.id for row in block.rows], np.int64)))
+            prints = np.concatenate((prints, np.array([fingerprint_of(row) for row in block.rows], np.int64)))
+            order = np.argsort(ids)
+            ids, prints = ids[order], prints[order]
+        gone = self._fingerprints.record_block(taken.after_id, taken.up_to_id, ids, prints)
+        batch = DefinitionBatch.merged([block.batch, compiled.batch]) if block.rows else block.batch
+        deleted = np.array(sorted(compiled.refused), np.int64)
+        return Translated(ChangeBatch(batch, deleted), compiled.refused), gone
+
     def differences(self, after_id: int, rows: Sequence[MonitorRow], *, last: bool) -> Differences:
         """Compare a block of the table with what was handed over."""
         return self._fingerprints.differences(after_id, rows, last=last)
@@ -69,7 +96,7 @@ class Definitions:
 
     def all_read(self) -> None:
         """After a whole read: lift what the quarantine names and the table has no more."""
-        self.quarantine.keep_only(self._fingerprints.ids().tolist())
+        self.quarantine.keep_only([job_id for job_id in self.quarantine.ids() if job_id in self._fingerprints])
 
     def _compile(self, rows: Sequence[MonitorRow]) -> Compiled:
         try:

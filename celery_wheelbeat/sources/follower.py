@@ -1,6 +1,6 @@
 """Follows the table of monitors: load, change log, resync and reconcile, one bounded step at a time.
 
-No thread and no clock: whoever drives it says what time it is. Every step either hands over what it read or raises
+No clock: whoever drives it says what time it is. Every step either hands over what it read or raises
 and leaves the state as it was, so a step is simply tried again. A resync or reconcile is the load's routine: key
 blocks, each read together with a poll in one snapshot, so that a difference between block and memory is no edit that
 is still on its way.
@@ -17,14 +17,16 @@ import numpy as np
 
 from celery_wheelbeat.errors import CursorLost
 from celery_wheelbeat.jobs import ChangeBatch, Int64s
+from celery_wheelbeat.sources.bulk import BLOCK_ROWS, Bulk
 from celery_wheelbeat.sources.news import Changed, Loaded
 from celery_wheelbeat.sources.walk import Purpose, Walk
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from celery_wheelbeat.rows import MonitorRow
     from celery_wheelbeat.sources import Block, MonitorSource, Poll
+    from celery_wheelbeat.sources.bulk import ColumnReader
     from celery_wheelbeat.sources.definitions import Definitions
     from celery_wheelbeat.sources.fingerprints import Differences
     from celery_wheelbeat.sources.news import News
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NO_IDS: Int64s = np.empty(0, np.int64)
+TAKE_S = 0.5
+"""How long one step of a load waits for its next block."""
 SLICE_ROWS = 2_000
 """Changed monitors that one step fetches and hands over, so that a million edits never delay a tick."""
 
@@ -41,6 +45,8 @@ class Findings:
     """What was counted. Written by the I/O thread only."""
 
     polls: int = 0
+    loaded_rows: int = 0
+    """Monitors that the initial load has read."""
     changes: int = 0
     resyncs: Counter[str] = field(default_factory=Counter)
     reconcile_rounds: int = 0
@@ -54,12 +60,24 @@ class Findings:
 class Follower:
     """See the module. Owned by the I/O thread."""
 
-    def __init__(self, source: MonitorSource, definitions: Definitions, *, reconcile_period_s: float) -> None:
+    def __init__(
+        self,
+        source: MonitorSource,
+        definitions: Definitions,
+        *,
+        reconcile_period_s: float,
+        open_reader: Callable[[], ColumnReader] | None = None,
+    ) -> None:
+        """``open_reader`` opens a reader of whole columns; with one, the load reads ahead of what it hands over."""
         self.findings = Findings()
         self.loaded = False
         """Whether the whole table has been handed over once."""
         self._source = source
         self._definitions = definitions
+        self._open_reader = open_reader if definitions.shapes is not None else None
+        self._bulk: Bulk | None = None
+        self._began_again = False
+        self._slice_is_next = True
         self._period_s = reconcile_period_s
         self._cursor: Any = None
         self._walk = Walk(Purpose.LOAD, due_s=0.0)
@@ -105,39 +123,100 @@ class Follower:
             self._block_read = False
             self._walk.pace(begun_s, ended_s, period_s=self._period_s, monitors=len(self._definitions))
 
+    def close(self) -> None:
+        """Stop the readers of a load that is not finished."""
+        bulk, self._bulk = self._bulk, None
+        if bulk is not None:
+            bulk.close()
+
     def _next(self, now_s: float) -> list[News]:
-        if len(self._pending):
-            return self._hand_over_slice()
+        ready = self._pending[self._walk.has_passed(self._pending)]
+        if len(ready) and (self._slice_is_next or not self._reads_ahead):
+            self._slice_is_next = False
+            return self._hand_over_slice(ready)
+        self._slice_is_next = True
         if now_s >= self._walk.due_s:
-            return self._read_block(now_s)
+            return self._take_block(now_s) if self._reads_ahead else self._read_block(now_s)
         self._take_in(self._source.poll(self._cursor))
-        return self._hand_over_slice() if len(self._pending) else []
+        return self._hand_over_slice(self._pending) if len(self._pending) else []
+
+    @property
+    def _reads_ahead(self) -> bool:
+        return self._open_reader is not None and self._walk.purpose is Purpose.LOAD
 
     def _begin(self, purpose: Purpose, now_s: float) -> None:
+        self.close()
+        self._began_again = self._cursor is not None
         self._cursor = self._source.snapshot().cursor
         self._walk = Walk(purpose, due_s=now_s)
         self._known_since_s = now_s
         self._pending = NO_IDS  # the walk reads them
 
     def _take_in(self, poll: Poll) -> None:
-        """Note what a poll found, except where the walk has still to go: there it reads by itself."""
+        """Note what a poll found, except where the walk has still to go: there it reads by itself.
+
+        A load that reads ahead may have read such a place before it changed: there everything is noted.
+        """
         self.findings.polls += 1
         self.findings.oldest_transaction_s = poll.oldest_transaction_s
-        self._pending = np.union1d(self._pending, poll.ids[self._walk.has_passed(poll.ids)])
+        if len(poll.ids):
+            ids = poll.ids if self._reads_ahead else poll.ids[self._walk.has_passed(poll.ids)]
+            self._pending = np.union1d(self._pending, ids)
         self._cursor = poll.cursor
 
-    def _hand_over_slice(self) -> list[News]:
-        ids = self._pending[:SLICE_ROWS]
+    def _hand_over_slice(self, ready: Int64s) -> list[News]:
+        """Hand over the first of ``ready``, which are the lowest of the pending ids."""
+        ids = ready[:SLICE_ROWS]
         rows = self._source.fetch(ids.tolist())
         missing = np.setdiff1d(ids, [row.id for row in rows])
         self._pending = self._pending[len(ids) :]
         self.findings.changes += len(ids)
         return [Changed(*self._definitions.translate(rows, missing.tolist()))]
 
+    def _take_block(self, now_s: float) -> list[News]:
+        """Take the next block of a load that reads ahead; after an error it is begun anew where the walk stands."""
+        try:
+            if self._bulk is None:
+                self._bulk = self._open_bulk()
+            self._take_in(self._source.poll(self._cursor))
+            taken = self._bulk.take(TAKE_S)
+            if taken is None:
+                return []
+            (changes, refused), gone = self._definitions.translate_block(taken)
+        except BaseException:
+            self.close()
+            raise
+        self.findings.loaded_rows += len(changes.upserts) + len(refused)
+        self._walk.after_id = taken.up_to_id
+        if taken.last:
+            self.close()
+            self._end_walk(now_s)
+        news: list[News] = [Loaded(changes.upserts, refused, taken.last)]
+        if self._began_again and (gone or refused):
+            deleted = np.union1d(np.array(gone, np.int64), changes.deleted_ids)
+            news.insert(0, Changed(ChangeBatch(self._definitions.translate([]).changes.upserts, deleted), {}))
+        return news
+
+    def _open_bulk(self) -> Bulk:
+        if self._open_reader is None or self._definitions.shapes is None:
+            raise AssertionError("a load that reads ahead without a reader")
+        reader = self._open_reader()
+        try:
+            cuts = reader.cuts(self._walk.after_id, BLOCK_ROWS) or [self._walk.after_id]
+            taken = reader.named(list(self._definitions.taken_names))
+        finally:
+            reader.close()
+        excluded = np.union1d(taken, np.array(self._definitions.quarantine.ids(), np.int64))
+        return Bulk(
+            self._open_reader, self._definitions.shapes, after_id=self._walk.after_id, cuts=cuts, excluded=excluded
+        )
+
     def _read_block(self, now_s: float) -> list[News]:
         walk = self._walk
         block = self._source.block(walk.after_id, walk.rows, self._cursor)
         differences = self._definitions.differences(walk.after_id, block.rows, last=block.last)
+        if walk.purpose is Purpose.LOAD:
+            self.findings.loaded_rows += len(block.rows)
         if walk.purpose is Purpose.RECONCILE:
             news = self._reconcile(block, differences, now_s)
         else:

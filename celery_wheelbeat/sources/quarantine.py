@@ -35,6 +35,10 @@ class Quarantine:
     def __len__(self) -> int:
         return len(self._verdicts)
 
+    def ids(self) -> list[int]:
+        """Return the monitors that are quarantined."""
+        return list(self._verdicts)
+
     def adopt(self, recorded: Mapping[str, tuple[str, str]]) -> None:
         """Take over what the table holds at the start; keys of entries are left to their source."""
         for key, verdict in recorded.items():

@@ -23,14 +23,15 @@ class Session:
         self._connect = connect
         self._connection: Any = None
         texts = read_statements("celery_wheelbeat.sources", f"sql/{vendor}.sql")
-        self._statements = {name: text.replace("{columns}", texts["columns"]) for name, text in texts.items()}
+        columns = texts["columns"].replace("{content}", texts.get("content", ""))
+        self._statements = {name: text.replace("{columns}", columns) for name, text in texts.items()}
 
-    def rows(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[Any]:
-        """Run one statement and return all its rows."""
+    def rows(self, name: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> list[Any]:
+        """Run one statement and return all its rows. ``options`` are the driver's own, as psycopg's ``binary``."""
         with self._errors(name):
             cursor = self._connected().cursor()
             try:
-                cursor.execute(self._statements[name], *(() if parameters is None else (parameters,)))
+                cursor.execute(self._statements[name], *(() if parameters is None else (parameters,)), **options)
                 return list(cursor.fetchall()) if cursor.description else []
             finally:
                 cursor.close()

@@ -54,7 +54,9 @@ class Tail:
         self._clock = clock
         self._wake = wake
         self._namespace = namespace
-        self._follower = Follower(database.source, definitions, reconcile_period_s=reconcile_period_s)
+        self._follower = Follower(
+            database.source, definitions, reconcile_period_s=reconcile_period_s, open_reader=database.open_reader
+        )
         self._outbox = Outbox(str(uuid.uuid4()))
         self._news: Queue[News] = Queue(NEWS_MAX)
         self._rereads: SimpleQueue[Sequence[int] | None] = SimpleQueue()
@@ -109,6 +111,7 @@ class Tail:
             "error": self._reading.error or self._writing.error,
             "failures": self._reading.failures + self._writing.failures,
             "loaded": self._follower.loaded,
+            "loaded_rows": findings.loaded_rows,
             "reading": self._follower.purpose.value,
             "lag_s": round(self._clock.monotonic_s() - self._current_s, 3),
             "behind": self._follower.behind,
@@ -138,6 +141,7 @@ class Tail:
     def _loop(self) -> None:
         while not self._closing.is_set():
             self._closing.wait(self.turn())
+        self._follower.close()
         self._write()
         self._database.source.close()
 

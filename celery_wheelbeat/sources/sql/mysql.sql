@@ -10,7 +10,8 @@ one_off, nullif(queue, ''), nullif(exchange, ''), nullif(routing_key, ''), prior
 options, misfire, overlap, enabled, incident_interval_ms,
 TIMESTAMPDIFF(MICROSECOND, '1970-01-01', incident_until) DIV 1000,
 TIMESTAMPDIFF(MICROSECOND, '1970-01-01', effective_from) DIV 1000,
-TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at) DIV 1000
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at) DIV 1000,
+NULL
 
 -- name: begin_read
 START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY

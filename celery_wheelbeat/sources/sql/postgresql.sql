@@ -18,10 +18,49 @@ CASE incident_until WHEN 'infinity' THEN 4611686018427387904 WHEN '-infinity' TH
 CASE effective_from WHEN 'infinity' THEN 4611686018427387904 WHEN '-infinity' THEN -4611686018427387904
     ELSE floor(extract(epoch FROM effective_from) * 1000)::bigint END,
 CASE finished_at WHEN 'infinity' THEN 4611686018427387904 WHEN '-infinity' THEN -4611686018427387904
-    ELSE floor(extract(epoch FROM finished_at) * 1000)::bigint END
+    ELSE floor(extract(epoch FROM finished_at) * 1000)::bigint END,
+nullif(shape, 0) # coalesce(interval_ms, 0) # {content}
+
+-- name: content
+hashtextextended(name, 1) # hashtextextended(args || ', ' || kwargs, 2)
+
+-- name: begin_columns
+-- Aggregation must keep the order of the rows: no parallel workers. Compiling the statement would cost more than it.
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '60s';
+SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL jit = off
+
+-- name: extent
+SELECT greatest(reltuples, 0)::bigint, (pg_table_size(oid) / greatest(reltuples, 1))::bigint,
+       (SELECT max(id) FROM wheelbeat_monitor)
+FROM pg_class WHERE oid = 'wheelbeat_monitor'::regclass
+
+-- name: sample
+SELECT array_send(array_agg(id ORDER BY id)) FROM wheelbeat_monitor TABLESAMPLE SYSTEM (%(percent)s)
+WHERE id > %(after_id)s
+
+-- name: named
+SELECT id FROM wheelbeat_monitor WHERE name = ANY(%(names)s)
+
+-- name: column_block
+-- Texts of rows without a shape stay where they are: they may be long.
+SELECT array_send(array_agg(id)), array_send(array_agg(shape)), array_send(array_agg(coalesce(interval_ms, 0))),
+       array_send(array_agg(effective_from)),
+       array_send(array_agg(CASE shape WHEN 0 THEN 0 ELSE
+           (octet_length(name)::bigint << 40) | (octet_length(args)::bigint << 20) | octet_length(payload) END)),
+       array_send(array_agg(CASE shape WHEN 0 THEN 0 ELSE
+           hashtextextended(name, 1) # hashtextextended(payload, 2) END)),
+       textsend(string_agg(name, '') FILTER (WHERE shape <> 0)),
+       textsend(string_agg(payload, '][') FILTER (WHERE shape <> 0))
+FROM (
+    SELECT id, shape, interval_ms, effective_from, name, args,
+           CASE shape WHEN 0 THEN NULL ELSE args || ', ' || kwargs END AS payload
+    FROM wheelbeat_monitor WHERE id > %(after_id)s AND id <= %(up_to_id)s ORDER BY id
+) AS block
 
 -- name: begin_read
-BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '60s'
 
 -- name: begin_write
 BEGIN; SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '5s'

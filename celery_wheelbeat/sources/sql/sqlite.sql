@@ -11,7 +11,8 @@ one_off, nullif(queue, ''), nullif(exchange, ''), nullif(routing_key, ''), prior
 options, misfire, overlap, enabled, incident_interval_ms,
 CAST(round((julianday(substr(incident_until, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
 CAST(round((julianday(substr(effective_from, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
-CAST(round((julianday(substr(finished_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER)
+CAST(round((julianday(substr(finished_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
+NULL
 
 -- name: begin_read
 BEGIN

@@ -67,7 +67,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION {schema}.wheelbeat_log_changes()
 
 -- name: trigger_wheelbeat_keep_instants
 CREATE OR REPLACE TRIGGER wheelbeat_keep_instants BEFORE UPDATE ON {schema}.wheelbeat_monitor
-FOR EACH ROW WHEN (OLD.* IS DISTINCT FROM NEW.*) EXECUTE FUNCTION {schema}.wheelbeat_keep_instants()
+FOR EACH ROW EXECUTE FUNCTION {schema}.wheelbeat_keep_instants()
 
 -- name: always
 ALTER TABLE {schema}.wheelbeat_monitor

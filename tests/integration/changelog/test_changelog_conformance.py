@@ -59,7 +59,7 @@ def test_a_row_leaves_as_it_is_stored(reader: Reader) -> None:
         one.pk, "a", "proj.check", '["é"]', '{"k": 1}', None, "*/5 * * * *", "Europe/Rome", "or",
         None, None, None, None, 7, instant_ms, instant_ms + 86_400_000, True,
         "q", "e", "r", 9, '{"h": "ü"}', 1.5, False,
-        '{"compression": "zlib"}', "all", "skip", True, 10_000, instant_ms, 0, None,
+        '{"compression": "zlib"}', "all", "skip", True, 10_000, instant_ms, 0, None, None,
     )  # fmt: skip
     assert abs(row.effective_from_ms - datetime.now(UTC).timestamp() * 1000) < 60_000
     assert all(type(value) in (int, str, float, bool, type(None)) for value in row)

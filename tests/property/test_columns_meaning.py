@@ -1,0 +1,189 @@
+"""Whole columns mean what single rows mean: the same rows, compiled both ways, give the same definitions."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from table_of_monitors import PLAIN
+
+from celery_wheelbeat import columns as columns_module
+from celery_wheelbeat.columns import RARE, Columns, Shapes
+from celery_wheelbeat.cron import CronTable
+from celery_wheelbeat.jobs import DefinitionBatch, RouteTable
+from celery_wheelbeat.monitors import Compiled, compile_rows
+from celery_wheelbeat.rows import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+    from celery_wheelbeat.rows import MonitorRow
+
+LIMIT = 1_024
+"""``max_payload_bytes`` of these tests."""
+OWN = ("id", "name", "args", "kwargs", "interval_ms", "effective_from_ms", "fingerprint")
+RARELY = ("once_at_ms", "solar_event", "start_at_ms", "end_at_ms", "incident_interval_ms", "incident_until_ms")
+
+names = st.one_of(
+    st.sampled_from(["check", " ", " x", "ä", "\x7f", "a\0b", "x" * 201, "entry", "\u00a0"]),
+    st.text("ab é\t", max_size=5),
+)
+texts_of_args = st.sampled_from(["[]", '["é", 1]', " [1]", "", None, "{}", "[", "x", '[{"__type__": "x"}]', "[1] "])
+texts_of_kwargs = st.sampled_from(
+    [
+        "{}",
+        '{"url": "https://a.example/ü"}',
+        "",
+        None,
+        "[]",
+        "}",
+        '{"k": {"__type__": "uuid", "__value__": "1"}}',
+        "{x" * 600,
+    ]
+)
+rows = st.builds(
+    PLAIN._replace,
+    name=names,
+    task=st.sampled_from(["proj.check", "proj.other", " "]),
+    args=texts_of_args,
+    kwargs=texts_of_kwargs,
+    interval_ms=st.sampled_from([None, 0, 1, 500, 60_000, 90_500, 86_400_000, 2**62]),
+    cron=st.sampled_from([None, None, "*/5 * * * *", "0 3 31 2 *", "@daily"]),
+    timezone=st.sampled_from(["UTC", "Europe/Rome", "Mars/Base"]),
+    day_rule=st.sampled_from(["and", "or"]),
+    jitter_s=st.sampled_from([None, None, 0, 7, 90, 100_000]),
+    once_at_ms=st.sampled_from([None, None, None, 1_900_000_000_000]),
+    start_at_ms=st.sampled_from([None, None, None, 1_800_000_000_000]),
+    incident_interval_ms=st.sampled_from([None, None, None, 10_000]),
+    one_off=st.booleans(),
+    queue=st.sampled_from([None, "q"]),
+    priority=st.sampled_from([None, 0, 9, 300]),
+    headers=st.sampled_from(["{}", '{"h": "x"}', "nope"]),
+    expires_s=st.sampled_from([None, 1.5]),
+    expires_next=st.booleans(),
+    misfire=st.sampled_from(["auto", "skip", "latest", "all", "never"]),
+    overlap=st.sampled_from(["allow", "skip", "queue_one"]),
+    enabled=st.booleans(),
+    effective_from_ms=st.integers(0, 2**40),
+    finished_at_ms=st.sampled_from([None, None, None, 1]),
+)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[MonitorRow]:
+    found = draw(st.lists(rows, min_size=1, max_size=12))
+    ids = draw(st.lists(st.integers(1, 2**40), min_size=len(found), max_size=len(found), unique=True))
+    return [row._replace(id=job_id) for job_id, row in zip(sorted(ids), found, strict=True)]
+
+
+def columns_of(table: Sequence[MonitorRow]) -> Columns:
+    """What a database does: number the shapes, join the texts."""
+    numbers: dict[tuple[object, ...], int] = {}
+    shape = []
+    for row in table:
+        common = (*row._replace(**dict.fromkeys(OWN)), row.interval_ms is None)
+        rare = any(getattr(row, name) is not None for name in RARELY) or row.finished_at_ms is not None
+        shape.append(
+            RARE
+            if rare or row.args is None or row.kwargs is None
+            else numbers.setdefault(common, len(numbers) - 9 or 99)
+        )
+    texts = [
+        ("", "", "") if number == RARE else (row.name, row.args or "", row.kwargs or "")
+        for row, number in zip(table, shape, strict=True)
+    ]
+    encoded = [tuple(text.encode() for text in own) for own in texts]
+    payloads = [
+        b"" if number == RARE else b"[" + args + b", " + kwargs + b"]"
+        for number, (_, args, kwargs) in zip(shape, encoded, strict=True)
+    ]
+    return Columns(
+        ids=np.array([row.id for row in table], np.int64),
+        shape=np.array(shape, np.int64),
+        interval_ms=np.array([row.interval_ms or 0 for row in table], np.int64),
+        effective_from_ms=np.array([row.effective_from_ms for row in table], np.int64),
+        names=b"".join(name for name, _, _ in encoded),
+        name_lengths=np.array([len(name) for name, _, _ in encoded], np.int64),
+        payload=b"".join(payloads),
+        lengths=np.array([len(payload) for payload in payloads], np.int64),
+        args_lengths=np.array([len(args) for _, args, _ in encoded], np.int64),
+    )
+
+
+def by_id(batch: DefinitionBatch) -> dict[int, tuple[object, ...]]:
+    found = {}
+    ends, name_ends = np.cumsum(batch.lengths, dtype=np.int64), np.cumsum(batch.name_lengths, dtype=np.int64)
+    columns = [name for name in DefinitionBatch.__slots__ if name not in ("payload", "names", "polled")]
+    for at, job_id in enumerate(batch.ids.tolist()):
+        found[job_id] = (
+            *(getattr(batch, name)[at].item() for name in columns),
+            batch.payload[ends[at] - batch.lengths[at] : ends[at]],
+            batch.names[name_ends[at] - batch.name_lengths[at] : name_ends[at]],
+        )
+    return found
+
+
+def compiled_as_columns(
+    table: Sequence[MonitorRow], compile_all: partial[Compiled]
+) -> tuple[DefinitionBatch, Compiled]:
+    """The way of a load: learn the shapes, compile the columns, compile the rest by rows, merge."""
+    shapes = Shapes(partial(compile_all, entry_names=()), max_payload_bytes=LIMIT)
+    rows_by_id = {row.id: row for row in table}
+    columns = columns_of(table)
+    shapes.learn({number: rows_by_id[job_id] for number, job_id in shapes.unknown(columns).items()})
+    assert not shapes.unknown(columns)
+    named = [row.id for row in table if row.name == "entry"]
+    split = shapes.compile(columns, np.array(named, np.int64))
+    rest = compile_all([rows_by_id[job_id] for job_id in columns.ids[~split.plain].tolist()])
+    return DefinitionBatch.merged([split.batch, rest.batch]), rest
+
+
+@given(tables())
+@settings(max_examples=400, deadline=None)
+def test_columns_and_rows_mean_the_same(table: list[MonitorRow]) -> None:
+    crons, routes = CronTable(), RouteTable()
+    compile_all = partial(compile_rows, crons=crons, routes=routes, limits=Limits(LIMIT), entry_names=("entry",))
+    expected = compile_all(table)
+    batch, rest = compiled_as_columns(table, compile_all)
+    broken_inside = {
+        job_id
+        for job_id, problem in expected.refused.items()
+        if problem.field in ("args", "kwargs") and job_id not in rest.refused
+    }
+    assert by_id(expected.batch) == {job_id: row for job_id, row in by_id(batch).items() if job_id not in broken_inside}
+    assert {key: str(value) for key, value in expected.refused.items() if key not in broken_inside} == {
+        key: str(value) for key, value in rest.refused.items()
+    }
+    assert (batch.ids[1:] > batch.ids[:-1]).all()
+    for job_id in broken_inside:
+        assert "not valid JSON" in str(expected.refused[job_id]), "only what is wrong inside of a text may pass unseen"
+
+
+def test_plain_rows_really_go_as_columns() -> None:
+    table = [PLAIN._replace(id=n, name=f"m{n}", interval_ms=60_000 * (1 + n % 3)) for n in range(1, 1001)]
+    calls: list[int] = []
+
+    def counting(rows: Sequence[MonitorRow], **options: object) -> Compiled:
+        calls.append(len(rows))
+        return compile_rows(rows, crons=CronTable(), routes=RouteTable())
+
+    batch, _ = compiled_as_columns(table, partial(counting))
+    assert len(batch) == 1000
+    assert calls == [1, 0], "one row for the one shape, and no rest"
+
+
+def test_more_shapes_than_are_kept_are_compiled_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns_module, "SHAPES_MAX", 3)
+    compile_all = partial(compile_rows, crons=CronTable(), routes=RouteTable())
+    shapes = Shapes(compile_all)
+    table = [PLAIN._replace(id=n, name=f"m{n}", queue=f"q{n}") for n in range(1, 6)]
+    columns = columns_of(table)
+    for number, job_id in shapes.unknown(columns).items():
+        shapes.learn({number: table[job_id - 1]})
+    assert shapes.compile(columns, np.empty(0, np.int64)).plain.sum() == 3
+    assert not shapes.unknown(columns)
