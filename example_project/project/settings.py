@@ -8,6 +8,8 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
+from kombu.transport import TRANSPORT_ALIASES
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 VAR = Path(os.environ.get("WHEELBEAT_EXAMPLE_VAR", BASE_DIR / "var"))
 VAR.mkdir(parents=True, exist_ok=True)
@@ -80,6 +82,7 @@ else:
     CONTROL = VAR / "control"
     for _folder in (MESSAGES, CONTROL):
         _folder.mkdir(exist_ok=True)
+    TRANSPORT_ALIASES["filesystem"] = "project.folder_broker:Transport"
     CELERY_BROKER_URL = "filesystem://"
     CELERY_BROKER_TRANSPORT_OPTIONS = {
         "data_folder_in": str(MESSAGES),

@@ -1,0 +1,52 @@
+"""The demo's broker of files: a worker never sees half a message."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu import Connection, Queue
+
+from project.folder_broker import Transport
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Any:
+    options = {"data_folder_in": str(tmp_path), "data_folder_out": str(tmp_path), "control_folder": str(tmp_path / "c")}
+    with Connection(transport=Transport, transport_options=options) as connection:
+        yield connection
+
+
+def test_a_message_is_complete_before_it_has_its_name(
+    connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+    rename = Path.rename
+
+    def look(partial: Path, target: Path) -> Path:
+        assert list(tmp_path.glob("*.msg")) == []
+        seen.append(json.loads(partial.read_text()))
+        return rename(partial, target)
+
+    monkeypatch.setattr(Path, "rename", look)
+    queue = Queue("celery")(connection.default_channel)
+    queue.declare()
+    connection.Producer().publish({"n": 1}, routing_key="celery")
+    assert len(seen) == 1
+    message = queue.get(no_ack=True)
+    assert message.payload == {"n": 1}
+    assert list(tmp_path.glob("*.partial")) == []
+
+
+def test_bindings_are_read_again_while_their_file_is_being_created(connection: Any, tmp_path: Path) -> None:
+    channel = connection.default_channel
+    table = tmp_path / "c" / "events.exchange"
+    table.parent.mkdir(exist_ok=True)
+    table.touch()
+    writer = threading.Timer(0.05, table.write_text, ['[["key", "", "queue"]]'])
+    writer.start()
+    assert [binding.queue for binding in channel.get_table("events")] == ["queue"]
+    writer.join()
