@@ -52,6 +52,7 @@ logger = logging.getLogger("celery.beat")
 BLOCK_RUNS = 1_000
 CANDIDATES = 4
 """Jobs whose arguments are offered for the making of an envelope."""
+SETTINGS_EVERY_S = 1.0
 COMPARE_EVERY_S = 1.0
 REASONS_KEPT_S = 300.0
 """Some reasons pass (a queue that could not be declared): after this long a form is asked for again."""
@@ -134,7 +135,7 @@ class FastDispatch(Lane):
     def hand_over(self, now_s: float) -> int:
         """Send up to ``BLOCK_RUNS`` waiting runs; returns how many left the queue."""
         self._held.give_back(now_s)
-        self._check_forms(now_s)
+        self._look_around(now_s)
         if self._is_down(now_s, connected=self.sender.health().connected):
             self.backlog.squeeze()
             return 0
@@ -295,24 +296,28 @@ class FastDispatch(Lane):
 
     # Answers.
 
-    def _check_forms(self, now_s: float) -> None:
+    def look(self) -> None:
         """Ask for every envelope anew after a reconnect, or when somebody changed what Celery would do."""
         token = (self._edges.guard(), self.sender.epoch)
-        if now_s >= self._settings_due_s:
-            self._settings_due_s = now_s + 1.0
-            settings = self._edges.settings_token()
-            if settings != self._settings:
-                self._settings, self._guard = settings, None
         if token != self._guard:
             self._guard = token
             self.forms.forget()
             for tokens in self._parked.values():
                 self.backlog.give_back(tokens)
             self._parked.clear()
-        elif now_s >= self._reasons_due_s:
+
+    def _look_around(self, now_s: float) -> None:
+        """Do what need not be done for every block: look at the settings, at old reasons, at a sample."""
+        if now_s >= self._settings_due_s:
+            self._settings_due_s = now_s + SETTINGS_EVERY_S
+            settings = self._edges.settings_token()
+            if settings != self._settings:
+                self._settings, self._guard = settings, None
+        self.look()
+        if now_s >= self._reasons_due_s:
             self._reasons_due_s = now_s + REASONS_KEPT_S
             self.forms.forget_reasons()
-        elif now_s >= self._compare_due_s:
+        if now_s >= self._compare_due_s:
             self._compare_due_s = now_s + COMPARE_EVERY_S
             self._compare_next()
 

@@ -61,6 +61,7 @@ class Lanes:
 
     def offer(self, due: Iterable[DueBatch]) -> None:
         """Put due runs into the backlog of their lane."""
+        self.fast.look()
         slow_routes = self.fast.forms.slow_routes
         for batch in due:
             slow = np.isin(batch.route_index, slow_routes) if len(slow_routes) else None

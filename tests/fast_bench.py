@@ -1,0 +1,122 @@
+"""Engine, both lanes and a real broker, without a scheduler around them: the test says what time it is."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from definitions import Job, batch_of
+
+from celery_wheelbeat.dispatch import Rendering
+from celery_wheelbeat.jobs import ChangeBatch, Route, overlap_of
+from celery_wheelbeat.lanes import Lanes
+from celery_wheelbeat.monitors import key_of
+from celery_wheelbeat.parts import assemble
+from celery_wheelbeat.runs import RunIds
+from celery_wheelbeat.scheduler import WheelScheduler
+from celery_wheelbeat.settings import Settings
+from celery_wheelbeat.worker.headers import ClaimHeaders, visibility_timeout_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from celery import Celery
+
+    from celery_wheelbeat.jobs import DefinitionBatch
+
+START_MS = 1_764_000_000_000
+MINUTE_MS = 60_000
+WAIT_S = 30.0
+
+
+class FastBench:
+    """See the module. ``now_ms`` is the engine's time; the lanes' time is real."""
+
+    def __init__(self, app: Celery, **settings: Any) -> None:
+        self.scheduler = WheelScheduler(app)
+        self.parts = assemble(self.scheduler, Settings(**settings))
+        assert isinstance(self.parts.dispatch, Lanes)
+        self.lanes = self.parts.dispatch
+        claims = ClaimHeaders("tests", self.parts.settings.dedup_ttl, visibility_timeout_s(app))
+        self.lanes.rendering = Rendering(
+            RunIds("tests"),
+            key_of,
+            self.parts.monitor_entries.entry_for,
+            lambda view, entry: claims.of(
+                key_of(view.id), overlap_of(view.flags).name.lower(), entry.schedule, entry.options.get("expires")
+            ),
+        )
+        self.now_ms = START_MS
+        self.parts.engine.start(START_MS)
+        self.parts.publisher.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.parts.publisher.close(5)
+
+    def route(self, task: str = "lanes.check", options: str = "{}", *, expires_next: bool = False) -> int:
+        """Intern a route."""
+        return self.parts.routes.intern(Route(task, options, expires_next))
+
+    def load(self, jobs: Iterable[Job], *, more_flags: int = 0) -> DefinitionBatch:
+        """Load jobs, all with ``more_flags``."""
+        batch = batch_of(jobs, self.parts.engine.crons)
+        batch = replace(batch, flags=(batch.flags | more_flags).astype(np.uint16))
+        self.parts.engine.load(batch, {}, self.parts.routes)
+        return batch
+
+    def redefine(self, *jobs: Job) -> None:
+        """Change definitions."""
+        batch = batch_of(jobs, self.parts.engine.crons)
+        self.parts.engine.apply(ChangeBatch(batch, np.empty(0, np.int64)))
+        self.lanes.redefined(batch.ids)
+
+    def pass_minutes(self, minutes: int = 1) -> int:
+        """Let time pass for the engine and offer what is due; returns how many runs."""
+        due = []
+        for _ in range(minutes * 60):
+            self.now_ms += 1000
+            due += self.parts.engine.advance(self.now_ms)
+        self.lanes.offer(due)
+        return sum(map(len, due))
+
+    def turn(self) -> None:
+        """One turn of a scheduling thread."""
+        self.lanes.take_in(time.monotonic())
+        self.lanes.hand_over(time.monotonic())
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Turn until ``condition`` holds."""
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            self.turn()
+            assert time.monotonic() < deadline, f"{what} did not happen: {self.lanes.last_error}"
+            if not self.lanes.may_hand_over():
+                self.parts.wake.wait(0.005)
+
+    def drain(self) -> None:
+        """Turn until nothing is pending; the accounts have to be right then."""
+        self.until(lambda: self.lanes.backlog.pending == 0, "the sending of everything")
+        assert self.parts.ledger.difference(0) == 0
+        assert self.lanes.backlog.strays == 0
+
+    @property
+    def slow_runs(self) -> int:
+        """How many runs the celery lane was given."""
+        return self.lanes.slow.backlog._next_token
+
+    def reasons(self) -> list[str]:
+        """Why forms have no envelope."""
+        return [answer for _, answer in self.lanes.fast.forms.answers() if isinstance(answer, str)]
+
+
+def numbered(count: int, route: int, *, first: int = 0, interval_ms: int = MINUTE_MS) -> list[Job]:
+    """Jobs whose id is their only argument."""
+    return [
+        Job(id=number, interval_ms=interval_ms, route_index=route, payload=b'[[%d], {"url": "u"}]' % number)
+        for number in range(first, first + count)
+    ]

@@ -1,0 +1,289 @@
+"""From the engine through both lanes into a real Redis: who takes which lane, and that every run is accounted for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from celery.signals import after_task_publish, before_task_publish
+from definitions import Job
+from fast_bench import MINUTE_MS, START_MS, FastBench, numbered
+from lanes import make_app
+from services import PrivateRedis
+
+from celery_wheelbeat.jobs import Flag
+from celery_wheelbeat.pairs import STEP_SHIFT
+from celery_wheelbeat.runs import run_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery import Celery
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateRedis]:
+    with PrivateRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: PrivateRedis) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def app(server: PrivateRedis, client: redis.Redis) -> Celery:
+    return make_app(server.url)
+
+
+@pytest.fixture
+def bench(app: Celery) -> Iterator[FastBench]:
+    with FastBench(app) as bench:
+        yield bench
+
+
+def messages(client: redis.Redis, key: str = "celery") -> list[Any]:
+    """Headers of what is in a queue, oldest first."""
+    return [json.loads(message)["headers"] for message in reversed(client.lrange(key, 0, -1))]
+
+
+def test_every_run_is_sent_once_under_its_id(bench: FastBench, client: redis.Redis) -> None:
+    bench.load(numbered(3000, bench.route()))
+    assert bench.pass_minutes(2) == 6000
+    bench.drain()
+    assert bench.parts.ledger.sent == 6000
+    assert bench.slow_runs == 0
+    found = messages(client)
+    assert len(found) == len({one["id"] for one in found}) == 6000
+    for one in found:
+        number = int(one["argsrepr"].strip("[]"))
+        assert one["id"] == run_id(f"monitor:{number}", one["wheelbeat_fire_ms"], "tests")
+        assert one["periodic_task_name"] == f"job {number}"
+    by_job: dict[str, list[int]] = {}
+    for one in found:
+        by_job.setdefault(one["periodic_task_name"], []).append(one["wheelbeat_fire_ms"])
+    assert all(len(fires) == 2 and fires[1] - fires[0] == MINUTE_MS for fires in by_job.values())
+
+
+def test_messages_are_those_of_the_celery_lane(server: PrivateRedis, client: redis.Redis) -> None:
+    """The same runs through the other lane: everything but nonce, tag and thread is the same."""
+    found = {}
+    for slow_runs in (0, 20):
+        client.flushall()
+        with FastBench(make_app(server.url)) as bench:
+            bench.load(numbered(20, bench.route(options='{"expires": 30, "priority": 3}')))
+            bench.pass_minutes()
+            if slow_runs:
+                before_task_publish.connect(listener)
+            try:
+                bench.drain()
+            finally:
+                before_task_publish.disconnect(listener)
+            assert bench.slow_runs == slow_runs
+        values = [json.loads(value) for value in client.lrange("celery\x06\x163", 0, -1)]
+        for value in values:
+            del value["headers"]["wheelbeat_nonce"], value["headers"]["expires"]
+            del value["properties"]["delivery_tag"], value["properties"]["reply_to"]
+        found[slow_runs] = {value["headers"]["id"]: json.dumps(value) for value in values}
+    assert found[0] == found[20]
+    assert len(found[0]) == 20
+
+
+def listener(**_kwargs: Any) -> None:
+    """A receiver of a signal."""
+
+
+@pytest.mark.parametrize("signal", [before_task_publish, after_task_publish])
+def test_a_signal_connected_at_run_time_changes_the_lane_and_back(
+    bench: FastBench, client: redis.Redis, signal: Any
+) -> None:
+    bench.load(numbered(10, bench.route()))
+    bench.pass_minutes()
+    bench.drain()
+    assert bench.slow_runs == 0
+    signal.connect(listener)
+    try:
+        bench.pass_minutes()
+        bench.drain()
+        assert bench.slow_runs == 10
+        assert any(f"listener listens to {signal.name}" in reason for reason in bench.reasons())
+        bench.pass_minutes()
+        bench.drain()
+        assert bench.slow_runs == 20
+    finally:
+        signal.disconnect(listener)
+    bench.pass_minutes()
+    bench.drain()
+    assert bench.slow_runs == 20
+    assert bench.reasons() == []
+    assert client.llen("celery") == 40
+
+
+def test_a_signal_for_another_task_changes_nothing(bench: FastBench) -> None:
+    before_task_publish.connect(listener, sender="somebody.else")
+    try:
+        bench.load(numbered(10, bench.route()))
+        bench.pass_minutes()
+        bench.drain()
+        assert bench.slow_runs == 0
+    finally:
+        before_task_publish.disconnect(listener, sender="somebody.else")
+
+
+def test_new_routes_are_followed(bench: FastBench, app: Celery, client: redis.Redis) -> None:
+    bench.load(numbered(10, bench.route()))
+    bench.pass_minutes()
+    bench.drain()
+    app.conf.update(task_routes={"lanes.check": {"queue": "elsewhere"}})
+    bench.pass_minutes()
+    bench.drain()
+    assert bench.slow_runs == 0
+    assert (client.llen("celery"), client.llen("elsewhere")) == (10, 10)
+
+
+def test_a_router_of_its_own_is_a_reason(server: PrivateRedis, client: redis.Redis) -> None:
+    def route(name: str, args: Any, kwargs: Any, options: Any, task: Any = None, **kw: Any) -> dict[str, str]:
+        return {"queue": "chosen"}
+
+    with FastBench(make_app(server.url, task_routes=(route,))) as bench:
+        bench.load(numbered(10, bench.route()))
+        bench.pass_minutes()
+        bench.drain()
+        assert "has a router of its own" in bench.reasons()[0]
+    assert client.llen("chosen") == 10
+
+
+@pytest.mark.parametrize("flag", [Flag.OVERLAP_LOW, Flag.ONE_OFF])
+def test_what_needs_more_than_an_envelope_takes_the_celery_lane(
+    bench: FastBench, client: redis.Redis, flag: Flag
+) -> None:
+    batch = bench.load(numbered(10, bench.route()), more_flags=flag)
+    bench.lanes.one_offs.load(batch)
+    bench.pass_minutes()
+    bench.drain()
+    assert bench.slow_runs == 10
+    assert client.llen("celery") == 10
+
+
+def test_expiry_at_the_next_fire_time_takes_the_celery_lane(bench: FastBench) -> None:
+    bench.load(numbered(10, bench.route(expires_next=True)))
+    bench.pass_minutes()
+    bench.drain()
+    assert bench.slow_runs == 10
+    assert "expires at its next fire time" in bench.reasons()[0]
+
+
+def test_arguments_that_do_not_fit_the_task_concern_their_job_alone(bench: FastBench, client: redis.Redis) -> None:
+    route = bench.route()
+    bad = Job(id=5000, interval_ms=MINUTE_MS, route_index=route, payload=b'[[1, 2, 3, 4], {"nobody": 1}]')
+    bench.load([*numbered(50, route), bad])
+    bench.pass_minutes()
+    bench.drain()
+    assert bench.slow_runs == 1
+    assert list(bench.lanes.fast.unfit) == [5000]
+    assert "TypeError" in bench.lanes.fast.unfit[5000]
+    assert bench.parts.ledger.skipped["error"] == 1
+    assert client.llen("celery") == 50
+    bench.redefine(replace(bad, payload=b"[[1], {}]"))
+    bench.pass_minutes()
+    bench.drain()
+    assert bench.slow_runs == 1
+    assert client.llen("celery") == 101
+
+
+def test_an_edit_is_in_the_next_message(bench: FastBench, client: redis.Redis) -> None:
+    route = bench.route()
+    bench.load(numbered(1, route))
+    bench.pass_minutes()
+    bench.drain()
+    for number in range(3):
+        bench.redefine(Job(id=0, interval_ms=MINUTE_MS, route_index=route, payload=b'[["v%d"], {}]' % number))
+        bench.pass_minutes()
+        bench.drain()
+    assert [one["argsrepr"] for one in messages(client)] == ["[0]", "['v0']", "['v1']", "['v2']"]
+
+
+def test_a_cache_that_is_full_changes_no_message(server: PrivateRedis, client: redis.Redis) -> None:
+    big = [
+        Job(id=number, interval_ms=MINUTE_MS, route_index=0, payload=b'[[%d], {"url": "%s"}]' % (number, b"x" * 5000))
+        for number in range(600)
+    ]
+    with FastBench(make_app(server.url), envelope_bytes=1_048_576) as bench:
+        assert bench.route() == 0
+        bench.load(big)
+        for _ in range(2):
+            bench.pass_minutes()
+            bench.drain()
+        assert 0 < bench.lanes.fast._bodies.resident_bytes <= 1_048_576
+    found = messages(client)
+    assert len(found) == 1200
+    assert sorted(int(one["argsrepr"].strip("[]")) for one in found) == sorted(list(range(600)) * 2)
+
+
+def test_removed_and_quarantined_jobs_are_skipped_with_their_reason(bench: FastBench, client: redis.Redis) -> None:
+    batch = bench.load(numbered(10, bench.route()))
+    bench.pass_minutes()
+    bench.parts.engine._remove(batch.ids[:3])
+    bench.lanes.quarantined[5] = "for the test"
+    bench.drain()
+    assert (bench.parts.ledger.skipped["removed"], bench.parts.ledger.skipped["quarantined"]) == (3, 1)
+    assert client.llen("celery") == 6
+
+
+def test_fire_times_that_are_lived_again_have_their_own_ids(bench: FastBench, client: redis.Redis) -> None:
+    bench.load(numbered(5, bench.route()))
+    bench.pass_minutes()
+    backlog = bench.lanes.fast.backlog
+    for pairs in backlog._offered:
+        pairs.tag[:] = 3 << STEP_SHIFT
+    bench.drain()
+    for one in messages(client):
+        key = f"monitor:{one['argsrepr'].strip('[]')}"
+        assert one["id"] == run_id(key, one["wheelbeat_fire_ms"], "tests", "~3")
+
+
+def test_a_difference_to_celerys_message_is_found_and_followed(
+    bench: FastBench, app: Celery, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.load(numbered(10, bench.route()))
+    bench.pass_minutes()
+    bench.drain()
+    app.amqp.argsrepr_maxsize = 1  # nothing that the guard looks at
+    bench.lanes.fast._compare_due_s = 0.0
+    bench.until(lambda: bench.lanes.fast.differences == 1, "the comparison")
+    assert "differs from Celery's" in caplog.text
+    bench.pass_minutes()
+    bench.drain()
+    assert bench.slow_runs == 10
+    assert [one["argsrepr"] for one in messages(client)][-1] == "[, ...]"
+
+
+def test_an_outage_is_waited_for_and_drained(client: redis.Redis, server: PrivateRedis) -> None:
+    with PrivateRedis() as broker:
+        app = make_app(broker.url)
+        with FastBench(app) as bench:
+            bench.load(numbered(500, bench.route()))
+            bench.pass_minutes()
+            bench.drain()
+            broker.kill()
+            bench.pass_minutes()
+            bench.until(lambda: not bench.parts.publisher.health().connected, "the loss of the broker")
+            for _ in range(3):
+                bench.pass_minutes()
+            bench.until(lambda: bench.parts.ledger.skipped["backlog"] == 1000, "the newest run of each job is kept")
+            broker.start()
+            bench.drain()
+            assert bench.parts.ledger.sent == 1500
+            assert bench.slow_runs == 0
+        with redis.Redis.from_url(broker.url) as restarted:
+            minutes = [(one["wheelbeat_fire_ms"] - START_MS - 1) // MINUTE_MS for one in messages(restarted)]
+            assert minutes == sorted(minutes)
+            assert [minutes.count(minute) for minute in range(5)] == [0, 500, 0, 0, 500]
