@@ -1,0 +1,71 @@
+"""One message that the broker will not take, among a thousand: it is found, quarantined, and the rest arrives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import amqp
+import pytest
+from definitions import Job
+from fast_bench import MINUTE_MS, FastBench, numbered
+from lanes import make_app
+from services import PrivateRabbit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.amqp
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateRabbit]:
+    with PrivateRabbit(max_message_size="100000") as server:
+        yield server
+
+
+def received(server: PrivateRabbit, queue: str) -> list[str]:
+    """The ids in a queue, which is emptied."""
+    connection = amqp.Connection(f"127.0.0.1:{server.port}")
+    connection.connect()
+    channel = connection.channel()
+    found = []
+    while (message := channel.basic_get(queue, no_ack=True)) is not None:
+        found.append(message.headers["id"])
+    connection.close()
+    return found
+
+
+def test_the_culprit_is_bisected_and_quarantined(server: PrivateRabbit, caplog: pytest.LogCaptureFixture) -> None:
+    with FastBench(make_app(server.url, task_default_queue="bisected")) as bench:
+        route = bench.route()
+        large = b'[[0], {"url": "%s"}]' % (b"x" * 150_000)
+        culprits = [Job(id=number, interval_ms=MINUTE_MS, route_index=route, payload=large) for number in (2000, 2001)]
+        bench.load([*numbered(300, route), *culprits])
+        bench.pass_minutes()
+        bench.drain()
+        assert sorted(bench.lanes.quarantined) == [2000, 2001]
+        assert all("PreconditionFailed" in reason for reason in bench.lanes.quarantined.values())
+        assert bench.parts.ledger.skipped["error"] == 2
+        assert bench.parts.ledger.sent == 300
+        assert caplog.text.count("is quarantined") == 2
+        bench.pass_minutes()
+        bench.drain()
+        assert bench.parts.ledger.skipped["quarantined"] == 2
+    assert len(set(received(server, "bisected"))) == 600
+
+
+def test_an_unroutable_queue_holds_up_nobody(server: PrivateRabbit) -> None:
+    with FastBench(make_app(server.url, task_default_queue="routable")) as bench:
+        good, bad = bench.route(), bench.route(options='{"queue": "vanishing"}')
+        bench.load([*numbered(100, good), *numbered(50, bad, first=1000)])
+        bench.pass_minutes()
+        bench.drain()
+        connection = amqp.Connection(f"127.0.0.1:{server.port}")
+        connection.connect()
+        connection.channel().queue_delete("vanishing")
+        connection.close()
+        bench.pass_minutes()
+        bench.drain()
+        assert bench.parts.ledger.skipped["unroutable"] == 50
+        assert bench.parts.ledger.sent == 250
+    assert len(received(server, "routable")) == 200
