@@ -12,6 +12,7 @@ from celery.signals import after_task_publish, task_sent
 
 from celery_wheelbeat.backlog import Backlog
 from celery_wheelbeat.clock import Clock, ClockGuard, SystemClock
+from celery_wheelbeat.columns import Shapes
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.dispatch import Dispatch
 from celery_wheelbeat.engine import Engine, EngineConfig
@@ -158,16 +159,18 @@ def _desk(
     if database is None:
         path = scheduler.schedule_filename or scheduler.app.conf.beat_schedule_filename
         return FileDesk(MarkFile(path), clock, wake.ring)
+    compile_all = partial(
+        compile_rows,
+        crons=crons,
+        routes=routes,
+        cron_jitter_s=settings.cron_jitter,
+        limits=Limits.of(settings),
+        solar=SolarSchedule,
+    )
     definitions = Definitions(
-        partial(
-            compile_rows,
-            crons=crons,
-            routes=routes,
-            cron_jitter_s=settings.cron_jitter,
-            limits=Limits.of(settings),
-            solar=SolarSchedule,
-            entry_names=scheduler.data,
-        )
+        partial(compile_all, entry_names=scheduler.data),
+        Shapes(compile_all, cron_jitter_s=settings.cron_jitter, max_payload_bytes=settings.max_payload_bytes),
+        taken_names=scheduler.data,
     )
     return Tail(
         database,
