@@ -177,7 +177,8 @@ class Backlog:
     def skip(self, tokens: Iterable[int], reason: str) -> list[Pair]:
         """Let taken runs go for ``reason`` (``error``, ``unroutable``, ``removed`` …), and return them."""
         pairs = self._settle(tokens)
-        self._let_go(sum(not pair.reoffered for pair in pairs), reason)
+        if pairs:
+            self._let_go(Pairs.of(pairs), reason)
         return pairs
 
     def give_back(self, tokens: Iterable[int]) -> None:
@@ -210,7 +211,7 @@ class Backlog:
         if excess > 0:
             (kept,) = np.nonzero(stays)
             stays[kept[np.argsort(every.fire_ms[kept], kind="stable")[:excess]]] = False
-        self._let_go(every.at(~stays).accounted(), "backlog")
+        self._let_go(every.at(~stays), "backlog")
         self._late.append(every.at(stays))
         self._late_by_id = self._squeezed = True
         self._late_ids = None
@@ -223,7 +224,7 @@ class Backlog:
         for queue in (self._late, self._fresh):
             pairs = queue.clear()
             gone = np.isin(pairs.ids, ids)
-            self._let_go(pairs.at(gone).accounted(), reason)
+            self._let_go(pairs.at(gone), reason)
             queue.append(pairs.at(~gone))
             dropped += int(np.count_nonzero(gone))
         self._late_ids = None
@@ -233,7 +234,8 @@ class Backlog:
         """Skip everything that is left (``shutdown``). The mark has to be read before: these runs are not done."""
         fires_ms = list(self._fires(newest=True))
         leftover = Leftover(self.waiting + self.in_flight, self.oldest_fire_ms(), max(fires_ms, default=None))
-        self._let_go(self._pending, "shutdown")
+        self._ledger.skip("shutdown", self._pending)
+        self._pending = 0
         self._drain_offered()
         self._late, self._fresh = PairQueue(), PairQueue()
         self._late_ids, self._late_by_id, self._squeezed = None, False, False
@@ -251,9 +253,11 @@ class Backlog:
                 pairs.append(pair)
         return pairs
 
-    def _let_go(self, runs: int, reason: str) -> None:
-        self._ledger.skip(reason, runs)
-        self._pending -= runs
+    def _let_go(self, pairs: Pairs, reason: str) -> None:
+        counted = pairs.at((pairs.tag & REOFFERED) == 0)
+        self._ledger.skip(reason, len(counted.ids))
+        self._ledger.last_skips.note_runs(reason, counted.ids, counted.fire_ms)
+        self._pending -= len(counted.ids)
 
     def _sort_in(self) -> None:
         """Queue what was offered since: in order of fire times, behind the late runs of the same jobs."""

@@ -229,8 +229,8 @@ def _skip(definition: Definition, skip: Mapping[str, Any]) -> str:
     from_ms, until_ms = skip["from_ms"], skip["until_ms"]
     stretch = _utc(from_ms) if from_ms == until_ms else f"{_utc(from_ms)} to {_utc(until_ms)}"
     if definition.key in skip["jobs"]:
-        return f"{skip['reason']}: {stretch}, this job and {skip['runs']:,} runs in all"
-    if definition.schedule is None or skip["complete"]:
+        return f"{skip['reason']}: {stretch}, runs of this job, {skip['runs']:,} in all"
+    if definition.schedule is None or skip["jobs"]:
         return ""
     begin_ms = max(from_ms, definition.effective_from_ms)
     first = definition.schedule.next_fire(begin_ms - 1)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from celery_wheelbeat.last_skips import LastSkips
+
 REASONS = (
     "restart",
     "stall",
@@ -34,6 +36,8 @@ class Ledger:
         self.reoffered = 0
         """Confirmed runs that may have been sent before the restart; outside the sum."""
         self.skipped: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
+        self.last_skips = LastSkips()
+        """For people who ask why a job did not run; noted by whoever knows the runs."""
 
     def expect(self, runs: int) -> None:
         """Note ``runs`` fire times that have to be sent or accounted for."""

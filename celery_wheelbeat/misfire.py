@@ -85,6 +85,9 @@ class Misfires:
         missed = settle(gap, self._rule, self._crons)
         self._ledger.expect(missed.expected)
         self._ledger.skip(reason, missed.skipped)
+        if missed.skipped:
+            begin_ms, end_ms = int(gap.after_ms.min()), int(gap.until_ms.max())
+            self._ledger.last_skips.note_gap(reason, missed.skipped, begin_ms, end_ms)
         return shards.batches(ids[missed.positions], missed.fire_ms, Offer.MISFIRE)
 
     def offer_after_start(
@@ -101,6 +104,8 @@ class Misfires:
         ids, mark_ms = batch.ids[positions], mark_ms[positions]
         schedules = ScheduleColumns.of(batch).take(positions)
         begin = np.maximum(mark_ms, batch.effective_from_ms[positions] - 1)
+        repeats = schedules.interval_ms > 0
+        begin[~repeats] = np.maximum(begin[~repeats], shards.relived.until_ms)  # only intervals live through time again
         once = (batch.kind[positions] == Kind.ONCE) & (_policies(batch.flags[positions]) != Misfire.SKIP)
         begin[once] = batch.effective_from_ms[positions[once]] - 1
         end = np.full(len(ids), cursor_ms)

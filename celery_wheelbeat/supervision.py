@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat import __version__
 from celery_wheelbeat.findings import FINDINGS
-from celery_wheelbeat.observe.status import REFUSED_SHOWN, DestinationState, Jobs, Observed, document
+from celery_wheelbeat.observe.status import REFUSED_SHOWN, DestinationState, Jobs, Observed, Skips, document
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from celery_wheelbeat.beat import Beat
     from celery_wheelbeat.clock import Reading
 
@@ -136,7 +138,15 @@ class Supervision:
             clock_steps=parts.engine.step_number,
             threads=parts.liveness.ages(now_s),
             wedged=self._wedged,
+            skips=[
+                Skips(skip.reason, skip.runs, skip.from_ms, skip.until_ms, self._keys(skip.job_ids))
+                for skip in parts.ledger.last_skips
+            ],
         )
+
+    def _keys(self, job_ids: Iterable[int]) -> list[str]:
+        known = {*self._beat.parts.entries.ids()}
+        return [self._beat.key_of(job_id) for job_id in job_ids if job_id >= 0 or job_id in known]
 
     @property
     def _timeout_s(self) -> float:

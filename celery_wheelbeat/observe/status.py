@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from celery_wheelbeat.ledger import Ledger
     from celery_wheelbeat.observe.lateness import Quantiles
@@ -40,6 +40,17 @@ class DestinationState(NamedTuple):
     last_error: str
 
 
+class Skips(NamedTuple):
+    """A stretch of runs that were skipped for one reason; instants are inclusive."""
+
+    reason: str
+    runs: int
+    from_ms: int
+    until_ms: int
+    jobs: Sequence[str]
+    """Keys of the jobs where they are few; else empty."""
+
+
 class Observed(NamedTuple):
     """Everything that goes into a status document."""
 
@@ -60,6 +71,8 @@ class Observed(NamedTuple):
     threads: Mapping[str, float]
     """Seconds since each thread's last turn."""
     wedged: list[str]
+    skips: Sequence[Skips] = ()
+    """The last stretches of skipped runs, the newest last."""
 
 
 def document(seen: Observed) -> dict[str, Any]:
@@ -97,6 +110,7 @@ def document(seen: Observed) -> dict[str, Any]:
         "clock_steps": seen.clock_steps,
         "threads": {name: round(age_s, 1) for name, age_s in seen.threads.items()},
         "wedged": seen.wedged,
+        "skips": [{**skips._asdict(), "jobs": list(skips.jobs)} for skips in seen.skips],
     }
 
 
