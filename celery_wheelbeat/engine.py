@@ -19,7 +19,7 @@ from celery_wheelbeat.misfire import Gap, MisfireRule, Misfires, marks_of
 from celery_wheelbeat.poll_lane import PollLane
 from celery_wheelbeat.schedule_columns import ScheduleColumns, next_fires, spans
 from celery_wheelbeat.shard import Ticks
-from celery_wheelbeat.shards import JobView, Shards, ids_of
+from celery_wheelbeat.shards import JobView, Relived, Shards, ids_of
 from celery_wheelbeat.table import ENABLED, IN_LANE, encode
 from celery_wheelbeat.watchdog import Watchdog
 
@@ -92,6 +92,7 @@ class Engine:
         self.step_number = step_number
         self.relived_until_ms = relived_until_ms
         self.shards = Shards(self.config.shards, self.cursor, self._ticks, self.crons)
+        self.shards.relived = Relived(relived_until_ms, step_number)
         self._watchdog = Watchdog(self.shards, self.lane, self.crons, self.ledger)
         for shard in self.shards:
             shard.recount.restart(self.cursor_ms, self._settled_ms, shard.table)
@@ -157,6 +158,7 @@ class Engine:
         """
         self.relived_until_ms = max(self.relived_until_ms, self.cursor_ms)
         self.step_number = step_number
+        self.shards.relived = Relived(self.relived_until_ms, step_number)
         self.cursor = self._replay_until = now_ms // self.config.tick_ms
         for shard in self.shards:
             rows = _in_wheel(shard)
@@ -333,10 +335,7 @@ class Engine:
         return self._misfires.offer(self.shards, found.ids, gap, cause)
 
     def _lane_due(self) -> list[DueBatch]:
-        ids, fires = self.lane.due(self.cursor_ms)
-        relived = fires <= self.relived_until_ms
-        due = self.shards.batches(ids[~relived], fires[~relived], Offer.DUE)
-        due += self.shards.batches(ids[relived], fires[relived], Offer.DUE, self.step_number)
+        due = self.shards.batches(*self.lane.due(self.cursor_ms), Offer.DUE)
         self._expect(due)
         return due
 

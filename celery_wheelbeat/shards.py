@@ -58,6 +58,15 @@ class JobColumns(NamedTuple):
     """Interval in ms; ≤ 0: not an interval job."""
 
 
+class Relived(NamedTuple):
+    """Intervals live through fire times again after a step of the clock; such runs have ids of their own."""
+
+    until_ms: int = 0
+    """Fire times up to here were handed out before the step."""
+    step: int = 0
+    """Number of the step."""
+
+
 class Shards:
     """The shards of one engine and the payloads of their jobs. ``count`` is a power of two."""
 
@@ -65,6 +74,7 @@ class Shards:
         if count < 1 or count & (count - 1):
             raise WheelbeatError(f"shards = {count}: expected a power of two")
         self.payloads = Payloads()
+        self.relived = Relived()
         stagger = min(ticks.window_ticks // 2, STAGGER_TICKS)
         self._shards = [Shard(number, cursor, ticks, number * stagger // count, crons) for number in range(count)]
 
@@ -130,14 +140,17 @@ class Shards:
             return None
         return shard.table.rare[job_id].phase_ms
 
-    def batches(self, ids: Int64s, fire_ms: Int64s, offer: Offer, step: int = 0) -> list[DueBatch]:
+    def batches(self, ids: Int64s, fire_ms: Int64s, offer: Offer) -> list[DueBatch]:
         """Make due batches of runs given by id and ascending fire time; ids that are gone are left out."""
         due = []
         for shard, positions, rows in self.located(ids):
-            if len(rows):
-                route = shard.table.columns.route[rows]
-                fires = fire_ms[positions]
-                due.append(DueBatch(shard.number, rows.astype(np.uint32), ids[positions], fires, route, offer, step))
+            columns = shard.table.columns
+            again = (fire_ms[positions] <= self.relived.until_ms) & (columns.interval[rows] > 0)
+            for step, part in ((0, np.flatnonzero(~again)), (self.relived.step, np.flatnonzero(again))):
+                if len(part):
+                    found, here = rows[part].astype(np.uint32), positions[part]
+                    route = columns.route[found]
+                    due.append(DueBatch(shard.number, found, ids[here], fire_ms[here], route, offer, step))
         return due
 
     def views(self, ids: Int64s) -> list[JobView | None]:

@@ -45,10 +45,15 @@ class EngineModel:
         if mark_ms is None or mark_ms >= self.cursor_ms or not job.enabled:
             return []
         begin = max(mark_ms, job.effective_from_ms - 1)
+        if job.kind != Kind.INTERVAL:
+            begin = max(begin, self.relived_until_ms)
         if job.kind == Kind.ONCE and job.misfire != Misfire.SKIP:
             begin = job.effective_from_ms - 1
         certain_from = min(mark_ms + self.config.lookback_ms, self.cursor_ms)
-        again = [OfferedRun(job.id, fire, Offer.REOFFERED) for fire in fires(job, begin, certain_from)]
+        again = [
+            OfferedRun(job.id, fire, Offer.REOFFERED, self._step_of(job, fire))
+            for fire in fires(job, begin, certain_from)
+        ]
         return again + self._settle(
             job, fires(job, max(begin, certain_from), self.cursor_ms), self.cursor_ms, "restart"
         )
@@ -83,7 +88,7 @@ class EngineModel:
         in_wheel = sum(len(times) for job, times in passed.items() if not self.in_lane(job))
         if target_ms - self.cursor_ms <= self.config.stall_limit_ms and in_wheel <= self.config.backlog_max:
             runs = [
-                OfferedRun(job.id, fire, Offer.DUE, self.step if self._relived(fire) else 0)
+                OfferedRun(job.id, fire, Offer.DUE, self._step_of(job, fire))
                 for job, times in passed.items()
                 for fire in times
             ]
@@ -110,9 +115,8 @@ class EngineModel:
     def _after(self, job: Job) -> int:
         return self.cursor_ms if job.kind == Kind.INTERVAL else max(self.cursor_ms, self.relived_until_ms)
 
-    def _relived(self, fire_ms: int) -> bool:
-        tick_ms = self.config.tick_ms
-        return -(-fire_ms // tick_ms) * tick_ms <= self.relived_until_ms
+    def _step_of(self, job: Job, fire_ms: int) -> int:
+        return self.step if job.kind == Kind.INTERVAL and fire_ms <= self.relived_until_ms else 0
 
     def _settle(self, job: Job, missed: list[int], until_ms: int, reason: str) -> list[OfferedRun]:
         if job.misfire == Misfire.ALL:
@@ -121,7 +125,7 @@ class EngineModel:
             offered = missed[-1:] if self._offers_newest(job, missed, until_ms) else []
         self.expected += len(missed)
         self.skipped[reason] += len(missed) - len(offered)
-        return [OfferedRun(job.id, fire, Offer.MISFIRE) for fire in offered]
+        return [OfferedRun(job.id, fire, Offer.MISFIRE, self._step_of(job, fire)) for fire in offered]
 
     def _offers_newest(self, job: Job, missed: list[int], until_ms: int) -> bool:
         if not missed:

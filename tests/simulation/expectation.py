@@ -75,10 +75,14 @@ class Expectation:
         self._set(job)
         if self.mark_ms is None or not job.enabled or self.mark_ms >= self.cursor_ms:
             return
-        late_rather_than_never = job.plan.kind == "once" and job.misfire != "skip"
-        begin = job.effective_from_ms - 1 if late_rather_than_never else max(self.mark_ms, job.effective_from_ms - 1)
+        begin = max(self.mark_ms, job.effective_from_ms - 1)
+        if job.plan.kind != "interval":
+            begin = max(begin, self.relived_until_ms)
+        if job.plan.kind == "once" and job.misfire != "skip":
+            begin = job.effective_from_ms - 1  # late rather than never
         certain_from = min(self.mark_ms + self.rules.lookback_ms, self.cursor_ms)
-        self.due += [Offered(job.id, fire, reoffered=True) for fire in job.plan.fires(begin, certain_from)]
+        again = job.plan.fires(begin, certain_from)
+        self.due += [Offered(job.id, fire, self._step_of(job, fire), reoffered=True) for fire in again]
         missed = job.plan.fires(max(begin, certain_from), self.cursor_ms)
         self._settle(job, missed, self.cursor_ms, "restart")
 
@@ -130,7 +134,7 @@ class Expectation:
         for job_id, fires in passed.items():
             if replayed:
                 self.expected += len(fires)
-                self.due += [Offered(job_id, fire, self._step_of(fire)) for fire in fires]
+                self.due += [Offered(job_id, fire, self._step_of(self.jobs[job_id], fire)) for fire in fires]
             else:
                 self._settle(self.jobs[job_id], fires, target_ms, cause)
         self.cursor_ms = target_ms
@@ -154,8 +158,8 @@ class Expectation:
     def _after(self, job: Job) -> int:
         return self.cursor_ms if job.plan.kind == "interval" else max(self.cursor_ms, self.relived_until_ms)
 
-    def _step_of(self, fire_ms: int) -> int:
-        return self.step if -(-fire_ms // self.rules.tick_ms) * self.rules.tick_ms <= self.relived_until_ms else 0
+    def _step_of(self, job: Job, fire_ms: int) -> int:
+        return self.step if job.plan.kind == "interval" and fire_ms <= self.relived_until_ms else 0
 
     def _in_lane(self, job: Job) -> bool:
         return job.plan.interval_ms % self.rules.tick_ms > 0 or job.plan.incident_ms % self.rules.tick_ms > 0
@@ -170,7 +174,7 @@ class Expectation:
             offered = missed[-1:] if missed and self._offers_newest(job, missed[-1], until_ms) else []
         self.expected += len(missed)
         self.skipped[reason] += len(missed) - len(offered)
-        self.due += [Offered(job.id, fire) for fire in offered]
+        self.due += [Offered(job.id, fire, self._step_of(job, fire)) for fire in offered]
 
     def _offers_newest(self, job: Job, newest_ms: int, until_ms: int) -> bool:
         if job.misfire == "latest":
