@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+import amqp.exceptions
+
 from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, PublisherHealth, Run
 from celery_wheelbeat.publishers.attempt import Attempt
 from celery_wheelbeat.publishers.backoff import Backoff
-from celery_wheelbeat.publishers.broker import REPLY_TIMEOUT_S
+from celery_wheelbeat.publishers.broker import REPLY_TIMEOUT_S, is_amqp
 from celery_wheelbeat.publishers.failures import BatchFailed, diagnose, reason_of
 
 if TYPE_CHECKING:
@@ -75,6 +77,8 @@ class CeleryLane:
         self._last_outcomes: list[Confirmed | Failed] = []
         self._down_since_s: float | None = None
         self._down_logged_s = 0.0
+        self._alarm = False
+        """RabbitMQ has stopped reading."""
         self._stamp_s = edges.clock.monotonic_s()
         self._stop_at_s: float | None = None
         self._backoff = Backoff()
@@ -147,6 +151,8 @@ class CeleryLane:
         try:
             if self._connection is None:
                 self._connection = self._edges.open_connection()
+                if is_amqp(self._connection):
+                    self._connection.transport_options.update(on_blocked=self._alarmed, on_unblocked=self._calmed)
             self._connection.connect()
             self._producer = self._edges.make_producer(self._connection)
             self._connected = self._producer.channel is not None
@@ -189,6 +195,9 @@ class CeleryLane:
                 self._connection.collect(socket_timeout=REPLY_TIMEOUT_S)
             except (*self._connection.connection_errors, *self._connection.channel_errors) as exc:
                 logger.debug("beat: Closing the broken connection failed: %r", exc)
+        self._hand_back()
+
+    def _hand_back(self) -> None:
         while not self._inbox.empty():
             runs = self._inbox.get()
             self._settle([Failed(run.token, FailureKind.NOT_SENT, "not connected") for run in runs])
@@ -213,6 +222,35 @@ class CeleryLane:
             self._backoff.reset()
         else:
             self._leave_connection(broken)
+
+    def _alarmed(self, reason: str) -> None:
+        self._alarm = True
+        raise amqp.exceptions.Blocked(reason)
+
+    def _calmed(self) -> None:
+        self._alarm = False
+
+    def _outlasts_alarm(self) -> bool:
+        """Keep a connection that RabbitMQ has stopped reading from: it reads on when its alarm is over, and a new one
+        would only add copies. Returns whether the connection can be used again.
+        """
+        logger.error("beat: RabbitMQ takes no messages (memory or disk alarm); waiting until it does")
+        self._connected = False
+        while self._alarm and self._stop_at_s is None:
+            self._stamp()
+            self._hand_back()
+            try:
+                self._connection.drain_events(timeout=_TURN_S)
+            except TimeoutError:
+                continue
+            except (*self._connection.connection_errors, *self._connection.channel_errors):
+                self._alarm = False
+                return False
+        self._connected = not self._alarm
+        if self._connected:
+            logger.info("beat: RabbitMQ takes messages again")
+            self._edges.wake()
+        return self._connected
 
     def _may_batch(self) -> bool:
         if self._one_by_one > 0:
@@ -265,6 +303,8 @@ class CeleryLane:
 
     def _leave_connection(self, broken: Failed) -> None:
         """Drop a connection whose state is unknown: a broker closes the channel with its refusal."""
+        if self._alarm and self._outlasts_alarm():
+            return
         self._disconnect()
         if broken.kind in _AGAIN:
             wait_s = self._backoff.next_s()
