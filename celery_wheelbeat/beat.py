@@ -191,7 +191,7 @@ class Beat:
                 self._refuse(refused, batch.ids)
                 self._watch_replaceable(batch, ())
                 self._due_at_start += self.parts.engine.load(batch, self._marks, self.parts.routes)
-                self._finish(self.parts.dispatch.one_offs.load(batch))
+                self._keep_done(self.parts.dispatch.one_offs.load(batch))
                 if last:
                     self.state = "running"
                     logger.info("beat: %d jobs loaded", len(self.parts.engine))
@@ -287,12 +287,13 @@ class Beat:
         lifted = parts.dispatch.redefined(touched)
         if lifted:
             parts.desk.quarantine({}, [monitor_key(job_id) for job_id in lifted if job_id >= 0])
-        self._finish(parts.dispatch.one_offs.redefine(changes.upserts, changes.deleted_ids.tolist()))
-        if len(changes.deleted_ids):
-            parts.dispatch.backlog.drop(changes.deleted_ids, "removed")
+        one_offs = parts.dispatch.one_offs.redefine(changes.upserts, changes.deleted_ids.tolist())
+        self._keep_done(one_offs.done)
+        if len(changes.deleted_ids) or one_offs.armed:
+            parts.dispatch.backlog.drop(np.append(changes.deleted_ids, one_offs.armed).astype(np.int64), "removed")
         parts.monitor_entries.redefined(touched)
 
-    def _finish(self, done: Sequence[int]) -> None:
+    def _keep_done(self, done: Sequence[int]) -> None:
         """Switch off again what an edit that came before the end of a one-off has brought back."""
         if done:
             self.parts.dispatch.finish(done)
