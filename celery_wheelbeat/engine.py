@@ -298,11 +298,18 @@ class Engine:
         gap = target - self.cursor
         if gap * self.config.tick_ms > self.config.stall_limit_ms:
             return False
-        if (gap + 1) * len(self) <= self.config.backlog_max:
-            return True  # a job of the wheel fires once in a tick, and once more where its incident ends
-        to_ms = target * self.config.tick_ms
-        runs = sum(self.recount(shard.number, self.cursor_ms, to_ms) for shard in self.shards)
-        return runs <= self.config.backlog_max
+        if gap == 1 or (gap + 1) * len(self) <= self.config.backlog_max:
+            return True  # nothing was missed; or too few: one fire per tick, and one more where an incident ends
+        return self._runs_until(target * self.config.tick_ms) <= self.config.backlog_max
+
+    def _runs_until(self, to_ms: int) -> int:
+        """Count the fire times up to ``to_ms`` of what is armed for then or earlier."""
+        runs = 0
+        for shard in self.shards:
+            rows = shard.overdue(to_ms)
+            after = shard.table.columns.next_fire[rows] - 1
+            runs += int(spans(shard.table.schedules(rows), after, np.full(len(rows), to_ms), self.crons).counts.sum())
+        return runs
 
     def _skip_to(self, target: int, cause: str) -> list[DueBatch]:
         """Move the cursor to ``target`` without emptying slots; what was in them goes by misfire policy."""

@@ -86,7 +86,9 @@ class EngineModel:
             return owed
         passed = {job: fires(job, self._after(job), target_ms) for job in self.jobs.values() if job.enabled}
         in_wheel = sum(len(times) for job, times in passed.items() if not self.in_lane(job))
-        if target_ms - self.cursor_ms <= self.config.stall_limit_ms and in_wheel <= self.config.backlog_max:
+        gap_ms = target_ms - self.cursor_ms
+        few = gap_ms == self.config.tick_ms or in_wheel <= self.config.backlog_max
+        if gap_ms <= self.config.stall_limit_ms and few:
             runs = [
                 OfferedRun(job.id, fire, Offer.DUE, self._step_of(job, fire))
                 for job, times in passed.items()
