@@ -1,62 +1,218 @@
-"""Bulk actions of the admin's list: pause with a reason, resume. Two actions, never a toggle."""
+"""Bulk actions of the admin's list: pause, resume, edit, delete, incidents. Two actions each way, never a toggle.
+
+Each asks on a page of its own, says how many monitors it is about, and then walks over them, one bounded step per
+request, with a page that shows how far it has come and asks for the next step by itself.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.http import QueryDict
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_wheelbeat.bulk import change_in_chunks
-from django_wheelbeat.forms import PauseForm
+from django_wheelbeat import bulk_forms, walks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from django.http import HttpRequest
 
+    from django_wheelbeat.bulk_forms import OperationForm
+    from django_wheelbeat.walks import Walk
 
-@admin.action(permissions=["change"], description=gettext_lazy("Pause selected monitors…"))
+
+RELATED_LOOKED_AT = 100
+"""Monitors whose dependent objects are looked at before a deletion, for the permission to delete those."""
+
+
+class Words(NamedTuple):
+    """What an action says; each text of numbers takes ``count``."""
+
+    title: str
+    button: str
+    question: Callable[[int], str]
+    done: Callable[[int], str]
+
+
+def _counted(one: str, many: str) -> Callable[[int], str]:
+    return lambda count: ngettext(one, many, count) % {"count": count}
+
+
+class BulkAction(NamedTuple):
+    """One action: the form that it asks, and its words."""
+
+    form: type[OperationForm]
+    words: Words
+    asks: bool = True
+    """False: done at once, without a page that asks."""
+
+    def run(self, modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
+        """Ask, begin, or go on, whatever the request is for; None returns to the list."""
+        action = request.POST["action"]
+        walk = walks.read(request.POST.get("walk", ""), action, request.user)
+        if walk is not None:
+            form = self.form(QueryDict(walk.given))
+            if form.is_valid():
+                return self._go_on(modeladmin, request, queryset, form, walk)
+        monitors = self.form.concerned(queryset)
+        total = monitors.order_by().values("pk").count()
+        answered = "confirmed" in request.POST or not self.asks
+        form = self.form(request.POST if answered else None, total=total)
+        if not form.is_valid():
+            return self._ask(modeladmin, request, form, total)
+        walk = walks.begin(action, request.user, monitors, total, form.carried().urlencode())
+        return self._go_on(modeladmin, request, queryset, form, walk)
+
+    def _go_on(
+        self, modeladmin: Any, request: HttpRequest, queryset: Any, form: OperationForm, walk: Walk
+    ) -> TemplateResponse | None:
+        walk = walks.step(walk, self.form.concerned(queryset), form.operation(), request.user)
+        if not walk.finished:
+            return self._page(modeladmin, request, "progress", {"walk": walk, "title": self.words.title})
+        modeladmin.message_user(request, self.words.done(walk.changed), messages.SUCCESS)
+        if walk.refused:
+            modeladmin.message_user(request, _refusals(walk), messages.WARNING)
+        return None
+
+    def _ask(self, modeladmin: Any, request: HttpRequest, form: OperationForm, total: int) -> TemplateResponse:
+        context = {
+            "title": self.words.title,
+            "form": form,
+            "question": self.words.question(total),
+            "button": self.words.button,
+        }
+        return self._page(modeladmin, request, "ask", context)
+
+    def _page(self, modeladmin: Any, request: HttpRequest, name: str, context: dict[str, Any]) -> TemplateResponse:
+        context = {
+            **modeladmin.admin_site.each_context(request),
+            "opts": modeladmin.opts,
+            "media": modeladmin.media,
+            "action_name": request.POST["action"],
+            "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
+            "select_across": request.POST.get("select_across", "0"),
+            **context,
+        }
+        return TemplateResponse(request, f"admin/wheelbeat/monitor/{name}.html", context)
+
+
+def _refusals(walk: Walk) -> str:
+    text = ngettext(
+        "%(count)d monitor was left as it is: %(named)s",
+        "%(count)d monitors were left as they are: %(named)s",
+        walk.refused,
+    )
+    named = "; ".join(f"{name}: {reason}" for name, reason in walk.refusals)
+    more = "; …" if walk.refused > len(walk.refusals) else ""
+    return text % {"count": walk.refused, "named": named + more}
+
+
+PAUSE = BulkAction(
+    bulk_forms.PauseForm,
+    Words(
+        gettext_lazy("Pause monitors"),
+        gettext_lazy("Pause"),
+        _counted("%(count)d enabled monitor will be paused.", "%(count)d enabled monitors will be paused."),
+        _counted("%(count)d monitor was paused.", "%(count)d monitors were paused."),
+    ),
+)
+RESUME = BulkAction(
+    bulk_forms.ResumeForm,
+    Words(
+        gettext_lazy("Resume monitors"),
+        gettext_lazy("Resume"),
+        _counted("%(count)d paused monitor will be resumed.", "%(count)d paused monitors will be resumed."),
+        _counted("%(count)d monitor was resumed.", "%(count)d monitors were resumed."),
+    ),
+    asks=False,
+)
+EDIT = BulkAction(
+    bulk_forms.EditForm,
+    Words(
+        gettext_lazy("Edit monitors"),
+        gettext_lazy("Change"),
+        _counted("%(count)d monitor will be changed.", "%(count)d monitors will be changed."),
+        _counted("%(count)d monitor was changed.", "%(count)d monitors were changed."),
+    ),
+)
+DELETE = BulkAction(
+    bulk_forms.DeleteForm,
+    Words(
+        gettext_lazy("Delete monitors"),
+        gettext_lazy("Delete"),
+        _counted(
+            "%(count)d monitor will be deleted. This cannot be undone.",
+            "%(count)d monitors will be deleted. This cannot be undone.",
+        ),
+        _counted("%(count)d monitor was deleted.", "%(count)d monitors were deleted."),
+    ),
+)
+SPEED_UP = BulkAction(
+    bulk_forms.SpeedUpForm,
+    Words(
+        gettext_lazy("Start an incident"),
+        gettext_lazy("Speed up"),
+        _counted(
+            "Of %(count)d monitor, those with a slower interval or a cron expression will be sped up.",
+            "Of %(count)d monitors, those with a slower interval or a cron expression will be sped up.",
+        ),
+        _counted("%(count)d monitor was sped up.", "%(count)d monitors were sped up."),
+    ),
+)
+END_INCIDENT = BulkAction(
+    bulk_forms.EndIncidentForm,
+    Words(
+        gettext_lazy("End incidents"),
+        gettext_lazy("End"),
+        _counted("%(count)d incident will be ended.", "%(count)d incidents will be ended."),
+        _counted("%(count)d incident was ended.", "%(count)d incidents were ended."),
+    ),
+    asks=False,
+)
+
+
+@admin.action(permissions=["pause"], description=gettext_lazy("Pause selected monitors…"))
 def pause_monitors(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
-    """Ask for the reason on a page of its own, then disable every enabled monitor of the selection."""
-    eligible = queryset.filter(enabled=True)
-    form = PauseForm(request.POST) if "pause" in request.POST else PauseForm()
-    if not form.is_valid():
-        return _ask_for_reason(modeladmin, request, form, eligible.count())
-    reason = form.cleaned_data["reason"]
-    paused = change_in_chunks(
-        eligible,
-        lambda chunk: chunk.pause(reason),
-        request.user,
-        reason=reason,
-        message=_("Paused: %(reason)s") % {"reason": reason},
-    )
-    text = ngettext("%(count)d monitor was paused.", "%(count)d monitors were paused.", paused) % {"count": paused}
-    modeladmin.message_user(request, text, messages.SUCCESS)
-    return None
+    """Ask for the reason, then disable every enabled monitor of the selection."""
+    return PAUSE.run(modeladmin, request, queryset)
 
 
-@admin.action(permissions=["change"], description=gettext_lazy("Resume selected monitors"))
-def resume_monitors(modeladmin: Any, request: HttpRequest, queryset: Any) -> None:
+@admin.action(permissions=["pause"], description=gettext_lazy("Resume selected monitors"))
+def resume_monitors(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
     """Enable every disabled monitor of the selection."""
-    resumed = change_in_chunks(
-        queryset.filter(enabled=False), lambda chunk: chunk.resume(), request.user, reason="", message=_("Resumed.")
-    )
-    text = ngettext("%(count)d monitor was resumed.", "%(count)d monitors were resumed.", resumed) % {"count": resumed}
-    modeladmin.message_user(request, text, messages.SUCCESS)
+    return RESUME.run(modeladmin, request, queryset)
 
 
-def _ask_for_reason(modeladmin: Any, request: HttpRequest, form: PauseForm, count: int) -> TemplateResponse:
-    context = {
-        **modeladmin.admin_site.each_context(request),
-        "title": _("Pause monitors"),
-        "opts": modeladmin.opts,
-        "media": modeladmin.media + form.media,
-        "form": form,
-        "count": count,
-        "action_name": request.POST["action"],
-        "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
-        "select_across": request.POST.get("select_across", "0"),
-    }
-    return TemplateResponse(request, "admin/wheelbeat/monitor/pause.html", context)
+@admin.action(permissions=["change"], description=gettext_lazy("Edit selected monitors…"))
+def edit_monitors(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
+    """Ask for new values, then set them wherever the monitor can run with them."""
+    return EDIT.run(modeladmin, request, queryset)
+
+
+@admin.action(permissions=["delete"], description=gettext_lazy("Delete selected monitors…"))
+def delete_selected(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
+    """Ask for the exact number, then delete. Stands in for Django's own action, which holds every row in memory."""
+    sample = list(queryset[:RELATED_LOOKED_AT])
+    _objects, _counts, forbidden, _protected = modeladmin.get_deleted_objects(sample, request)
+    if forbidden:
+        text = _("Nothing was deleted: you may not delete the %(names)s that belong to the monitors.")
+        modeladmin.message_user(request, text % {"names": ", ".join(sorted(map(str, forbidden)))}, messages.ERROR)
+        return None
+    return DELETE.run(modeladmin, request, queryset)
+
+
+@admin.action(permissions=["change"], description=gettext_lazy("Start an incident for selected monitors…"))
+def speed_up_monitors(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
+    """Ask how often and for how long, then start the incident."""
+    return SPEED_UP.run(modeladmin, request, queryset)
+
+
+@admin.action(permissions=["change"], description=gettext_lazy("End the incident of selected monitors"))
+def end_incidents(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
+    """Return to the base schedules at once."""
+    return END_INCIDENT.run(modeladmin, request, queryset)

@@ -1,32 +1,49 @@
-"""Changes to many monitors in chunks: each one short transaction, so neither locks nor memory grow with the number.
+"""Changes to many monitors, a chunk at a time: each one short transaction, so neither locks nor memory grow with the
+number.
 
 A chunk that is committed stays committed when a later one fails: what was done is reported, never rolled back.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.models import LogEntry
 
 from django_wheelbeat.actors import acting
-from django_wheelbeat.chunks import chunks_of_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
+
+    from django_wheelbeat.models import Monitor
 
 
-def change_in_chunks(queryset: Any, change: Callable[[Any], int], user: Any, *, reason: str, message: str) -> int:
-    """Apply ``change`` to every monitor of ``queryset`` and return how many rows it changed.
+class Outcome(NamedTuple):
+    """What came of one chunk."""
 
-    ``change`` takes a queryset of one chunk and returns a number of rows. ``user`` and ``reason`` go into the change
-    log, ``message`` into Django's history of each monitor.
-    """
-    monitors = queryset.model._default_manager.using(queryset.db)
-    changed = 0
-    for ids in chunks_of_ids(queryset):
-        chunk = monitors.filter(pk__in=ids)
-        with acting(user.get_username(), reason, using=queryset.db):
-            changed += change(chunk)
-            LogEntry.objects.log_actions(user.pk, list(chunk.only("pk", "name")), CHANGE, change_message=message)
-    return changed
+    changed: Sequence[Monitor]
+    refused: dict[str, str]
+    """Name → why it was left as it is."""
+
+
+class Operation(Protocol):
+    """What is done to each monitor, and how it is called in the histories."""
+
+    flag: int
+    """Of Django's ``LogEntry``."""
+    reason: str
+    """Kept in the change log."""
+    message: str
+    """Kept in Django's history of each monitor."""
+
+    def apply(self, chunk: Any) -> Outcome:
+        """Change those of ``chunk``, a queryset of a few thousand, that need it; called inside a transaction."""
+
+
+def change_chunk(monitors: Any, ids: Sequence[int], operation: Operation, user: Any) -> Outcome:
+    """Apply ``operation`` to the monitors ``ids`` of queryset ``monitors`` in one transaction, as ``user``."""
+    with acting(user.get_username(), operation.reason, using=monitors.db):
+        outcome = operation.apply(monitors.filter(pk__in=ids))
+        if outcome.changed:
+            LogEntry.objects.log_actions(user.pk, outcome.changed, operation.flag, change_message=operation.message)
+    return outcome

@@ -193,14 +193,3 @@ class PreviewForm(MonitorForm):
     def _post_clean(self) -> None:
         """Only fill the instance: the preview checks the row itself, and uniqueness would ask the database."""
         forms.models.construct_instance(self, self.instance, self.fields)
-
-
-class PauseForm(forms.Form):
-    """Why monitors are disabled."""
-
-    reason = forms.CharField(
-        max_length=REASON_LENGTH,
-        label=_("Reason"),
-        help_text=_("Shown in the list and kept with the change, beside your name."),
-        widget=forms.TextInput({"class": "vTextField", "autofocus": True}),
-    )

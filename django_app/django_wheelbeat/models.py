@@ -95,7 +95,12 @@ class Monitor(models.Model):
         verbose_name = _("monitor")
         verbose_name_plural = _("monitors")
         constraints = MONITOR_CONSTRAINTS
-        permissions = [("run_monitor", _("Can run monitor now"))]
+        permissions = [
+            ("run_monitor", _("Can run monitor now")),
+            ("pause_monitor", _("Can pause and resume monitor")),
+            ("import_monitor", _("Can import monitors")),
+            ("view_scheduler", _("Can view the scheduler page")),
+        ]
         # What the admin's filters ask for by value; the distinct tasks and queues are found by walking these.
         indexes = [
             models.Index(fields=["task"], name="wheelbeat_monitor_task"),

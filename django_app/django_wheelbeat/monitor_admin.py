@@ -21,8 +21,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_GET
 
 from celery_wheelbeat.durations import format_duration
-from django_wheelbeat import filters
-from django_wheelbeat.actions import pause_monitors, resume_monitors
+from django_wheelbeat import actions, filters
 from django_wheelbeat.actors import acting
 from django_wheelbeat.badges import state_badges
 from django_wheelbeat.beat_settings import beat_settings
@@ -31,6 +30,7 @@ from django_wheelbeat.fields import EXPIRES_NEXT
 from django_wheelbeat.forms import ROUTING_FIELDS, MonitorForm, PreviewForm
 from django_wheelbeat.instants import in_zone, now_ms
 from django_wheelbeat.paginator import EstimatingPaginator
+from django_wheelbeat.permissions import MonitorPermissions
 from django_wheelbeat.preview import PREVIEW_FIELDS, next_fire_ms, preview_of
 from django_wheelbeat.rows import row_of
 from django_wheelbeat.run_admin import RunNowMixin, run_monitors_now
@@ -66,7 +66,7 @@ def in_words(fields: Iterable[Any]) -> list[Any]:
     ]
 
 
-class MonitorAdminMixin(RunNowMixin):
+class MonitorAdminMixin(MonitorPermissions, RunNowMixin):
     """List, form, preview and bulk actions of monitors."""
 
     form = MonitorForm
@@ -89,7 +89,15 @@ class MonitorAdminMixin(RunNowMixin):
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
     paginator = EstimatingPaginator
-    actions = (pause_monitors, resume_monitors, run_monitors_now)
+    actions = (
+        actions.pause_monitors,
+        actions.resume_monitors,
+        actions.edit_monitors,
+        actions.speed_up_monitors,
+        actions.end_incidents,
+        run_monitors_now,
+        actions.delete_selected,
+    )
     readonly_fields = ("preview",)
     fieldsets = (
         (None, {"fields": ("name", "task", "args", "kwargs")}),

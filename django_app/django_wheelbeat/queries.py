@@ -76,8 +76,11 @@ class MonitorQuerySet(models.QuerySet):
         Raises ``WheelbeatError`` for a span that is not positive or an end that has passed.
         """
         every_ms, end = incident_interval_ms(every), incident_end(until)
-        slower = Q(cron__gt="") | Q(interval_ms__gt=every_ms)
-        return self.filter(slower).update(incident_interval_ms=every_ms, incident_until=end)
+        return self.slower_than(every_ms).update(incident_interval_ms=every_ms, incident_until=end)
+
+    def slower_than(self, every_ms: int) -> Self:
+        """Keep monitors that an incident of this interval can speed up."""
+        return self.filter(Q(cron__gt="") | Q(interval_ms__gt=every_ms))
 
     def touch(self) -> int:
         """Write a row into the change log for each monitor; returns how many.

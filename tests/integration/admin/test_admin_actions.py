@@ -42,9 +42,9 @@ def test_pauses_a_selection_with_a_reason(any_vendor: Any, login: Callable[..., 
     page = act(browser, "pause_monitors", ids[:7])
     assert "7 enabled monitors will be paused" in page.content.decode()
     assert not Monitor.objects.filter(enabled=False).exists(), "nothing happens before the reason is given"
-    page = act(browser, "pause_monitors", ids[:7], pause="Pause", reason=" ")
+    page = act(browser, "pause_monitors", ids[:7], confirmed="Pause", reason=" ")
     assert page.context["form"].errors
-    page = act(browser, "pause_monitors", ids[:7], pause="Pause", reason="deploy 7")
+    page = act(browser, "pause_monitors", ids[:7], confirmed="Pause", reason="deploy 7")
     assert page.status_code == 302
     paused = Monitor.objects.filter(enabled=False)
     assert sorted(paused.values_list("pk", flat=True)) == ids[:7]
@@ -64,7 +64,7 @@ def test_pauses_everything_that_matches_the_filter(
     Monitor.objects.create(name="other", task="t", interval_ms=1_000)
     browser = login()
     query = "?tag=eu&enabled__exact=1"
-    more = {"select_across": "1", "pause": "Pause", "reason": "x"}
+    more = {"select_across": "1", "confirmed": "Pause", "reason": "x"}
     assert "10 enabled monitors" in act(browser, "pause_monitors", ids[:1], query, select_across="1").content.decode()
     response = browser.post(
         f"{LIST}{query}", {"action": "pause_monitors", "_selected_action": ids[:1], "index": "0"} | more, follow=True
@@ -93,10 +93,10 @@ def test_resume_and_pause_never_toggle(db: Any, login: Callable[..., Any], small
     ids = fill(4)
     Monitor.objects.filter(pk=ids[0]).update(enabled=False, pause_reason="mine")
     browser = login()
-    act(browser, "pause_monitors", ids, pause="Pause", reason="all")
+    act(browser, "pause_monitors", ids, confirmed="Pause", reason="all")
     assert Monitor.objects.get(pk=ids[0]).pause_reason == "mine", "paused before: keeps its reason"
     changes = Change.objects.count()
-    act(browser, "pause_monitors", ids, pause="Pause", reason="again")
+    act(browser, "pause_monitors", ids, confirmed="Pause", reason="again")
     assert Change.objects.count() == changes
     act(browser, "resume_monitors", ids)
     assert set(Monitor.objects.values_list("enabled", "pause_reason")) == {(True, "")}
@@ -108,22 +108,25 @@ def test_resume_and_pause_never_toggle(db: Any, login: Callable[..., Any], small
 def test_a_failing_chunk_keeps_what_is_done(db: Any, login: Callable[..., Any], small_chunks: None) -> None:
     from django.contrib.auth.models import User
 
-    from django_wheelbeat.bulk import change_in_chunks
+    from django_wheelbeat import walks
     from django_wheelbeat.models import Monitor
+    from django_wheelbeat.operations import Pause
 
     fill(7)
     login("ann")
-    calls = []
+    chunks = []
 
-    def change(chunk: Any) -> int:
-        calls.append(chunk.count())
-        if len(calls) == 3:
-            raise ConnectionError
-        return chunk.pause("x")
+    class Breaking(Pause):
+        def apply(self, chunk: Any) -> Any:
+            chunks.append(chunk.count())
+            if len(chunks) == 3:
+                raise ConnectionError
+            return super().apply(chunk)
 
+    walk = walks.begin("pause_monitors", User.objects.get(), Monitor.objects.all(), 7, "")
     with pytest.raises(ConnectionError):
-        change_in_chunks(Monitor.objects.all(), change, User.objects.get(), reason="x", message="x")
-    assert calls == [3, 3, 1]
+        walks.step(walk, Monitor.objects.all(), Breaking("x"), User.objects.get())
+    assert chunks == [3, 3, 1]
     assert Monitor.objects.filter(enabled=False).count() == 6
 
 
@@ -150,22 +153,29 @@ def test_people_who_may_only_look_change_nothing(db: Any, login: Callable[..., A
     ):
         assert browser.post(url, data).status_code in {403, 405}, url
     for action in ("pause_monitors", "resume_monitors", "delete_selected"):
-        act(browser, action, ids, pause="Pause", reason="x", post="yes")
+        act(browser, action, ids, confirmed="Pause", reason="x", post="yes")
     assert Change.objects.count() == changes
     assert Monitor.objects.get(pk=ids[0]).enabled
 
 
 @pytest.mark.parametrize(
     ("only", "may"),
-    [(("add_monitor",), False), (("view_monitor", "delete_monitor"), False), (("change_monitor",), True), ((), False)],
+    [
+        (("add_monitor",), False),
+        (("view_monitor", "delete_monitor"), False),
+        (("change_monitor",), True),
+        (("view_monitor", "pause_monitor"), True),
+        (("pause_monitor",), False),
+        ((), False),
+    ],
 )
-def test_pausing_needs_the_permission_to_change(
+def test_pausing_needs_the_permission_to_pause_or_to_change(
     db: Any, login: Callable[..., Any], only: tuple[str, ...], may: bool
 ) -> None:
     from django_wheelbeat.models import Monitor
 
     ids = fill(2)
-    act(login("bob", only=only), "pause_monitors", ids, pause="Pause", reason="x")
+    act(login("bob", only=only), "pause_monitors", ids, confirmed="Pause", reason="x")
     assert Monitor.objects.filter(enabled=False).count() == (2 if may else 0)
 
 
@@ -174,7 +184,7 @@ def test_a_forged_request_is_refused(db: Any, login: Callable[..., Any]) -> None
 
     ids = fill(1)
     browser = login(enforce_csrf_checks=True)
-    assert act(browser, "pause_monitors", ids, pause="Pause", reason="x").status_code == 403
+    assert act(browser, "pause_monitors", ids, confirmed="Pause", reason="x").status_code == 403
     assert browser.post(f"{LIST}{ids[0]}/change/", {"name": "x"}).status_code == 403
     assert Monitor.objects.get().enabled
 

@@ -1,0 +1,211 @@
+"""The operations that people apply to many monitors: pause, resume, edit, delete, speed up, end an incident.
+
+Each says which monitors it would change and changes one chunk of them; never a toggle.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.admin.models import CHANGE, DELETION
+from django.db.models import ProtectedError, RestrictedError
+from django.utils.translation import gettext as _
+
+from celery_wheelbeat.checks import check
+from celery_wheelbeat.rows import Limits
+from django_wheelbeat.beat_settings import beat_settings
+from django_wheelbeat.bulk import Outcome
+from django_wheelbeat.fields import EXPIRES_NEXT
+from django_wheelbeat.rows import row_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from django_wheelbeat.models import Monitor
+
+TAGS_LENGTH = 255
+UNREAD = ("args", "kwargs", "description")
+"""Large columns that no bulk edit touches."""
+
+EMPTIED: Mapping[str, Mapping[str, Any]] = {
+    "queue": {"queue": ""},
+    "priority": {"priority": None},
+    "expires": {"expires_s": None, "expires_next": False},
+    "tags": {"tags": ""},
+}
+"""What a bulk edit can take away: choice → columns with their empty value."""
+
+
+def _named(chunk: Any) -> list[Monitor]:
+    return list(chunk.only("pk", "name"))
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Disable monitors that are enabled."""
+
+    reason: str
+    flag: int = CHANGE
+
+    @property
+    def message(self) -> str:
+        """See ``Operation``."""
+        return _("Paused: %(reason)s") % {"reason": self.reason}
+
+    def apply(self, chunk: Any) -> Outcome:
+        """See ``Operation``."""
+        chunk = chunk.filter(enabled=True)
+        named = _named(chunk)
+        chunk.pause(self.reason)
+        return Outcome(named, {})
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Enable monitors that are disabled."""
+
+    reason: str = ""
+    flag: int = CHANGE
+
+    @property
+    def message(self) -> str:
+        """See ``Operation``."""
+        return _("Resumed.")
+
+    def apply(self, chunk: Any) -> Outcome:
+        """See ``Operation``."""
+        chunk = chunk.filter(enabled=False)
+        named = _named(chunk)
+        chunk.resume()
+        return Outcome(named, {})
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Delete monitors, with what hangs on them by cascading keys; those that a key protects stay."""
+
+    reason: str = ""
+    flag: int = DELETION
+    message: str = ""
+
+    def apply(self, chunk: Any) -> Outcome:
+        """See ``Operation``."""
+        named = _named(chunk)
+        try:
+            chunk.delete()
+        except (ProtectedError, RestrictedError):
+            return self._one_by_one(chunk, named)
+        return Outcome(named, {})
+
+    def _one_by_one(self, chunk: Any, named: list[Monitor]) -> Outcome:
+        deleted, refused = [], {}
+        for monitor in named:
+            try:
+                chunk.filter(pk=monitor.pk).delete()
+            except (ProtectedError, RestrictedError) as error:
+                kept_by = getattr(error, "protected_objects", None) or error.restricted_objects
+                refused[monitor.name] = _("kept by %(object)s") % {"object": next(iter(kept_by))}
+            else:
+                deleted.append(monitor)
+        return Outcome(deleted, refused)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Set some columns. A monitor that could not run afterwards is left as it is and named with the reason."""
+
+    reason: str
+    values: Mapping[str, Any]
+    """Column → new value."""
+    tags_added: frozenset[str] = frozenset()
+    tags_removed: frozenset[str] = frozenset()
+    flag: int = CHANGE
+    limits: Limits = field(default_factory=lambda: Limits.of(beat_settings()))
+
+    @property
+    def message(self) -> str:
+        """See ``Operation``."""
+        changed = [*self.values, *(["tags"] if self.tags_added or self.tags_removed else [])]
+        said = _("Changed in bulk: %(fields)s.") % {"fields": ", ".join(changed)}
+        return f"{said} {self.reason}".strip()
+
+    def apply(self, chunk: Any) -> Outcome:
+        """Check each monitor with its new values by the engine's own checks; one UPDATE per distinct set of them."""
+        groups: dict[tuple[tuple[str, Any], ...], list[int]] = defaultdict(list)
+        changed, refused = [], {}
+        for monitor in chunk.defer(*UNREAD).select_for_update():
+            new = self._differing(monitor)
+            if not new:
+                continue
+            for column, value in new.items():
+                setattr(monitor, column, value)
+            problems = check(row_of(monitor), limits=self.limits)
+            if problems:
+                refused[monitor.name] = str(problems[0])
+            elif len(monitor.tags) > TAGS_LENGTH:
+                refused[monitor.name] = _("its tags would have more than %(most)d characters") % {"most": TAGS_LENGTH}
+            else:
+                changed.append(monitor)
+                groups[tuple(new.items())].append(monitor.pk)
+        for new_values, ids in groups.items():
+            chunk.model._default_manager.using(chunk.db).filter(pk__in=ids).update(**dict(new_values))
+        return Outcome(changed, refused)
+
+    def _differing(self, monitor: Monitor) -> dict[str, Any]:
+        new = dict(self.values)
+        if self.tags_added or self.tags_removed:
+            had = set(filter(None, new.get("tags", monitor.tags).split(",")))
+            new["tags"] = ",".join(sorted((had | self.tags_added) - self.tags_removed))
+        return {column: value for column, value in new.items() if getattr(monitor, column) != value}
+
+
+def expiry_columns(expires: float | str) -> dict[str, Any]:
+    """Return the columns of what ``ExpiresField`` cleans to."""
+    if expires == EXPIRES_NEXT:
+        return {"expires_s": None, "expires_next": True}
+    return {"expires_s": expires, "expires_next": False}
+
+
+@dataclass(frozen=True)
+class SpeedUp:
+    """Start an incident: a faster interval until an instant, where there is a slower grid to replace."""
+
+    reason: str
+    every_ms: int
+    until: datetime
+    flag: int = CHANGE
+
+    @property
+    def message(self) -> str:
+        """See ``Operation``."""
+        return f"{_('Incident until %(end)s.') % {'end': self.until.isoformat()}} {self.reason}".strip()
+
+    def apply(self, chunk: Any) -> Outcome:
+        """See ``Operation``."""
+        chunk = chunk.slower_than(self.every_ms)
+        named = _named(chunk)
+        chunk.speed_up(self.every_ms / 1000, self.until)
+        return Outcome(named, {})
+
+
+@dataclass(frozen=True)
+class EndIncident:
+    """Return to the base schedule at once."""
+
+    reason: str = ""
+    flag: int = CHANGE
+
+    @property
+    def message(self) -> str:
+        """See ``Operation``."""
+        return _("Incident ended.")
+
+    def apply(self, chunk: Any) -> Outcome:
+        """See ``Operation``."""
+        chunk = chunk.filter(incident_until__isnull=False)
+        named = _named(chunk)
+        chunk.end_incident()
+        return Outcome(named, {})

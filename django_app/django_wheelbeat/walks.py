@@ -1,0 +1,88 @@
+"""A bulk change that may take several requests: how far it has come, and the next step of it.
+
+A walk goes up the primary keys to the greatest one that there was when it began, so monitors that come later are left
+alone. It travels through the browser, signed, so that nothing has to be kept on the server and nobody can continue
+what was never confirmed. One step is bounded by time: the first chunk is always done, another one only within STEP_S.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.core import signing
+from django.db.models import Max
+
+from django_wheelbeat.bulk import change_chunk
+from django_wheelbeat.chunks import chunks_of_ids
+
+if TYPE_CHECKING:
+    from django_wheelbeat.bulk import Operation
+
+STEP_S = 3.0
+SALT = "wheelbeat.walk"
+VALID_S = 3600
+REFUSED_SHOWN = 20
+
+
+class Walk(NamedTuple):
+    """Progress of one bulk change."""
+
+    action: str
+    user: str
+    after: int
+    """Greatest primary key that is done."""
+    until: int
+    total: int
+    """Monitors to do when it began."""
+    seen: int = 0
+    changed: int = 0
+    refused: int = 0
+    refusals: tuple[tuple[str, str], ...] = ()
+    """Name and reason of the first refused monitors."""
+    given: str = ""
+    """Query string of what was typed."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left."""
+        return self.after >= self.until
+
+    def signed(self) -> str:
+        """Return it as a text for a form."""
+        return signing.dumps(self, salt=SALT, compress=True)
+
+
+def begin(action: str, user: Any, monitors: Any, total: int, given: str) -> Walk:
+    """Return the walk over ``monitors``, a queryset of ``total`` rows, from its beginning."""
+    until = monitors.order_by().aggregate(until=Max("pk"))["until"]
+    return Walk(action, str(user.pk), -1, -1 if until is None else until, total, given=given)
+
+
+def read(text: str, action: str, user: Any) -> Walk | None:
+    """Read a walk that came back from a form; None for one of another action or user, forged, or an hour old."""
+    try:
+        *values, refusals, given = signing.loads(text, salt=SALT, max_age=VALID_S)
+    except signing.BadSignature:
+        return None
+    walk = Walk(*values, tuple(map(tuple, refusals)), given)
+    return walk if (walk.action, walk.user) == (action, str(user.pk)) else None
+
+
+def step(walk: Walk, monitors: Any, operation: Operation, user: Any) -> Walk:
+    """Do some more chunks of ``monitors`` and return the walk as it stands then."""
+    started_s = monotonic()
+    every = monitors.model._default_manager.using(monitors.db)
+    for ids in chunks_of_ids(monitors.filter(pk__gt=walk.after, pk__lte=walk.until)):
+        outcome = change_chunk(every.all(), ids, operation, user)
+        shown = (*walk.refusals, *outcome.refused.items())[:REFUSED_SHOWN]
+        walk = walk._replace(
+            after=ids[-1],
+            seen=walk.seen + len(ids),
+            changed=walk.changed + len(outcome.changed),
+            refused=walk.refused + len(outcome.refused),
+            refusals=shown,
+        )
+        if monotonic() - started_s >= STEP_S:
+            return walk
+    return walk._replace(after=walk.until)
