@@ -135,6 +135,8 @@ class Payloads:
 
     def release(self, refs: UInt32s) -> None:
         """Give up ``refs``: nobody reads them any more."""
+        if not len(refs):
+            return
         numbers, counts = np.unique(refs >> PAGE_BITS, return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
             self._live[number] -= count

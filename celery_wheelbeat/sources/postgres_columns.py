@@ -7,9 +7,10 @@ compiled by themselves.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psycopg
 
 from celery_wheelbeat.columns import RARE, Columns
 from celery_wheelbeat.monitors import MonitorRow
@@ -78,7 +79,9 @@ class PostgresColumns:
         self._session.close()
 
     def _columns(self, after_id: int, up_to_id: int) -> tuple[Columns, Int64s]:
-        found = self._session.rows("column_block", {"after_id": after_id, "up_to_id": up_to_id}, binary=True)[0]
+        found = self._session.call(
+            "column_block", lambda connection, statement: _one_row(connection, statement, after_id, up_to_id)
+        )
         ids, shape, interval_ms, effective_us, lengths, content = map(unpack_int64s, found[:6])
         names, payload = found[6] or b"", found[7]
         args_lengths = (lengths >> _ARGS_SHIFT) & _LENGTH
@@ -101,6 +104,22 @@ class PostgresColumns:
         if not ids:
             return []
         return [MonitorRow._make(values) for values in self._session.rows("fetch", {"ids": ids})]
+
+
+def _one_row(connection: psycopg.Connection[Any], statement: str, *parameters: int) -> list[bytes | None]:
+    """Run a statement in one call of libpq and return its only row, in binary.
+
+    psycopg's own cursors come back to Python for every buffer that arrives, and wait for the interpreter each time;
+    beside a thread that computes, the server then waits for us.
+    """
+    result = connection.pgconn.exec_params(
+        statement.encode(),
+        [str(parameter).encode() for parameter in parameters],
+        result_format=psycopg.pq.Format.BINARY,
+    )
+    if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
+        raise psycopg.OperationalError(connection.pgconn.get_error_message())
+    return [result.get_value(0, column) for column in range(result.nfields)]
 
 
 def _without_texts(columns: Columns) -> Columns:

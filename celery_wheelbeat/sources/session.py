@@ -36,6 +36,11 @@ class Session:
             finally:
                 cursor.close()
 
+    def call(self, name: str, function: Callable[[Any, str], Any]) -> Any:
+        """Return what ``function`` makes of the connection and one statement: for what only one driver can do."""
+        with self._errors(name):
+            return function(self._connected(), self._statements[name])
+
     def write_many(self, name: str, parameters: Sequence[Mapping[str, Any]]) -> None:
         """Run one statement for each set of parameters."""
         with self._errors(name):

@@ -55,7 +55,7 @@ SELECT array_send(array_agg(id)), array_send(array_agg(shape)), array_send(array
 FROM (
     SELECT id, shape, interval_ms, effective_from, name, args,
            CASE shape WHEN 0 THEN NULL ELSE args || ', ' || kwargs END AS payload
-    FROM wheelbeat_monitor WHERE id > %(after_id)s AND id <= %(up_to_id)s ORDER BY id
+    FROM wheelbeat_monitor WHERE id > $1 AND id <= $2 ORDER BY id
 ) AS block
 
 -- name: begin_read
