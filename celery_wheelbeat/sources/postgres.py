@@ -69,7 +69,8 @@ class PostgresSource:
 
     def fetch(self, ids: Sequence[int]) -> Sequence[MonitorRow]:
         """Read the current rows of ``ids``."""
-        return self._rows("fetch", {"ids": [int(job_id) for job_id in ids]})
+        with self._session.transaction("begin_read"):
+            return self._rows("fetch", {"ids": [int(job_id) for job_id in ids]})
 
     def block(self, after_id: int, limit: int, cursor: PostgresCursor) -> Block:
         """Read up to ``limit`` rows after ``after_id`` and poll, in one snapshot."""

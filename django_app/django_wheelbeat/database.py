@@ -20,23 +20,35 @@ if TYPE_CHECKING:
 
 
 def monitor_database(app: Any) -> MonitorDatabase | None:  # noqa: ARG001 - the signature of a registered factory
-    """Return both halves of the database that holds the monitors; None where its vendor is not supported."""
-    alias = monitor_alias()
-    vendor = connections[alias].vendor
-    if not triggers.supported(vendor):
+    """Return both halves of the database that holds the monitors; None where its vendor is not supported.
+
+    Where the router sends reads to a replica, the change log is read there; what a beat writes goes to the primary.
+    """
+    from django_wheelbeat.models import Monitor  # noqa: PLC0415 - models are not loaded when the app is configured
+
+    reading, writing = router.db_for_read(Monitor), router.db_for_write(Monitor)
+    if not triggers.supported(connections[reading].vendor):
         return None
-
-    def parameters() -> Mapping[str, Any]:
-        return connections[alias].get_connection_params()
-
-    return open_database(vendor, parameters)
+    database = _open(reading)
+    return database if reading == writing else database._replace(store=_open(writing).store)
 
 
 def monitor_alias() -> str:
-    """Alias of the database that the router names for reading monitors."""
-    from django_wheelbeat.models import Monitor  # noqa: PLC0415 - models are not loaded when the app is configured
+    """Alias of the database that the router names for writing monitors."""
+    from django_wheelbeat.models import Monitor  # noqa: PLC0415 - same
 
-    return str(router.db_for_read(Monitor))
+    return str(router.db_for_write(Monitor))
+
+
+def _open(alias: str) -> MonitorDatabase:
+    def parameters() -> Mapping[str, Any]:
+        given = dict(connections[alias].get_connection_params())
+        role = connections[alias].settings_dict["OPTIONS"].get("assume_role")
+        if role:  # Django sets it by a statement after connecting
+            given["options"] = f"{given.get('options', '')} -c role={role}".strip()
+        return given
+
+    return open_database(connections[alias].vendor, parameters)
 
 
 def install_triggers(using: str) -> list[str]:

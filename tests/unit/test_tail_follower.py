@@ -287,11 +287,11 @@ def test_quarantine_of_a_monitor_that_is_gone_is_lifted_after_the_load() -> None
     assert beat.definitions.quarantine.take_unwritten().lifted == {"monitor:2", "monitor:77"}
 
 
-def test_a_million_changes_are_kept_as_ids_only() -> None:
+def test_many_changes_are_kept_as_ids_only() -> None:
     table = TableOfMonitors(1)
     beat = Beat(table)
     beat.settle()
-    table.log.extend(range(2, 1_000_002))
+    table.log.extend(range(2, 200_002))
     beat.step()
-    assert beat.follower.behind > 999_000
+    assert beat.follower.behind > 199_000
     assert isinstance(beat.follower._pending, np.ndarray)

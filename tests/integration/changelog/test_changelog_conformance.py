@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from changelog_places import Reader, many, monitor
-from django.db import IntegrityError, connections, transaction
+from changelog_places import Reader, fill, many, monitor
+from django.db import IntegrityError, transaction
 from django.test import override_settings
 
 from django_wheelbeat.models import Change, Monitor
@@ -220,16 +220,16 @@ def test_savepoints(reader: Reader) -> None:
 def test_late_commit_behind_ten_thousand_others(place: Place, reader: Reader) -> None:
     early = monitor("early")
     reader.news()
-    with place.another_writer() as slow, transaction.atomic():
+    with place.another_writer(), transaction.atomic():
         Monitor.objects.filter(pk=early.pk).update(priority=1)
         late = monitor("late")
         for batch in range(20):
-            _write_beside(place, slow, many(500, f"fast{batch}-"))
+            fill(place.connection, 500, f"fast{batch}-")
         seen = reader.news()
         assert len(seen) == 10_000
         assert early.pk not in seen
         assert late.pk not in seen
-        _write_beside(place, slow, many(1, "after"))
+        fill(place.connection, 1, "after")
         assert len(reader.news()) == 1
     news = reader.news()
     assert news.keys() == {early.pk, late.pk}
@@ -237,19 +237,12 @@ def test_late_commit_behind_ten_thousand_others(place: Place, reader: Reader) ->
     assert reader.news() == {}
 
 
-def _write_beside(place: Place, slow: Any, monitors: list[Monitor]) -> None:
-    """Commit through the first connection while the transaction of the second stays open."""
-    connections["default"] = place.connection
-    Monitor.objects.bulk_create(monitors)
-    connections["default"] = slow
-
-
 @TRANSACTIONS_SIDE_BY_SIDE
 def test_a_beat_that_starts_while_a_transaction_is_open(place: Place) -> None:
     one = monitor("one")
-    with place.another_writer() as slow, transaction.atomic():
+    with place.another_writer(), transaction.atomic():
         Monitor.objects.filter(pk=one.pk).update(priority=7)
-        _write_beside(place, slow, many(3, "beside"))
+        fill(place.connection, 3, "beside")
         reader = Reader(place)  # its snapshot holds the later changes and not the earlier one
         assert reader.news() == {}
     assert reader.news()[one.pk].priority == 7

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from changelog_places import Place, Reader, many, monitor
+from changelog_places import Place, Reader, fill, many, monitor
 from django.core.management import call_command
 from django.db import connections, transaction
+from django.test import override_settings
 from services.found import OWN_NAME, with_path
 from services.server import wait_until
 
@@ -18,6 +19,7 @@ from celery_wheelbeat.errors import CursorLost, SourceError
 from celery_wheelbeat.sources.databases import from_url, open_database
 from celery_wheelbeat.sources.postgres import PostgresSource
 from celery_wheelbeat.sources.session import Session
+from django_wheelbeat.database import monitor_database
 from django_wheelbeat.models import Change, Monitor
 
 if TYPE_CHECKING:
@@ -230,7 +232,7 @@ def test_infinite_instants_are_bounds_and_not_errors(place: Place, reader: Reade
 
 def test_the_hot_statements_use_their_indexes(place: Place) -> None:
     """A poll must not depend on the size of the log, nor a fetch on the size of the table."""
-    Monitor.objects.bulk_create(many(5_000))
+    fill(place.connection, 5_000)
     place.execute(
         "INSERT INTO wheelbeat_changelog (monitor_id, operation) SELECT 1, 'U' FROM generate_series(1, 50000)"
     )
@@ -277,3 +279,37 @@ def test_the_documented_fill_can_be_repeated_and_logs_only_differences(place: Pl
         assert {row.args for row in news.values() if row} == {f'["http://{n}"]' for n in range(1, 11)}
     finally:
         place.execute("DROP TABLE site")
+
+
+def test_the_role_that_django_assumes_is_ours_too(place: Place, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(place.connection.settings_dict, "OPTIONS", {"assume_role": role})
+    source = monitor_database(None).source
+    with pytest.raises(SourceError, match="permission denied"):
+        source.snapshot()
+    place.execute(f"GRANT SELECT ON wheelbeat_monitor, wheelbeat_changelog, wheelbeat_installation TO {role}")
+    assert source.poll(source.snapshot().cursor).ids.tolist() == []
+    source.close()
+
+
+class _Replicas:
+    """A router that sends reads elsewhere."""
+
+    def db_for_read(self, model: Any, **_hints: Any) -> str:
+        return "replica"
+
+    def db_for_write(self, model: Any, **_hints: Any) -> str:
+        return "default"
+
+
+def test_with_a_replica_for_reading_the_beat_writes_to_the_primary(place: Place) -> None:
+    missing = {**place.connection.settings_dict, "NAME": f"{OWN_NAME}_no_such_replica"}
+    connections["replica"] = type(place.connection)(missing, "replica")
+    try:
+        with override_settings(DATABASE_ROUTERS=[_Replicas()]):
+            database = monitor_database(None)
+        with pytest.raises(SourceError, match="no_such_replica"):
+            database.source.snapshot()
+        assert database.store.namespace() == place.execute("SELECT uuid FROM wheelbeat_installation")[0][0]
+        database.store._session.close()
+    finally:
+        del connections["replica"]

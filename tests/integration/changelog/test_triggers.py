@@ -226,3 +226,13 @@ def _session_users(place: Place) -> list[str]:
     if place.vendor == "sqlite":
         return []
     return [place.execute("SELECT session_user" if place.vendor == "postgresql" else "SELECT user()")[0][0]]
+
+
+def test_the_first_migration_can_be_taken_back(place: Place) -> None:
+    call_command("migrate", "wheelbeat", "zero", verbosity=0)
+    left = set(place.connection.introspection.table_names())
+    assert not [name for name in left if name.startswith("wheelbeat")]
+    call_command("migrate", verbosity=0)
+    assert triggers.missing(place.connection) == []
+    one = monitor()
+    assert Change.objects.get().monitor_id == one.pk

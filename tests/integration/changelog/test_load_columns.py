@@ -1,0 +1,296 @@
+"""The load of a large table as columns: nothing is lost, whatever is edited while it runs, and errors begin it anew."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psycopg
+import pytest
+
+from celery_wheelbeat.columns import Shapes
+from celery_wheelbeat.cron import CronTable
+from celery_wheelbeat.engine import Engine, EngineConfig
+from celery_wheelbeat.errors import SourceError
+from celery_wheelbeat.jobs import RouteTable
+from celery_wheelbeat.ledger import Ledger
+from celery_wheelbeat.monitors import compile_rows
+from celery_wheelbeat.sources import bulk, follower
+from celery_wheelbeat.sources.definitions import Definitions
+from celery_wheelbeat.sources.follower import Follower
+from celery_wheelbeat.sources.news import Changed, Loaded
+from celery_wheelbeat.sources.walk import Purpose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from changelog_places import Place
+
+    from celery_wheelbeat.sources.news import News
+
+pytestmark = pytest.mark.postgres
+
+START_MS = 1_900_000_000_000
+DEADLINE_S = 60.0
+ENTRY = "an entry of beat_schedule"
+
+
+class LoadingBeat:
+    """A beat from the database to the wheel, driven step by step."""
+
+    def __init__(self, place: Place) -> None:
+        crons, self.routes = CronTable(), RouteTable()
+        compile_all = partial(compile_rows, crons=crons, routes=self.routes)
+        database = place.open()
+        self.source = database.source
+        self.definitions = Definitions(
+            partial(compile_all, entry_names=(ENTRY,)), Shapes(compile_all), taken_names=[ENTRY]
+        )
+        self.follower = Follower(
+            database.source, self.definitions, reconcile_period_s=3_600, open_reader=database.open_reader
+        )
+        self.engine = Engine(EngineConfig(shards=16), crons, Ledger())
+        self.engine.start(START_MS)
+        self.loaded_rows: list[int] = []
+
+    def step(self) -> list[News]:
+        """One step of the I/O thread, and what the scheduling thread makes of it."""
+        news, _ = self.follower.step(time.monotonic())
+        for one in news:
+            if isinstance(one, Loaded):
+                self.loaded_rows.append(len(one.batch))
+                self.engine.load(one.batch, {}, self.routes)
+            elif isinstance(one, Changed):
+                self.engine.apply(one.changes)
+        return news
+
+    def until(self, condition: Callable[[], bool], between: Callable[[], None] = lambda: None) -> None:
+        """Step until ``condition``, with ``between`` after each step."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline, "the load did not come to its end"
+            self.step()
+            between()
+
+    def load(self, between: Callable[[], None] = lambda: None) -> None:
+        """Load everything and every edit made meanwhile."""
+        self.until(lambda: self.follower.loaded, between)
+        self.until(lambda: not self.step() and not self.follower.behind)
+
+    def close(self) -> None:
+        self.follower.close()
+        self.source.close()
+
+
+@pytest.fixture
+def beat(postgres: Place) -> Any:
+    """A beat that has read nothing yet."""
+    beat = LoadingBeat(postgres)
+    yield beat
+    beat.close()
+
+
+def fill(place: Place, count: int, ids: str = "n") -> None:
+    """Write ``count`` monitors, without telling the change log."""
+    with untriggered(place):
+        place.execute(
+            "INSERT INTO wheelbeat_monitor (id, name, task, kwargs, interval_ms)"
+            f" SELECT {ids}, 'm' || n, 'proj.check', json_build_object('n', n)::text, 60000 * (1 + n %% 3)"
+            " FROM generate_series(1::bigint, %s) n",
+            count,
+        )
+    place.execute("ANALYZE wheelbeat_monitor")
+
+
+@contextmanager
+def untriggered(place: Place) -> Iterator[None]:
+    """Let the change log not notice what the block writes."""
+    names = [
+        row[0]
+        for row in place.execute(
+            "SELECT tgname FROM pg_trigger WHERE tgrelid = 'wheelbeat_monitor'::regclass AND NOT tgisinternal"
+        )
+    ]
+    place.execute("ALTER TABLE wheelbeat_monitor DISABLE TRIGGER USER")
+    yield
+    place.execute("ALTER TABLE wheelbeat_monitor " + ", ".join(f'ENABLE ALWAYS TRIGGER "{name}"' for name in names))
+
+
+def assert_engine_is_the_table(beat: LoadingBeat, place: Place) -> None:
+    """Names, arguments and intervals of every enabled monitor, and no other job."""
+    rows = place.execute(
+        "SELECT id, name, '[' || args || ', ' || kwargs || ']', interval_ms FROM wheelbeat_monitor"
+        " WHERE enabled ORDER BY id"
+    )
+    ids = np.array([row[0] for row in rows], np.int64)
+    views = beat.engine.lookup(ids)
+    assert all(view is not None for view in views)
+    found = [(view.id, view.name, view.payload.decode()) for view in views if view is not None]
+    assert found == [row[:3] for row in rows]
+    stored = {
+        int(job_id): int(interval)
+        for shard in beat.engine.shards
+        for job_id, interval in zip(*shard.table.living_rows()[:2], strict=True)
+    }
+    assert {row[0]: row[3] for row in rows} == {job_id: stored[job_id] for job_id in ids.tolist()}
+    (count,) = place.execute("SELECT count(*) FROM wheelbeat_monitor")[0]
+    assert len(beat.engine) == count
+
+
+class Editor:
+    """Edits at random places of the table, through a connection of its own, in transactions of mixed length."""
+
+    def __init__(self, place: Place, rows: int, *, seed: int = 7) -> None:
+        self.connection = psycopg.connect(**place.connection.get_connection_params() | {"cursor_factory": None})
+        self.rng = random.Random(seed)
+        self.rows = rows
+        self.edits = 0
+
+    def edit(self, count: int, *, commit: bool = True) -> None:
+        """Change ``count`` monitors: most are updated, some deleted, some new."""
+        new = [self.rows + self.edits + n for n in range(1, count // 20 + 1)]
+        picked = self.rng.sample(range(1, self.rows), count - len(new))
+        gone, changed = picked[: count // 20], picked[count // 20 :]
+        execute = self.connection.execute
+        execute("DELETE FROM wheelbeat_monitor WHERE id = ANY(%s)", (gone,))
+        execute(
+            "UPDATE wheelbeat_monitor SET kwargs = '{\"v\": ' || %s || '}', interval_ms = interval_ms + 60000"
+            " WHERE id = ANY(%s)",
+            (self.edits, changed),
+        )
+        execute(
+            "INSERT INTO wheelbeat_monitor (id, name, task, interval_ms)"
+            " SELECT n, 'new' || n, 'proj.check', 60000 FROM unnest(%s) n ON CONFLICT DO NOTHING",
+            (new,),
+        )
+        self.edits += count
+        if commit:
+            self.connection.commit()
+
+
+def test_ten_thousand_edits_while_two_hundred_thousand_monitors_load(
+    beat: LoadingBeat, postgres: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "BLOCK_ROWS", 2_000)
+    monkeypatch.setattr(bulk, "TOGETHER", 1)
+    rows = 200_000
+    fill(postgres, rows)
+    early, late = Editor(postgres, rows), Editor(postgres, rows, seed=8)
+    early.edit(100, commit=False)  # began before the load, commits in the middle of it
+
+    def edit() -> None:
+        if late.edits < 10_000:
+            late.edit(100)
+        if late.edits == 5_000:
+            early.connection.commit()
+
+    beat.load(between=edit)
+    assert late.edits == 10_000
+    assert sum(beat.loaded_rows) > 0.98 * rows
+    assert_engine_is_the_table(beat, postgres)
+    assert beat.follower.findings.drift_found == 0
+    early.connection.close()
+    late.connection.close()
+
+
+def test_the_reconcile_finds_nothing_to_mend_after_a_load(
+    beat: LoadingBeat, postgres: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_wheelbeat.sources.walk.RECONCILE_ROWS", 5_000)
+    monkeypatch.setattr("celery_wheelbeat.sources.walk.CORE_SHARE", 1e9)
+    fill(postgres, 20_000)
+    postgres.execute("UPDATE wheelbeat_monitor SET start_at = now() WHERE id %% 100 = 0")
+    beat.load()
+    with untriggered(postgres):
+        postgres.execute("UPDATE wheelbeat_monitor SET kwargs = '{}' WHERE id IN (5, 100)")
+    beat.until(lambda: beat.follower.findings.reconcile_rounds == 1)
+    assert beat.follower.findings.reconciled_untriggered == 2
+    assert beat.follower.findings.drift_found == 0
+    assert_engine_is_the_table(beat, postgres)
+
+
+def test_rare_and_broken_monitors_among_plain_ones(beat: LoadingBeat, postgres: Place) -> None:
+    fill(postgres, 5_000)
+    edits = {
+        10: "start_at = now()", 11: "incident_interval_ms = 10000, incident_until = now()", 12: "enabled = false",
+        13: "interval_ms = NULL, cron = '*/5 * * * *'", 14: "interval_ms = NULL, cron = 'nonsense'",
+        15: "args = ' [1]'", 16: "args = '{}'", 17: f"name = '{ENTRY}'", 18: "jitter_s = 0", 19: "jitter_s = 61",
+        20: "interval_ms = NULL, once_at = now() + interval '1 day'", 21: "finished_at = now()",
+        22: "kwargs = json_build_object('k', repeat('x', 20000))",
+        23: "kwargs = json_build_object('k', repeat('x', 300000))",
+        24: "name = '\u00a0'", 25: "args = '[{\"__type__\": \"nonsense\"}]'",
+    }  # fmt: skip
+    for job_id, assignment in edits.items():
+        postgres.execute(f"UPDATE wheelbeat_monitor SET {assignment.replace('%', '%%')} WHERE id = {job_id}")
+    beat.load()
+    expected = compile_rows(
+        beat.source.fetch(range(1, 5_001)), crons=beat.engine.crons, routes=beat.routes, entry_names=(ENTRY,)
+    )
+    assert sorted(expected.refused) == [14, 16, 17, 19, 23, 24, 25]
+    assert sorted(beat.definitions.quarantine.ids()) == sorted(expected.refused)
+    assert len(beat.engine) == len(expected.batch)
+    ends = np.cumsum(expected.batch.lengths)
+    for at, job_id in enumerate(expected.batch.ids.tolist()):
+        if job_id not in (12, 21):
+            (view,) = beat.engine.lookup([job_id])
+            assert view is not None
+            assert view.payload == expected.batch.payload[ends[at] - expected.batch.lengths[at] : ends[at]]
+            assert (view.route_index, view.flags) == (expected.batch.route_index[at], expected.batch.flags[at])
+    assert beat.engine.lookup([12, 21]) == [None, None]
+    for job_id, first in ((13, 1_900_000_200_000), (18, 1_900_000_020_000)):
+        assert beat.engine.next_fire(job_id, START_MS) in range(first, first + 30_000)
+
+
+def test_a_lost_connection_begins_the_load_anew_where_it_stood(
+    beat: LoadingBeat, postgres: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "BLOCK_ROWS", 500)
+    monkeypatch.setattr(bulk, "TOGETHER", 1)
+    fill(postgres, 20_000)
+    beat.until(lambda: len(beat.loaded_rows) == 3)
+    postgres.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND application_name = 'wheelbeat'"
+    )
+    with pytest.raises(SourceError):
+        beat.load()
+    beat.load()
+    assert beat.follower.purpose is Purpose.RECONCILE
+    assert sum(beat.loaded_rows) == 20_000, "no block twice"
+    assert_engine_is_the_table(beat, postgres)
+
+
+@pytest.mark.parametrize("ids", ["n * 1000003 + (n %% 7) * 4000000000000", "(n * 2654435761) %% 4294967291", "n"])
+def test_ids_may_be_sparse_or_random(
+    beat: LoadingBeat, postgres: Place, ids: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "BLOCK_ROWS", 700)
+    fill(postgres, 10_000, ids)
+    beat.load()
+    assert_engine_is_the_table(beat, postgres)
+
+
+def test_an_empty_table_is_loaded_at_once(beat: LoadingBeat) -> None:
+    beat.load()
+    assert beat.loaded_rows == [0]
+    assert len(beat.engine) == 0
+
+
+def test_the_plan_of_a_block_is_an_index_scan_in_order(postgres: Place) -> None:
+    from celery_wheelbeat.sources.statements import read_statements
+
+    fill(postgres, 50_000)
+    statement = read_statements("celery_wheelbeat.sources", "sql/postgresql.sql")["column_block"]
+    plan = "\n".join(
+        row[0]
+        for row in postgres.execute(
+            f"EXPLAIN {statement.replace('$1', '20000').replace('$2', '30000').replace('%', '%%')}"
+        )
+    )
+    assert "Index Scan using wheelbeat_monitor_pkey" in plan
+    assert "Sort" not in plan
+    assert "Parallel" not in plan
