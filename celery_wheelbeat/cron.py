@@ -126,6 +126,35 @@ class Cron:
             instant_s = max(segment.end_s, leap_s)
         return None
 
+    def count(self, after_ms: int, until_ms: int) -> int:
+        """Count the fire times in (``after_ms``, ``until_ms``] without walking them: a step for each month in it."""
+        instant_s = max(after_ms // 1000 + 1, EARLIEST_S)
+        end_s = min(until_ms // 1000 + 1, LATEST_S)
+        found = 0
+        while instant_s < end_s:
+            segment = self._zone.segment(instant_s)
+            begin_s = instant_s
+            if self.fixed_time and 0 < abs(segment.shift_s) <= CORRECTION_S:
+                found += instant_s == segment.start_s and self._swallowed(segment)
+                begin_s = max(instant_s, segment.start_s - segment.shift_s)
+            instant_s = min(segment.end_s, end_s)
+            if begin_s < instant_s:
+                found += self._count_walls(begin_s + segment.offset_s, instant_s + segment.offset_s)
+        return found
+
+    def last_fire(self, after_ms: int, until_ms: int) -> int | None:
+        """Return the last fire time in (``after_ms``, ``until_ms``], or None where there is none; by bisection."""
+        low_s, high_s = after_ms // 1000, until_ms // 1000
+        if not self.count(after_ms, until_ms):
+            return None
+        while high_s - low_s > 1:
+            middle_s = (low_s + high_s) // 2
+            if self.count(middle_s * 1000, until_ms):
+                low_s = middle_s
+            else:
+                high_s = middle_s
+        return high_s * 1000
+
     def next_fires(self, after: datetime, count: int) -> list[datetime]:
         """Return up to ``count`` fire times strictly after ``after`` (aware), as aware datetimes in UTC."""
         return fires_after(self, after, count)
@@ -176,6 +205,21 @@ class Cron:
         """Whether a slot lies in the local time that was skipped when ``segment`` began."""
         reached_s = segment.start_s + segment.offset_s
         return self._has_slot(reached_s - segment.shift_s, reached_s)
+
+    def _count_walls(self, low_s: int, high_s: int) -> int:
+        """Count the slots at wall times in [``low_s``, ``high_s``)."""
+        (low_day, low_minute), (high_day, high_minute) = (divmod(-(-wall_s // 60), 1440) for wall_s in (low_s, high_s))
+        found = self._days.count(low_day, high_day) * self._slots_before(1440)
+        for day, minute, sign in ((low_day, low_minute, -1), (high_day, high_minute, 1)):
+            if minute and self._days.count(day, day + 1):
+                found += sign * self._slots_before(minute)
+        return found
+
+    def _slots_before(self, minute: int) -> int:
+        """Count the slots of a chosen day before ``minute`` (of the day)."""
+        hour, within = divmod(minute, 60)
+        whole = (self._hours & (1 << hour) - 1).bit_count() * self._minutes.bit_count()
+        return whole + (self._hours >> hour & 1) * (self._minutes & (1 << within) - 1).bit_count()
 
     def _next_wall(self, wall_s: int) -> int | None:
         """Return the first slot at or after the wall time ``wall_s`` (seconds, as if it were UTC)."""

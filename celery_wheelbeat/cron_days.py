@@ -86,6 +86,17 @@ class Days:
                 return date(year, month, (mask & -mask).bit_length() - 1).toordinal() - _EPOCH
         return None
 
+    def count(self, day: int, end_day: int) -> int:
+        """Count the chosen days in [``day``, ``end_day``); a step for each month of them."""
+        found = 0
+        while day < end_day:
+            when = date.fromordinal(day + _EPOCH)
+            rest = self._masks(when.year)[when.month - 1] >> when.day
+            within = min(end_day - day, _LENGTHS[isleap(when.year)][when.month - 1] - when.day + 1)
+            found += (rest & (1 << within) - 1).bit_count()
+            day += within
+        return found
+
     def _masks(self, year: int) -> tuple[int, ...]:
         before = year - 1
         new_year = (1 + before + before // 4 - before // 100 + before // 400) % 7

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 NOT_CRON = -1
 NO_OFFSET: Int64s = np.zeros((), np.int64)
+WALK_MS = 6 * 3_600_000
+"""A cron's fire times in a longer stretch are counted, not walked."""
 
 
 class Span(NamedTuple):
@@ -216,13 +218,24 @@ def _cron_spans(indexes: NDArray[np.int32], low: Int64s, high: Int64s, crons: Cr
     newest = np.zeros(len(indexes), np.int64)
     for index in np.unique(indexes).tolist():
         members = np.flatnonzero(indexes == index)
-        begin, end = int(low[members].min()), int(high[members].max())
-        fires = np.array(_cron_fires(index, begin, end, crons), np.int64)
-        until = np.searchsorted(fires, high[members], side="right")
-        count[members] = np.maximum(until - np.searchsorted(fires, low[members], side="right"), NO_OFFSET)
-        if len(fires):
-            newest[members] = fires[np.maximum(until - 1, 0)]
+        count[members], newest[members] = _cron_span(index, low[members], high[members], crons)
     return Span(count, newest)
+
+
+def _cron_span(index: int, low: Int64s, high: Int64s, crons: CronTable) -> Span:
+    """Count the fires of one cron group: all jobs share what lies between their begins and their ends."""
+    inner, outer = int(low.max()), int(high.min())
+    if outer - inner < WALK_MS:
+        fires = np.array(_cron_fires(index, int(low.min()), int(high.max()), crons), np.int64)
+        until = np.searchsorted(fires, high, side="right")
+        count = np.maximum(until - np.searchsorted(fires, low, side="right"), NO_OFFSET)
+        return Span(count, fires[np.maximum(until - 1, 0)] if len(fires) else np.zeros(len(low), np.int64))
+    head = np.array(_cron_fires(index, int(low.min()), inner, crons), np.int64)
+    tail = np.array(_cron_fires(index, outer, int(high.max()), crons), np.int64)
+    until = np.searchsorted(tail, high, side="right")
+    count = len(head) - np.searchsorted(head, low, side="right") + crons[index].count(inner, outer) + until
+    before = crons[index].last_fire(inner, outer) or (int(head[-1]) if len(head) else 0)
+    return Span(count, np.append(before, tail)[until])
 
 
 def _cron_fires(index: int, after_ms: int, until_ms: int, crons: CronTable) -> list[int]:

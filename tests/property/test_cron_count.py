@@ -1,0 +1,94 @@
+"""Counting a cron's fire times gives what walking them gives, around clock changes too."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+import numpy as np
+from definitions import Job, batch_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_wheelbeat import schedule_columns
+from celery_wheelbeat.cron import Cron, CronTable
+from celery_wheelbeat.errors import InvalidSchedule
+from celery_wheelbeat.fires import fires
+from celery_wheelbeat.schedule_columns import ScheduleColumns, spans
+
+if TYPE_CHECKING:
+    import pytest
+
+DAY_MS = 86_400_000
+ZONES = (
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "Australia/Lord_Howe",
+    "Asia/Tehran",
+    "Pacific/Apia",
+    "Africa/Cairo",
+)
+BEGIN_MS = 1_293_840_000_000  # 2011-01-01, so that Samoa's lost day is among the days
+SPAN_MS = 5_000 * DAY_MS
+
+minutes = st.sampled_from(["*", "0", "30", "*/7", "5,59", "0-10"])
+hours = st.sampled_from(["*", "2", "*/3", "0", "1-3", "23", "2,3"])
+days = st.sampled_from(["*", "1", "29-31", "*/2", "15"])
+months = st.sampled_from(["*", "2", "3,10,11", "*/5"])
+weekdays = st.sampled_from(["*", "0", "1-5", "6"])
+
+
+@st.composite
+def crons(draw: st.DrawFn) -> Cron:
+    text = " ".join(draw(part) for part in (minutes, hours, days, months, weekdays))
+    try:
+        return Cron(text, draw(st.sampled_from(ZONES)), draw(st.sampled_from(["and", "or"])))
+    except InvalidSchedule:
+        return Cron("30 2 * * *", "Europe/Berlin")
+
+
+@given(crons(), st.integers(BEGIN_MS, BEGIN_MS + SPAN_MS), st.integers(0, 40 * DAY_MS))
+def test_what_is_counted_is_what_is_walked(cron: Cron, after_ms: int, span_ms: int) -> None:
+    until_ms = after_ms + span_ms
+    walked = list(takewhile(lambda fire: fire <= until_ms, fires(cron, after_ms)))
+    assert cron.count(after_ms, until_ms) == len(walked)
+    assert cron.last_fire(after_ms, until_ms) == (walked[-1] if walked else None)
+
+
+@given(
+    crons(),
+    st.lists(
+        st.tuples(st.integers(0, 20 * DAY_MS), st.integers(0, 20 * DAY_MS), st.integers(0, 60)), min_size=1, max_size=5
+    ),
+    st.integers(BEGIN_MS, BEGIN_MS + SPAN_MS),
+)
+def test_the_jobs_of_a_group_share_what_lies_between(
+    cron: Cron, jobs: list[tuple[int, int, int]], begin_ms: int
+) -> None:
+    table = CronTable()
+    batch = batch_of(
+        [Job(number, cron=cron, offset_ms=offset * 1000) for number, (_, _, offset) in enumerate(jobs)], table
+    )
+    after = np.array([begin_ms + late for late, _, _ in jobs])
+    until = after + np.array([length for _, length, _ in jobs])
+    found = spans(ScheduleColumns.of(batch), after, until, table)
+    for number, (_, _, offset) in enumerate(jobs):
+        low, high = int(after[number]) - offset * 1000, int(until[number]) - offset * 1000
+        walked = list(takewhile(lambda fire: fire <= high, fires(cron, low)))  # noqa: B023 - used up at once
+        assert found.counts[number] == len(walked)
+        if walked:
+            assert found.newest_ms[number] == walked[-1] + offset * 1000
+
+
+def test_a_year_away_costs_no_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B136: after a jump of the clock every minute was walked."""
+    asked = []
+    walk = Cron.next_fire
+    monkeypatch.setattr(Cron, "next_fire", lambda cron, after_ms: asked.append(after_ms) or walk(cron, after_ms))
+    table = CronTable()
+    batch = batch_of([Job(number, cron=Cron("* * * * *"), offset_ms=number * 1000) for number in range(60)], table)
+    after = np.full(60, BEGIN_MS)
+    found = schedule_columns.spans(ScheduleColumns.of(batch), after, after + 366 * DAY_MS, table)
+    assert found.counts.tolist() == [366 * 1440] * 60
+    assert len(asked) < 10
