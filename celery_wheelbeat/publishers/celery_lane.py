@@ -217,6 +217,7 @@ class CeleryLane:
             self._settle([Failed(run.token, FailureKind.NOT_SENT, "not connected") for run in runs])
             return
         outcomes, broken = self._send_batch(runs) if self._may_batch() else self._send_each(runs)
+        self._connected = broken is None
         self._settle(outcomes)
         if broken is None:
             self._backoff.reset()
@@ -224,8 +225,9 @@ class CeleryLane:
             self._leave_connection(broken)
 
     def _alarmed(self, reason: str) -> None:
-        self._alarm = True
-        raise amqp.exceptions.Blocked(reason)
+        if not self._alarm:  # RabbitMQ says so again when memory and disk alarm follow each other
+            self._alarm = True
+            raise amqp.exceptions.Blocked(reason)
 
     def _calmed(self) -> None:
         self._alarm = False

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.processes
 
 SCHEDULE = {"tick": {"task": "proj.note", "schedule": 1.0}}
-OURS = {"wheelbeat_fire_ms", "wheelbeat_nonce", "periodic_task_name"}
+OURS = {"wheelbeat_fire_ms", "wheelbeat_nonce", "wheelbeat_claim_ttl", "periodic_task_name"}
 
 SENTRY = """
 import sentry_sdk
