@@ -41,8 +41,12 @@ class Hole(Enum):
     BODY = "body"
     REPRS = "argument reprs"
     NAME = "name"
-    OBSERVER = "observer"
-    """Headers of a tracing tool, made anew for each message."""
+    INNER = "inner headers"
+    """Length of a table of headers within the headers."""
+    TRACE = "trace id"
+    SPAN = "span id"
+    CHANCE = "sampling chance"
+    QUEUED_AT = "time of enqueuing"
 
 
 class Uncut(WheelbeatError):
@@ -54,7 +58,8 @@ class Mark(NamedTuple):
 
     hole: Hole
     value: bytes
-    times: int = 1
+    times: int | None = 1
+    """None: as often as it is there, at least once."""
 
 
 class Pieces(NamedTuple):
@@ -93,8 +98,8 @@ def cut(message: bytes, marks: Iterable[Mark]) -> Skeleton:
     places: list[tuple[int, int, Hole]] = []
     for hole, value, times in marks:
         found = _places(message, value)
-        if len(found) != times:
-            raise Uncut(f"its {hole.value} is found {len(found)} times in the message, expected {times}")
+        if len(found) != (times or max(1, len(found))):
+            raise Uncut(f"its {hole.value} is found {len(found)} times in the message, expected {times or 'some'}")
         places += [(start, start + len(value), hole) for start in found]
     places.sort()
     bounds = [(0, 0), *((start, end) for start, end, _ in places), (len(message), len(message))]

@@ -8,40 +8,34 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from kombu.utils.json import loads
 
-from celery_wheelbeat.bodies import Columns
 from celery_wheelbeat.envelopes import FIRST_FIRE_MS, LAST_FIRE_MS
 from celery_wheelbeat.jobs import Flag
 from celery_wheelbeat.lane import Lane, Settled
 from celery_wheelbeat.observe.send_lines import LINES_MAX
-from celery_wheelbeat.pairs import STEP_SHIFT, Pairs
+from celery_wheelbeat.pairs import Pairs
 from celery_wheelbeat.publishers import Failed, FailureKind
-from celery_wheelbeat.publishers.batch_maker import Load, make_batch
+from celery_wheelbeat.publishers.batch_maker import make_batch
 from celery_wheelbeat.publishers.batches import Comparison, Outcome, Verdict
-from celery_wheelbeat.publishers.envelope_maker import Arguments
-from celery_wheelbeat.publishers.failures import reason_of
 from celery_wheelbeat.publishers.forms import Group, Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
 
     from numpy.typing import NDArray
 
     from celery_wheelbeat.backlog import Backlog
-    from celery_wheelbeat.bodies import Bodies
     from celery_wheelbeat.dispatch import Dispatch
     from celery_wheelbeat.engine import Engine
-    from celery_wheelbeat.envelopes import Pieces
+    from celery_wheelbeat.job_messages import JobMessages
     from celery_wheelbeat.jobs import UInt32s
     from celery_wheelbeat.observe.lateness import Lateness
-    from celery_wheelbeat.payloads import Text
-    from celery_wheelbeat.publishers.envelope import Envelope
-    from celery_wheelbeat.publishers.envelope_maker import Form
+    from celery_wheelbeat.publishers.batch_maker import Load
+    from celery_wheelbeat.publishers.envelope_maker import Arguments, Form
     from celery_wheelbeat.publishers.forms import Forms
     from celery_wheelbeat.publishers.sender import Sender
     from celery_wheelbeat.runs import RunIds
@@ -58,7 +52,6 @@ REASONS_KEPT_S = 300.0
 """Some reasons pass (a queue that could not be declared): after this long a form is asked for again."""
 _APART = Flag.ONE_OFF | Flag.OVERLAP_LOW | Flag.OVERLAP_HIGH
 """Flags of jobs whose runs need more than an envelope."""
-_loads: Callable[[bytes], Any] = loads
 
 
 class Edges(NamedTuple):
@@ -74,12 +67,6 @@ class Edges(NamedTuple):
     """Jobs whose entries somebody holds and may write to."""
 
 
-class _Unfit(Exception):
-    def __init__(self, reasons: dict[int, str]) -> None:
-        super().__init__(reasons)
-        self.reasons = reasons
-
-
 class FastDispatch(Lane):
     """See the module. What it cannot send goes to ``slow``, the celery lane of the same destination."""
 
@@ -92,7 +79,7 @@ class FastDispatch(Lane):
         *,
         slow: Dispatch,
         forms: Forms,
-        bodies: Bodies,
+        messages: JobMessages,
         edges: Edges,
     ) -> None:
         super().__init__(engine, backlog, lateness, slow.quarantined)
@@ -105,7 +92,7 @@ class FastDispatch(Lane):
         self.unfit: dict[int, str] = {}
         """Jobs that do not render, with the reason; the celery lane reports them as Celery does."""
         self._slow = slow
-        self._bodies = bodies
+        self._messages = messages
         self._edges = edges
         self._sent: dict[int, Sequence[int]] = {}
         """Token of a batch → position in its block of each message."""
@@ -170,7 +157,8 @@ class FastDispatch(Lane):
         jobs = self._engine.shards.columns_of(pairs.ids)
         self._skip(token, np.flatnonzero(~jobs.enabled), "removed")
         stays = jobs.enabled & ~self._leave(token, pairs, jobs)
-        loads_, order = [], []
+        loads: list[Load] = []
+        order: list[int] = []
         (positions,) = np.nonzero(stays)
         for group in self.forms.groups(jobs.route[positions], jobs.interval[positions]):
             where = positions[group.positions]
@@ -179,18 +167,20 @@ class FastDispatch(Lane):
             elif isinstance(group.answer, str):
                 self._move(token, where)
             else:
-                where, columns = self._pieces(token, group.answer, where, pairs, jobs)
-                if len(where):
-                    chosen = pairs.at(where)
-                    loads_.append(Load(group.answer, columns, _ids(run_ids, chosen), chosen.fire_ms))
-                    order += where.tolist()
-                    self._remember(group.form, jobs.ref[where[:1]])
+                rendered = self._messages.render(group.answer, where, pairs, jobs, run_ids)
+                if rendered.unfit:
+                    self.unfit.update((int(pairs.ids[at]), reason) for at, reason in rendered.unfit.items())
+                    self._move(token, np.array(sorted(rendered.unfit), np.intp))
+                if len(rendered.positions):
+                    loads.append(rendered.load)
+                    order += rendered.positions.tolist()
+                    self._remember(group.form, jobs.ref[rendered.positions[:1]])
         if not order:
             self.backlog.confirm_block(token)  # nothing is left in it
             return len(pairs.ids)
         self._log(order, jobs)
         self._sent[token] = order
-        self.sender.submit(make_batch(token, self.sender.epoch, loads_, self._edges.now()))
+        self.sender.submit(make_batch(token, self.sender.epoch, loads, self._edges.now()))
         return len(pairs.ids)
 
     def _leave(self, token: int, pairs: Pairs, jobs: JobColumns) -> NDArray[np.bool_]:
@@ -208,62 +198,39 @@ class FastDispatch(Lane):
         self._move(token, np.flatnonzero(odd))
         return leaves | odd
 
-    def _pieces(
-        self, token: int, envelope: Envelope, where: NDArray[np.intp], pairs: Pairs, jobs: JobColumns
-    ) -> tuple[NDArray[np.intp], Columns]:
-        """Return the pieces of the jobs at ``where``, without those that do not render, which are moved."""
-        payloads, number = self._engine.shards.payloads, self.forms.number_of(envelope)
-        while True:
-            refs = jobs.ref[where]
-
-            def render(missing: NDArray[np.intp], refs: Any = refs) -> list[Pieces]:
-                return _rendered(envelope, payloads.read(refs[missing]), missing)
-
-            try:
-                return where, self._bodies.columns(refs, payloads.births, number, envelope.opening_width, render)
-            except _Unfit as unfit:
-                bad = np.array(sorted(unfit.reasons), np.intp)
-                self.unfit.update(zip(pairs.ids[where[bad]].tolist(), unfit.reasons.values(), strict=True))
-                self._move(token, where[bad])
-                where = np.delete(where, bad)
-
     def _send_suspects(self, tokens: list[int], run_ids: RunIds) -> int:
         """Send some runs of a refused batch alone, so that the broker's next refusal has fewer culprits."""
         pairs = Pairs.of([self._taken[token] for token in tokens])
         jobs = self._engine.shards.columns_of(pairs.ids)
         gone = [token for token, enabled in zip(tokens, jobs.enabled.tolist(), strict=True) if not enabled]
-        self._settle_singles(gone, "removed")
+        self.backlog.skip(gone, "removed")
+        for token in gone:
+            del self._taken[token]
         (positions,) = np.nonzero(jobs.enabled)
-        loads_: list[Load] = []
+        loads: list[Load] = []
         order: list[int] = []
         for group in self.forms.groups(jobs.route[positions], jobs.interval[positions]):
             where = positions[group.positions]
-            chosen = [tokens[position] for position in where.tolist()]
             if isinstance(group.answer, (str, Pending)):
-                self._release(chosen)
+                self._release([tokens[at] for at in where.tolist()])
                 continue
-            texts = self._engine.shards.payloads.read(jobs.ref[where])
-            try:
-                pieces = _rendered(group.answer, texts, np.arange(len(where)))
-            except _Unfit:
-                self._release(chosen)
-                continue
-            found = pairs.at(where)
-            loads_.append(Load(group.answer, Columns.of(pieces), _ids(run_ids, found), found.fire_ms))
-            order += chosen
+            rendered = self._messages.render(group.answer, where, pairs, jobs, run_ids)
+            self._release([tokens[at] for at in rendered.unfit])
+            if len(rendered.positions):
+                loads.append(rendered.load)
+                order += [tokens[at] for at in rendered.positions.tolist()]
         if order:
             self._next_batch += 1
             self._singles[self._next_batch] = order
-            self.sender.submit(make_batch(self._next_batch, self.sender.epoch, loads_, self._edges.now()))
+            self.sender.submit(make_batch(self._next_batch, self.sender.epoch, loads, self._edges.now()))
         return len(tokens)
 
     def _log(self, order: Sequence[int], jobs: JobColumns) -> None:
         if len(order) > LINES_MAX:
             logger.info("Scheduler: Sending %d due tasks (one line each up to %d)", len(order), LINES_MAX)
         elif logger.isEnabledFor(logging.INFO):
-            texts = self._engine.shards.payloads.read(jobs.ref[order])
-            for text, route in zip(texts, jobs.route[order].tolist(), strict=True):
-                logger.info("Scheduler: Sending due task %s (%s)", text.name.decode(), self.forms.task_of(route))
+            for name, route in zip(self._messages.names(jobs.ref[order]), jobs.route[order].tolist(), strict=True):
+                logger.info("Scheduler: Sending due task %s (%s)", name, self.forms.task_of(route))
 
     # Leaving a block.
 
@@ -276,21 +243,17 @@ class FastDispatch(Lane):
             self._slow.backlog.adopt(self.backlog.release(self.backlog.break_up(token, positions.tolist())))
 
     def _release(self, tokens: Sequence[int]) -> None:
+        if not tokens:
+            return
         for token in tokens:
             self._taken.pop(token, None)
         self._slow.backlog.adopt(self.backlog.release(tokens))
 
-    def _settle_singles(self, tokens: Sequence[int], reason: str) -> None:
-        for token in tokens:
-            self._taken.pop(token, None)
-        self.backlog.skip(tokens, reason)
-
     def _park(self, token: int, group: Group, jobs: JobColumns) -> None:
         """Let runs wait for the answer about their form, and ask if nobody has."""
         if group.answer is Pending.UNASKED:
-            texts = self._engine.shards.payloads.read(jobs.ref[group.positions[:CANDIDATES]])
             self.forms.asked(group.form)
-            self.sender.ask(group.form, [found for text in texts if (found := _arguments(text)) is not None])
+            self.sender.ask(group.form, self._messages.arguments(jobs.ref[group.positions[:CANDIDATES]]))
         singles = self.backlog.break_up(token, group.positions.tolist())
         self._parked.setdefault(group.form, []).extend(singles)
 
@@ -333,10 +296,7 @@ class FastDispatch(Lane):
     def _remember(self, form: Form, ref: UInt32s) -> None:
         """Keep the arguments of one job, for the next comparison."""
         if form not in self._seen:
-            (text,) = self._engine.shards.payloads.read(ref)
-            found = _arguments(text)
-            if found is not None:
-                self._seen[form] = found
+            self._seen.update((form, arguments) for arguments in self._messages.arguments(ref))
 
     def _take_in_verdict(self, verdict: Verdict) -> None:
         self.forms.learn(verdict.form, verdict.envelope)
@@ -389,37 +349,5 @@ class FastDispatch(Lane):
             self._lateness.note(at_ms - fire_ms, now_s, runs)
 
 
-def _ids(run_ids: RunIds, pairs: Pairs) -> list[bytes]:
-    """Return the run ids; a fire time that is lived through again after a step of the clock has its own."""
-    columns = (pairs.ids.tolist(), pairs.fire_ms.tolist())
-    if not (pairs.tag >> STEP_SHIFT).any():
-        return run_ids.of_names([b"monitor:%d@%d" % pair for pair in zip(*columns, strict=True)])
-    steps = (pairs.tag >> STEP_SHIFT).tolist()
-    suffixes = [b"~%d" % step if step else b"" for step in steps]
-    return run_ids.of_names([b"monitor:%d@%d%b" % row for row in zip(*columns, suffixes, strict=True)])
-
-
-def _ids_of(ids: Any) -> NDArray[np.int64]:
+def _ids_of(ids: Collection[int]) -> NDArray[np.int64]:
     return np.fromiter(ids, np.int64, len(ids))
-
-
-def _arguments(text: Text) -> Arguments | None:
-    try:
-        args, kwargs = _loads(text.payload)
-    except ValueError:
-        return None
-    return Arguments(args, kwargs)
-
-
-def _rendered(envelope: Envelope, texts: Sequence[Text], positions: NDArray[np.intp]) -> list[Pieces]:
-    """Return the pieces of each text; raises ``_Unfit`` with the positions of all that do not render."""
-    pieces, reasons = [], {}
-    for position, text in zip(positions.tolist(), texts, strict=True):
-        try:
-            args, kwargs = _loads(text.payload)
-            pieces.append(envelope.pieces(args, kwargs, text.name.decode()))
-        except Exception as error:
-            reasons[position] = reason_of(error)
-    if reasons:
-        raise _Unfit(reasons)
-    return pieces

@@ -12,6 +12,7 @@ from kombu.utils.json import loads
 from celery_wheelbeat.backlog import Backlog
 from celery_wheelbeat.bodies import Bodies
 from celery_wheelbeat.fast_dispatch import BLOCK_RUNS, Edges, FastDispatch
+from celery_wheelbeat.job_messages import JobMessages
 from celery_wheelbeat.publishers.amqp_lane import AmqpWire
 from celery_wheelbeat.publishers.broker import open_connection
 from celery_wheelbeat.publishers.detection import guard, hooks, settings_token
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs import RouteTable
     from celery_wheelbeat.ledger import Ledger
     from celery_wheelbeat.observe.lateness import Lateness
+    from celery_wheelbeat.observe.send_lines import SendLines
     from celery_wheelbeat.publishers.batches import Wire
     from celery_wheelbeat.publishers.envelope_maker import Form
     from celery_wheelbeat.publishers.forms import HeadersOf
@@ -58,6 +60,7 @@ def assemble_fast(
     slow: Dispatch,
     keep_all: Any,
     options: Mapping[str, Any],
+    lines: SendLines,
 ) -> FastDispatch | None:
     """Wire the fast lane beside ``slow``. ``options``: what the celery lane adds to every message."""
     app = scheduler.app
@@ -73,17 +76,19 @@ def assemble_fast(
 
     def make_maker(recorder: Any) -> EnvelopeMaker:
         bypass = settings.dispatch == "fast"
-        return EnvelopeMaker(scheduler, recorder, _entry_maker(scheduler), options, bypass_hooks=bypass)
+        make_entry = _entry_maker(scheduler)
+        return EnvelopeMaker(scheduler, recorder, make_entry, options, quiet=lines.none, bypass_hooks=bypass)
 
     wire = _wire(scheduler, kind, make_maker, clock, namespace=namespace, destination=slow.publisher.destination)
+    forms = Forms(routes, _claim_headers(app, settings))
     return FastDispatch(
         engine,
         Backlog(ledger, limit=settings.backlog_max, keep_all=keep_all),
         Sender("fast-lane", wire, clock, wake.ring, window=max(1, settings.window // BLOCK_RUNS)),
         lateness,
         slow=slow,
-        forms=Forms(routes, _claim_headers(app, settings)),
-        bodies=Bodies(settings.envelope_bytes),
+        forms=forms,
+        messages=JobMessages(engine, forms, Bodies(settings.envelope_bytes)),
         edges=Edges(app.now, lambda: guard(app), lambda: settings_token(app), monitor_entries.handed_out),
     )
 

@@ -121,6 +121,7 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         slow=slow,
         keep_all=keep_all,
         options=options,
+        lines=lines,
     )
     dispatch = slow if fast is None else Lanes(slow, fast)
     publisher = dispatch.publisher

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -68,7 +69,7 @@ def make_wire(app: Celery, *, kind: str, options: Mapping[str, Any] | None = Non
     scheduler = WheelScheduler(app, lazy=True)
 
     def maker(recorder: Any) -> EnvelopeMaker:
-        return EnvelopeMaker(scheduler, recorder, make_entry(app), options or {})
+        return EnvelopeMaker(scheduler, recorder, make_entry(app), options or {}, quiet=nullcontext)
 
     def producer(connection: Any) -> Any:
         return app.amqp.Producer(connection, auto_declare=False)

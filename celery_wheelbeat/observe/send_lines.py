@@ -48,6 +48,15 @@ class SendLines(logging.Filter):
         finally:
             self._thread.quiet = False
 
+    @contextmanager
+    def none(self) -> Iterator[None]:
+        """Write no line at all for what this thread does: a message is recorded, not sent."""
+        self._thread.quiet = True
+        try:
+            yield
+        finally:
+            self._thread.quiet = False
+
     def filter(self, record: logging.LogRecord) -> bool:
         """Drop the lines of single runs while this thread is quiet."""
         return not (getattr(self._thread, "quiet", False) and str(record.msg).startswith(_PER_RUN))

@@ -10,7 +10,8 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Uncut, cut, fire_octets
-from celery_wheelbeat.publishers.envelope import Envelope, Sample, marks_of
+from celery_wheelbeat.publishers.envelope import Envelope, Sample, Stamps, marks_of
+from celery_wheelbeat.publishers.observers import marks_of_observers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _METHOD, _HEADER, _BODY = 1, 2, 3
 _END = b"\xce"
 _FRAME_EXTRA = 8
+_INNER = b"\x07headersF"
+"""Begin of a table within the headers: some tracing tools repeat them there."""
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS = 1 << 15, 1 << 14, 1 << 13
 
 
@@ -42,16 +45,24 @@ class AmqpEnvelope(Envelope):
         reprs, name = self._repr_text(sample.args, sample.kwargs), _name_text(sample.name)
         marks = [
             *marks_of(recording, sample),
-            Mark(Hole.FIRE, b"\x11wheelbeat_fire_msL" + sample.fire_ms.to_bytes(8, "big", signed=True)),
+            *marks_of_observers(recording.headers, self.write_time),
+            Mark(Hole.FIRE, b"\x11wheelbeat_fire_msL" + sample.fire_ms.to_bytes(8, "big", signed=True), None),
             Mark(Hole.REPRS, reprs),
-            Mark(Hole.NAME, name),
+            Mark(Hole.NAME, name, None),
             Mark(Hole.OPENING, opening),
             Mark(Hole.BODY, wire[body_at:]),
         ]
+        inner = wire.find(_INNER)
+        names = wire.count(name)
+        if names > 1 and inner >= 0:
+            (self._inner_fixed,) = struct.unpack_from(">I", wire, inner + len(_INNER))
+            self._inner_fixed -= len(name)
+            marks.append(Mark(Hole.INNER, wire[inner : inner + len(_INNER) + 4]))
         self.skeleton = cut(wire, marks)
         if wire[body_at:] != self._body_frames(recording.body):
             raise Uncut("its body is not framed as expected")
-        varying = len(reprs) + len(name)
+        self._names = names
+        varying = len(reprs) + names * len(name)
         (header_length,) = struct.unpack_from(">I", wire, header + 3)
         (table_length,) = struct.unpack_from(">I", wire, table)
         self._header_fixed = header_length - varying
@@ -61,7 +72,7 @@ class AmqpEnvelope(Envelope):
         """See ``Envelope``."""
         body = self.body.encode(args, kwargs)
         reprs, name_text = self._repr_text(args, kwargs), _name_text(name)
-        varying = len(reprs) + len(name_text)
+        varying = len(reprs) + self._names * len(name_text)
         opening = b"%b%b%b" % (
             struct.pack(">IHHQ", self._header_fixed + varying, 60, 0, len(body)),
             self._before_table,
@@ -72,6 +83,18 @@ class AmqpEnvelope(Envelope):
     def fires(self, fire_ms: Int64s) -> Sequence[bytes]:
         """See ``Envelope``."""
         return fire_octets(fire_ms, b"\x11wheelbeat_fire_msL")
+
+    @staticmethod
+    def write_time(seconds: float) -> bytes:
+        """See ``Envelope``."""
+        return struct.pack(">cd", b"d", seconds)
+
+    def render(self, pieces: Mapping[Hole, Sequence[bytes]], stamps: Stamps) -> list[bytes]:
+        """See ``Envelope``."""
+        if Hole.INNER in self.skeleton.holes:
+            lengths = [self._inner_fixed + len(name) for name in pieces[Hole.NAME]]
+            pieces = {**pieces, Hole.INNER: [_INNER + length.to_bytes(4, "big") for length in lengths]}
+        return super().render(pieces, stamps)
 
     def _body_frames(self, body: bytes) -> bytes:
         chunks = [body[start : start + self._chunk] for start in range(0, len(body), self._chunk)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from celery_wheelbeat.envelopes import delivery_tags, nonces
 from celery_wheelbeat.publishers.batches import Batch, Parcel
 from celery_wheelbeat.publishers.envelope import Stamps
+from celery_wheelbeat.publishers.observers import new_traces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,8 @@ def make_batch(token: int, epoch: int, loads: Sequence[Load], now: datetime) -> 
     for load in loads:
         size = len(load.ids)
         fresh = nonces(os.urandom(16 * size))
-        stamps = Stamps(load.ids, load.fire_ms, fresh, delivery_tags(os.urandom(16 * size)), now)
+        traces = new_traces(load.ids, fresh, os.urandom(4 * size), now.timestamp()) if load.envelope.observed else None
+        stamps = Stamps(load.ids, load.fire_ms, fresh, delivery_tags(os.urandom(16 * size)), now, traces)
         messages = load.envelope.render(load.columns.by_hole(), stamps)
         parcels.append(Parcel(load.envelope.key, size, b"".join(messages)))
         every_nonce += fresh

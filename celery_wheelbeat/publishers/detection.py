@@ -14,7 +14,7 @@ from weakref import ReferenceType
 from celery import Celery, Task, signals
 from celery.app.amqp import AMQP
 from celery.app.routes import MapRoute
-from celery.beat import BeatLazyFunc
+from celery.beat import BeatLazyFunc, Scheduler
 from kombu.messaging import Producer
 
 if TYPE_CHECKING:
@@ -148,12 +148,13 @@ def guard(app: Any) -> tuple[object, ...]:
         os.getpid(),
         *(tuple(key for key, _ in signal.receivers or ()) for signal in SIGNALS),
         app.send_task.__func__ if type(app.send_task) is MethodType else app.send_task,
+        Scheduler.apply_entry,
         Task.apply_async,
         Producer.publish,
         Producer._publish,
-        amqp.__dict__.get("send_task_message"),
-        id(amqp.__dict__.get("router")),
-        id(amqp.__dict__.get("queues")),
+        amqp.send_task_message,
+        id(amqp.router),
+        id(amqp.queues),
     )
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.publishers.capture import Recording
+    from celery_wheelbeat.publishers.observers import Traces
     from celery_wheelbeat.publishers.task_body import TaskBody
 
 _TIME_LENGTHS = (32, 26)
@@ -45,6 +46,8 @@ class Stamps(NamedTuple):
     """Empty on AMQP."""
     now: datetime
     """The app's now: relative expiry counts from here."""
+    traces: Traces | None = None
+    """Needed by envelopes that are ``observed``."""
 
 
 class Envelope(ABC):
@@ -59,6 +62,8 @@ class Envelope(ABC):
         self.routing_key = recording.routing_key
         self.body = body
         self.lifetime = _lifetime(recording)
+        self.observers: Sequence[str] = ()
+        """Tools whose headers are part of its messages."""
 
     @abstractmethod
     def pieces(self, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Pieces:
@@ -69,11 +74,20 @@ class Envelope(ABC):
         """Return fire times as this transport writes them."""
 
     @staticmethod
-    def unframed(message: bytes) -> bytes:
+    @abstractmethod
+    def write_time(seconds: float) -> bytes:
+        """Return a time as this transport writes it."""
+
+    @property
+    def observed(self) -> bool:
+        """Whether its messages have holes that ``Stamps.traces`` fills."""
+        return Hole.TRACE in self.skeleton.holes or Hole.QUEUED_AT in self.skeleton.holes
+
+    def unframed(self, message: bytes) -> bytes:
         """Return what a recording of ``message`` holds, without what the way of sending adds."""
         return message
 
-    def render(self, pieces: Mapping[Hole, Iterable[bytes]], stamps: Stamps) -> list[bytes]:
+    def render(self, pieces: Mapping[Hole, Sequence[bytes]], stamps: Stamps) -> list[bytes]:
         """Return the messages of jobs with ``pieces``."""
         columns: dict[Hole, Iterable[bytes]] = {
             Hole.ID: stamps.ids,
@@ -85,6 +99,10 @@ class Envelope(ABC):
         if self.lifetime is not None:
             expires = (stamps.now.astimezone(UTC) + self.lifetime).astimezone(stamps.now.tzinfo)
             columns[Hole.EXPIRES] = repeat(expires.isoformat(timespec="microseconds").encode())
+        if stamps.traces is not None:
+            columns[Hole.TRACE], columns[Hole.SPAN] = stamps.traces.traces, stamps.traces.spans
+            columns[Hole.CHANCE] = stamps.traces.chances
+            columns[Hole.QUEUED_AT] = repeat(self.write_time(stamps.traces.queued_at_s))
         return self.skeleton.render(columns)
 
     def identity(self) -> tuple[object, ...]:
@@ -96,7 +114,7 @@ def marks_of(recording: Recording, sample: Sample) -> list[Mark]:
     """Return the marks that are written alike on every transport. Raises ``Uncut``."""
     headers = recording.headers
     fixed_id = headers["id"] != sample.run_id
-    marks = [Mark(Hole.NONCE, headers["wheelbeat_nonce"].encode())]
+    marks = [Mark(Hole.NONCE, headers["wheelbeat_nonce"].encode(), None)]
     if not fixed_id:
         marks.append(Mark(Hole.ID, sample.run_id.encode(), 2 + (headers["root_id"] == sample.run_id)))
     if headers.get("eta") is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Skeleton, Uncut, cut, fire_texts
 from celery_wheelbeat.publishers.envelope import Envelope, Sample, marks_of
+from celery_wheelbeat.publishers.observers import QUEUED_AT_WIDTH, marks_of_observers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +21,15 @@ if TYPE_CHECKING:
     from celery_wheelbeat.publishers.capture import Recording
     from celery_wheelbeat.publishers.task_body import TaskBody
 
-_WIDTHS = {Hole.ID: 36, Hole.TAG: 36, Hole.NONCE: 32, Hole.FIRE: 13}
+_WIDTHS = {
+    Hole.ID: 36,
+    Hole.TAG: 36,
+    Hole.NONCE: 32,
+    Hole.TRACE: 32,
+    Hole.SPAN: 16,
+    Hole.CHANCE: 8,
+    Hole.QUEUED_AT: QUEUED_AT_WIDTH,
+}
 
 
 class RedisEnvelope(Envelope):
@@ -31,11 +40,12 @@ class RedisEnvelope(Envelope):
         self._base64 = base64
         marks = [
             *marks_of(recording, sample),
+            *marks_of_observers(recording.headers, self.write_time),
             Mark(Hole.TAG, recording.delivery_tag.encode()),
-            Mark(Hole.FIRE, b'"wheelbeat_fire_ms": %d' % sample.fire_ms),
+            Mark(Hole.FIRE, b'"wheelbeat_fire_ms": %d' % sample.fire_ms, None),
             Mark(Hole.BODY, self._body_text(recording.body)),
             Mark(Hole.REPRS, self._repr_text(sample.args, sample.kwargs)),
-            Mark(Hole.NAME, b'"periodic_task_name": ' + _text(sample.name)),
+            Mark(Hole.NAME, b'"periodic_task_name": ' + _text(sample.name), None),
         ]
         found = cut(recording.wire, marks)
         if found.holes[0] is not Hole.BODY:
@@ -44,6 +54,7 @@ class RedisEnvelope(Envelope):
         widths = {**_WIDTHS, Hole.FIRE: len(b'"wheelbeat_fire_ms": %d' % sample.fire_ms)}
         if self.lifetime is not None:
             widths[Hole.EXPIRES] = len(recording.headers["expires"])
+        self._names = found.holes.count(Hole.NAME)
         self._fixed_length = found.constant_length + sum(widths.get(hole, 0) for hole in found.holes)
         self.skeleton = Skeleton((b"", *found.constants[1:-1], found.constants[-1] + b"\r\n"), found.holes)
 
@@ -52,7 +63,7 @@ class RedisEnvelope(Envelope):
         body = self._body_text(self.body.encode(args, kwargs))
         reprs = self._repr_text(args, kwargs)
         name_text = b'"periodic_task_name": ' + _text(name)
-        length = self._fixed_length + len(body) + len(reprs) + len(name_text)
+        length = self._fixed_length + len(body) + len(reprs) + self._names * len(name_text)
         return Pieces(b"", b"$%d\r\n%b%b" % (length, self._lead, body), reprs, name_text)
 
     def fires(self, fire_ms: Int64s) -> Sequence[bytes]:
@@ -60,9 +71,17 @@ class RedisEnvelope(Envelope):
         return fire_texts(fire_ms, b'"wheelbeat_fire_ms": ')
 
     @staticmethod
-    def unframed(message: bytes) -> bytes:
+    def write_time(seconds: float) -> bytes:
         """See ``Envelope``."""
-        return message[message.index(b"\n") + 1 : -2]
+        return repr(seconds).encode()
+
+    def unframed(self, message: bytes) -> bytes:
+        """See ``Envelope``; raises ``Uncut`` where the length in front is wrong."""
+        length, _, value = message[1:-2].partition(b"\r\n")
+        # a recorded time of enqueuing has as many digits as the moment wants, ours always six decimals
+        if int(length) != len(value) and Hole.QUEUED_AT not in self.skeleton.holes:
+            raise Uncut(f"its length is {len(value)} bytes, computed were {int(length)}")
+        return value
 
     def _body_text(self, body: bytes) -> bytes:
         return b'"%b"' % b64encode(body) if self._base64 else _text(body.decode())

@@ -222,7 +222,7 @@ def test_a_cache_that_is_full_changes_no_message(server: PrivateRedis, client: r
         for _ in range(2):
             bench.pass_minutes()
             bench.drain()
-        assert 0 < bench.lanes.fast._bodies.resident_bytes <= 1_048_576
+        assert 0 < bench.lanes.fast._messages.bodies.resident_bytes <= 1_048_576
     found = messages(client)
     assert len(found) == 1200
     assert sorted(int(one["argsrepr"].strip("[]")) for one in found) == sorted(list(range(600)) * 2)

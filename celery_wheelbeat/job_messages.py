@@ -1,0 +1,119 @@
+"""Job messages: from runs and their jobs' columns to what a batch is made of.
+
+Reads the payloads as they are now and keeps the rendered pieces; sends nothing and decides nothing. What does not
+render is named with its reason, and never stops the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from kombu.utils.json import loads
+
+from celery_wheelbeat.pairs import STEP_SHIFT
+from celery_wheelbeat.publishers.batch_maker import Load
+from celery_wheelbeat.publishers.envelope_maker import Arguments
+from celery_wheelbeat.publishers.failures import reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.bodies import Bodies
+    from celery_wheelbeat.engine import Engine
+    from celery_wheelbeat.envelopes import Pieces
+    from celery_wheelbeat.jobs import UInt32s
+    from celery_wheelbeat.pairs import Pairs
+    from celery_wheelbeat.payloads import Text
+    from celery_wheelbeat.publishers.envelope import Envelope
+    from celery_wheelbeat.publishers.forms import Forms
+    from celery_wheelbeat.runs import RunIds
+    from celery_wheelbeat.shards import JobColumns
+
+_loads: Callable[[bytes], Any] = loads
+
+
+class Rendered(NamedTuple):
+    """Messages of some runs, and the runs that have none."""
+
+    load: Load
+    positions: NDArray[np.intp]
+    """Of the runs in ``load``."""
+    unfit: dict[int, str]
+    """Position → why its job does not render."""
+
+
+class _Unfit(Exception):
+    def __init__(self, reasons: dict[int, str]) -> None:
+        super().__init__(reasons)
+        self.reasons = reasons
+
+
+class JobMessages:
+    """See the module. Owned by the scheduling thread."""
+
+    def __init__(self, engine: Engine, forms: Forms, bodies: Bodies) -> None:
+        self.bodies = bodies
+        self._engine = engine
+        self._forms = forms
+
+    def render(
+        self, envelope: Envelope, positions: NDArray[np.intp], pairs: Pairs, jobs: JobColumns, run_ids: RunIds
+    ) -> Rendered:
+        """Render the runs at ``positions`` of ``pairs``, whose jobs have ``envelope``."""
+        payloads, number = self._engine.shards.payloads, self._forms.number_of(envelope)
+        unfit: dict[int, str] = {}
+        while True:
+            refs = jobs.ref[positions]
+
+            def pieces_of(missing: NDArray[np.intp], refs: UInt32s = refs) -> list[Pieces]:
+                return _pieces_of(envelope, payloads.read(refs[missing]), missing)
+
+            try:
+                columns = self.bodies.columns(refs, payloads.births, number, envelope.opening_width, pieces_of)
+            except _Unfit as found:
+                unfit.update((int(positions[at]), reason) for at, reason in found.reasons.items())
+                positions = np.delete(positions, list(found.reasons))
+                continue
+            runs = pairs.at(positions)
+            return Rendered(Load(envelope, columns, ids_of(run_ids, runs), runs.fire_ms), positions, unfit)
+
+    def arguments(self, refs: UInt32s) -> list[Arguments]:
+        """Return the arguments of some jobs, without those that are not JSON."""
+        found = []
+        for text in self._engine.shards.payloads.read(refs):
+            try:
+                found.append(Arguments(*_loads(text.payload)))
+            except (ValueError, TypeError):
+                continue
+        return found
+
+    def names(self, refs: UInt32s) -> Iterable[str]:
+        """Return the plain names of some jobs."""
+        return (text.name.decode() for text in self._engine.shards.payloads.read(refs))
+
+
+def ids_of(run_ids: RunIds, pairs: Pairs) -> list[bytes]:
+    """Return the run ids of monitors; a fire time that is lived through again has an id of its own."""
+    columns = (pairs.ids.tolist(), pairs.fire_ms.tolist())
+    steps = pairs.tag >> STEP_SHIFT
+    if not steps.any():
+        return run_ids.of_names([b"monitor:%d@%d" % pair for pair in zip(*columns, strict=True)])
+    suffixes = [b"~%d" % step if step else b"" for step in steps.tolist()]
+    return run_ids.of_names([b"monitor:%d@%d%b" % row for row in zip(*columns, suffixes, strict=True)])
+
+
+def _pieces_of(envelope: Envelope, texts: Sequence[Text], positions: NDArray[np.intp]) -> list[Pieces]:
+    """Return the pieces of each text; raises ``_Unfit`` with the positions of all that do not render."""
+    pieces, reasons = [], {}
+    for position, text in zip(positions.tolist(), texts, strict=True):
+        try:
+            args, kwargs = _loads(text.payload)
+            pieces.append(envelope.pieces(args, kwargs, text.name.decode()))
+        except Exception as error:
+            reasons[position] = reason_of(error)
+    if reasons:
+        raise _Unfit(reasons)
+    return pieces

@@ -1,0 +1,105 @@
+"""Observers: tracing tools that only add headers to a message. Their headers become holes that the fast lane fills.
+
+OpenTelemetry's Celery instrumentation, and Sentry's without ``monitor_beat_tasks``. Both would start a trace of its
+own for each run; here its id is the run id, so a trace is found by the run and the other way round. Their spans of the
+publishing itself are not made. Any other value that varies is found out by the comparison of two messages.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.envelopes import Hole, Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from celery_wheelbeat.publishers.detection import Hook
+
+OBSERVERS = {"sentry_sdk": "Sentry", "opentelemetry": "OpenTelemetry"}
+"""Top-level package → name."""
+_TRACE = re.compile(r"(?:00-)?([0-9a-f]{32})-([0-9a-f]{16})(?:-[0-9a-f]{1,2})?")
+_CHANCE = re.compile(r"sentry-sample_rand=(0\.\d{6})(?!\d)")
+_QUEUED_AT = "sentry-task-enqueued-time"
+QUEUED_AT_WIDTH = 17
+"""Characters of seconds since the epoch with six decimals, as ``new_traces`` makes them."""
+
+
+class Traces(NamedTuple):
+    """What the holes of observers are filled with, one element per message."""
+
+    traces: Sequence[bytes]
+    """32 hex digits."""
+    spans: Sequence[bytes]
+    """16 hex digits."""
+    chances: Sequence[bytes]
+    """``0.`` and six digits: Sentry compares it with sample rates."""
+    queued_at_s: float
+    """The same for all."""
+
+
+def only_observers(hooks: Sequence[Hook]) -> bool:
+    """Say whether nobody but known observers is on the way."""
+    return all(hook.package in OBSERVERS for hook in hooks) and not _sentry_monitors()
+
+
+def names_of(hooks: Sequence[Hook]) -> list[str]:
+    """Return the names of the tools behind ``hooks``."""
+    return sorted({OBSERVERS[hook.package] for hook in hooks if hook.package in OBSERVERS})
+
+
+def _sentry_monitors() -> bool:
+    """Say whether Sentry checks in for each run of a beat, which only its own code can do."""
+    try:
+        import sentry_sdk  # noqa: PLC0415 - only where it is installed
+    except ImportError:
+        return False
+    integration: Any = sentry_sdk.get_client().get_integration("celery")
+    return bool(getattr(integration, "monitor_beat_tasks", False))
+
+
+def marks_of_observers(headers: dict[str, Any], write_time: Callable[[float], bytes]) -> list[Mark]:
+    """Return the marks of what observers put into ``headers``. ``write_time`` writes seconds as the transport does."""
+    marks = []
+    for name in ("traceparent", "sentry-trace"):
+        found = _TRACE.fullmatch(str(headers.get(name, "")))
+        if found is not None:
+            marks += [Mark(Hole.TRACE, found[1].encode(), None), Mark(Hole.SPAN, found[2].encode(), None)]
+    chance = _CHANCE.search(str(headers.get("baggage", "")))
+    if chance is not None:
+        marks.append(Mark(Hole.CHANCE, chance[1].encode(), None))
+    if _QUEUED_AT in headers:
+        marks.append(Mark(Hole.QUEUED_AT, write_time(headers[_QUEUED_AT]), None))
+    return list(dict.fromkeys(marks))
+
+
+def traces_of(headers: dict[str, Any]) -> Traces:
+    """Return what observers put into one recorded message."""
+    found = _TRACE.fullmatch(str(headers.get("traceparent", headers.get("sentry-trace", ""))))
+    chance = _CHANCE.search(str(headers.get("baggage", "")))
+    return Traces(
+        [found[1].encode() if found else b""],
+        [found[2].encode() if found else b""],
+        [chance[1].encode() if chance else b""],
+        float(headers.get(_QUEUED_AT, 0)),
+    )
+
+
+def new_traces(ids: Sequence[bytes], nonces: Sequence[bytes], entropy: bytes, now_s: float) -> Traces:
+    """Make the traces of new messages: trace id = run id, span id = the first half of the nonce.
+
+    ``entropy``: four bytes per message.
+    """
+    chances = np.frombuffer(entropy, np.uint32) % 1_000_000
+    micros = int(now_s * 1_000_000)
+    if micros % 10 == 0:
+        micros += 1  # six decimals for certain: every message is as long as its envelope says
+    return Traces(
+        [run_id.replace(b"-", b"") for run_id in ids],
+        [nonce[:16] for nonce in nonces],
+        [b"0.%06d" % chance for chance in chances.tolist()],
+        micros / 1_000_000,
+    )
