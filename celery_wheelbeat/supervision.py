@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat import __version__
 from celery_wheelbeat.findings import FINDINGS
-from celery_wheelbeat.observe.status import REFUSED_SHOWN, DestinationState, Jobs, Observed, Skips, document
+from celery_wheelbeat.observe.status import (
+    ENTRIES_SHOWN,
+    REFUSED_SHOWN,
+    DestinationState,
+    EntryState,
+    Jobs,
+    Observed,
+    Skips,
+    document,
+)
+from celery_wheelbeat.observe.surveyor import Surveyor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,6 +51,7 @@ class Supervision:
         self._sweep_due_s = beat.parts.clock.monotonic_s() + SWEEP_EVERY_S
         self._swept = 0
         self._findings: Counter[str] = Counter()
+        self._surveyor = Surveyor(beat.parts.engine, beat.parts.clock.monotonic_s)
 
     def look(self, reading: Reading) -> None:
         """Report when it is time, and say once when a thread stops turning or turns again."""
@@ -55,6 +66,8 @@ class Supervision:
         if now_s >= self._sweep_due_s and self._beat.state in ("loading", "running"):
             self._sweep_due_s = now_s + SWEEP_EVERY_S
             self._sweep(reading.now_ms)
+        if self._beat.state == "running" and self._beat.parts.engine.caught_up(reading.now_ms):
+            self._surveyor.turn(reading.now_ms)
         if now_s >= self._report_due_s:
             self._report_due_s = now_s + REPORT_EVERY_S
             self.report(reading.now_ms)
@@ -105,6 +118,7 @@ class Supervision:
         beat, parts = self._beat, self._beat.parts
         now_s = parts.clock.monotonic_s()
         backlog = parts.dispatch.backlog
+        self._surveyor.note_minute(now_ms, parts.ledger.sent, lambda: parts.lateness.quantiles(now_s))
         refused = {
             **{f"entry:{name}": str(problem) for name, problem in parts.entries.refused.items()},
             **{key: str(problem) for key, problem in beat.refused.items()},
@@ -138,11 +152,23 @@ class Supervision:
             clock_steps=parts.engine.step_number,
             threads=parts.liveness.ages(now_s),
             wedged=self._wedged,
+            schedule=self._entries(),
+            survey=self._surveyor.as_json(),
             skips=[
                 Skips(skip.reason, skip.runs, skip.from_ms, skip.until_ms, self._keys(skip.job_ids))
                 for skip in parts.ledger.last_skips
             ],
         )
+
+    def _entries(self) -> list[EntryState]:
+        parts = self._beat.parts
+        names = sorted(parts.entries.marks())[:ENTRIES_SHOWN]
+        views = parts.engine.lookup([parts.entries.id_of(name) for name in names])
+        return [
+            EntryState(name, entry.task, str(entry.schedule), None if view is None else view.next_fire_ms)
+            for name, view in zip(names, views, strict=True)
+            if (entry := parts.view.data.get(name)) is not None
+        ]
 
     def _keys(self, job_ids: Iterable[int]) -> list[str]:
         known = {*self._beat.parts.entries.ids()}

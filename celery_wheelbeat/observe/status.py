@@ -5,6 +5,7 @@ Built from values alone; everything that shows a beat (command line, admin, demo
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -51,6 +52,20 @@ class Skips(NamedTuple):
     """Keys of the jobs where they are few; else empty."""
 
 
+class EntryState(NamedTuple):
+    """One entry of ``beat_schedule``."""
+
+    name: str
+    task: str
+    schedule: str
+    """As Celery shows it."""
+    next_fire_ms: int | None
+
+
+ENTRIES_SHOWN = 100
+_NO_SURVEY: Mapping[str, Any] = MappingProxyType({"load": None, "minutes": ()})
+
+
 class Observed(NamedTuple):
     """Everything that goes into a status document."""
 
@@ -73,6 +88,10 @@ class Observed(NamedTuple):
     wedged: list[str]
     skips: Sequence[Skips] = ()
     """The last stretches of skipped runs, the newest last."""
+    schedule: Sequence[EntryState] = ()
+    """Entries of ``beat_schedule``, at most ``ENTRIES_SHOWN``."""
+    survey: Mapping[str, Any] = _NO_SURVEY
+    """What the surveyor knows: ``load`` and ``minutes``."""
 
 
 def document(seen: Observed) -> dict[str, Any]:
@@ -110,6 +129,9 @@ def document(seen: Observed) -> dict[str, Any]:
         "clock_steps": seen.clock_steps,
         "threads": {name: round(age_s, 1) for name, age_s in seen.threads.items()},
         "wedged": seen.wedged,
+        "schedule": [entry._asdict() for entry in seen.schedule],
+        "load": seen.survey["load"],
+        "minutes": list(seen.survey["minutes"]),
         "skips": [{**skips._asdict(), "jobs": list(skips.jobs)} for skips in seen.skips],
     }
 

@@ -17,7 +17,7 @@ from celery_wheelbeat.ledger import REASONS, Ledger
 from celery_wheelbeat.observe.lateness import Lateness, Quantiles
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.observe.send_lines import LINES_MAX, SendLines
-from celery_wheelbeat.observe.status import DestinationState, Jobs, Observed, document
+from celery_wheelbeat.observe.status import DestinationState, EntryState, Jobs, Observed, document
 from celery_wheelbeat.observe.status_text import status_text
 from celery_wheelbeat.publishers import PublisherHealth
 
@@ -44,6 +44,8 @@ def observed(**changes: Any) -> Observed:
         clock_steps=0,
         threads={"desk": 0.04},
         wedged=[],
+        schedule=[EntryState("clean up", "tasks.clean", "<freq: 1.00 hour>", 1_700_000_400_000)],
+        survey={"load": {"from_s": 1_700_000_000, "seconds": "0 1", "minutes": "1"}, "minutes": [[60, 1, 0.1, 0.2]]},
     )
     return seen._replace(**changes)
 

@@ -1,4 +1,4 @@
-"""Bulk edit, bulk delete and incidents: on a selection and on what matches a filter, in steps, never against a check."""
+"""Bulk edit, bulk delete and incidents: on a selection, on what matches a filter, in steps, never against a check."""
 
 from __future__ import annotations
 
