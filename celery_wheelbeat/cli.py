@@ -121,7 +121,11 @@ def status(context: click.Context, as_json: bool, path: str | None) -> None:
     else:
         for report in reports:
             click.echo(status_text(report, alive_s=ALIVE_S))
-    if not any(report["age_s"] <= ALIVE_S for report in reports):
+    alive = [report for report in reports if report["age_s"] <= ALIVE_S]
+    zones = {report["status"].get("tzdata", "unknown") for report in alive}
+    if len(zones) > 1:
+        click.echo(f"Beats read different zone databases: {', '.join(sorted(zones))}; give all the same.", err=True)
+    if not alive:
         if not as_json:
             click.echo("No beat has reported within the last 10 seconds.", err=True)
         context.exit(1)

@@ -7,10 +7,13 @@ read here, once per zone; nothing depends on the zone of this machine or on its 
 from __future__ import annotations
 
 import difflib
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import TZPATH, ZoneInfo, available_timezones
 
 from celery_wheelbeat.errors import InvalidSchedule
 
@@ -96,6 +99,29 @@ class Zone:
             else:
                 high_s = middle_s
         return high_s
+
+
+@lru_cache(maxsize=1)
+def database_version() -> str:
+    """Return which zone database this process reads, like ``2025b``; ``unknown`` where it does not say.
+
+    Python prefers the files of the system and falls back to the package tzdata. Beats with different versions may
+    disagree about fire times, and then about run ids.
+    """
+    for folder in map(Path, TZPATH):
+        for name in ("tzdata.zi", "+VERSION", "version"):
+            with suppress(OSError, UnicodeDecodeError), (folder / name).open(encoding="ascii") as stream:
+                return stream.readline().removeprefix("# version").strip() or "unknown"
+        if (folder / "UTC").exists():
+            return "unknown"
+    return _package_version()
+
+
+def _package_version() -> str:
+    try:
+        return str(import_module("tzdata").IANA_VERSION)
+    except ImportError:
+        return "unknown"
 
 
 @lru_cache(maxsize=1)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import itertools
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
+import tzdata
 
+from celery_wheelbeat import zones
 from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.zones import EARLIEST_S, LATEST_S, Zone, zone
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ZONES = sorted(available_timezones())
 EXPRESSIONS = ("0 2,3 * * *", "0 */2 * * *", "30 * * * *", "30 3 * * *")
@@ -98,3 +104,18 @@ def test_a_search_takes_bounded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         steps = 0
         Cron(expression, "America/New_York").next_fire(FROM_2015_MS)
         assert steps <= most, expression
+
+
+def test_the_version_of_the_zone_database_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """B22: two machines with different zone data disagree, and nobody sees why."""
+    (tmp_path / "tzdata.zi").write_text("# version 2031c\n# more\n")
+    for path, expected in (((str(tmp_path),), "2031c"), ((str(tmp_path / "none"),), tzdata.IANA_VERSION)):
+        monkeypatch.setattr(zones, "TZPATH", path)
+        zones.database_version.cache_clear()
+        assert zones.database_version() == expected
+    zones.database_version.cache_clear()
+    (tmp_path / "tzdata.zi").unlink()
+    (tmp_path / "UTC").write_text("")
+    monkeypatch.setattr(zones, "TZPATH", (str(tmp_path),))
+    assert zones.database_version() == "unknown"
+    zones.database_version.cache_clear()
