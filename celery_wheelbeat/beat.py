@@ -52,6 +52,8 @@ class Beat:
         self.refused: dict[str, InvalidMonitor] = {}
         """Monitors that cannot run, by key."""
         self._begun_s = parts.clock.monotonic_s()
+        self._begun_ms = 0
+        """Where the engine began. A first start has missed nothing before, but what passes while it loads."""
         self._marks: dict[str, int | None] = {}
         self._stored: MarkDocument | None = None
         self._namespace: str | None = None
@@ -203,11 +205,15 @@ class Beat:
     def _begin(self, opened: Opened, now_ms: int) -> None:
         """Start the engine with what earlier processes left, or learn it late."""
         known = self._known_marks(opened.marks, now_ms)
-        self._marks = {destination: document.mark_ms for destination, document in known.items()}
         if opened.namespace or self.state == "starting":
             self._set_namespace(opened)
-        if self.state != "starting":
-            return
+        if self.state == "starting":
+            self._start_engine(known, now_ms)
+            self.state = "loading" if opened.loading else "running"
+        self._marks = {self.parts.publisher.destination: self._begun_ms}
+        self._marks.update((destination, document.mark_ms) for destination, document in known.items())
+
+    def _start_engine(self, known: Mapping[str, MarkDocument], now_ms: int) -> None:
         self._stored = choose(known.values(), now_ms).document
         steps, relived_until_ms = (
             (0, 0) if self._stored is None else (self._stored.steps, self._stored.relived_until_ms)
@@ -216,7 +222,7 @@ class Beat:
         self.parts.mark.mark_ms = None if self._stored is None else min(self._stored.mark_ms, now_ms)
         self.parts.entries.remember(self._stored_entries())
         self.parts.engine.start(now_ms, step_number=steps, relived_until_ms=relived_until_ms)
-        self.state = "loading" if opened.loading else "running"
+        self._begun_ms = self.parts.engine.cursor_ms
 
     def _known_marks(self, stored: Mapping[str, Sequence[Mapping[str, Any]]], now_ms: int) -> dict[str, MarkDocument]:
         known = {}

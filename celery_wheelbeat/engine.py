@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.engine_config import EngineConfig
-from celery_wheelbeat.jobs import DueBatch, Kind, Offer
+from celery_wheelbeat.jobs import ALWAYS_MS, DueBatch, Offer
 from celery_wheelbeat.lane_jobs import LaneJobs
+from celery_wheelbeat.late_once import LateOnce
 from celery_wheelbeat.misfire import Gap, MisfireRule, Misfires, marks_of
 from celery_wheelbeat.poll_lane import PollLane
 from celery_wheelbeat.schedule_columns import ScheduleColumns, next_fires, spans
@@ -77,7 +78,7 @@ class Engine:
         self.relived_until_ms = 0
         """Fire times up to here were already handed out before the clock was stepped back."""
         self._replay_until = 0
-        self._owed: list[tuple[Int64s, Int64s]] = []
+        self._late_once = LateOnce()
         self._refused = 0
         rule = MisfireRule(config.misfire_gap_ms, config.starting_deadline_ms, config.all_max, config.lookback_ms)
         self._misfires = Misfires(rule, crons, ledger)
@@ -109,6 +110,7 @@ class Engine:
         call to call are the fast path.
         """
         batch = self._within_limit(batch)
+        self._late_once.note(batch, self.shards, self.cursor_ms, self._settled_ms)
         self._insert(batch, loading=True)
         return self._misfires.offer_after_start(self.shards, batch, marks_of(batch, marks, routes), self.cursor_ms)
 
@@ -120,7 +122,7 @@ class Engine:
         deleted = self._remove(changes.deleted_ids)
         accepted = self._within_limit(changes.upserts)
         refused = np.setdiff1d(changes.upserts.ids, accepted.ids).tolist()
-        self._owe_late_once(accepted)
+        self._late_once.note(accepted, self.shards, ALWAYS_MS, self._settled_ms)
         updated = self._insert(accepted)
         return ApplyReport(len(accepted) - updated, updated, deleted, refused)
 
@@ -131,7 +133,8 @@ class Engine:
         than ``backlog_max`` runs, is not replayed but treated by misfire policy; what is skipped is counted for
         ``cause`` (``stall``, or ``clock`` where the clock was stepped forward).
         """
-        due = self._take_owed()
+        due = self._late_once.take(self.shards, self.cursor_ms)
+        self._expect(due)
         target = now_ms // self.config.tick_ms
         if target <= self.cursor:
             return due
@@ -260,24 +263,6 @@ class Engine:
         accepted = self.shards.admit(batch, self.config.max_jobs)
         self._refused += len(batch) - len(accepted)
         return accepted
-
-    def _owe_late_once(self, batch: DefinitionBatch) -> None:
-        at_ms = batch.anchor_ms + batch.offset_ms
-        late = (batch.kind == Kind.ONCE) & ((batch.flags & ENABLED) > 0) & (at_ms <= self.cursor_ms)
-        late &= (at_ms >= np.maximum(batch.effective_from_ms, batch.start_ms)) & (at_ms < batch.end_ms)
-        owed = [
-            position
-            for position in sorted(np.flatnonzero(late).tolist(), key=at_ms.__getitem__)
-            if self.shards.once_of(int(batch.ids[position])) != at_ms[position]
-        ]
-        if owed:
-            self._owed.append((batch.ids[owed], at_ms[owed]))
-
-    def _take_owed(self) -> list[DueBatch]:
-        owed, self._owed = self._owed, []
-        due = [batch for ids, fires in owed for batch in self.shards.batches(ids, fires, Offer.MISFIRE)]
-        self._expect(due)
-        return due
 
     def _expect(self, due: Iterable[DueBatch]) -> None:
         self.ledger.expect(sum(map(len, due)))

@@ -98,7 +98,7 @@ class Misfires:
         The first moments after the mark may have been sent: offered again, outside the account. A once that is not
         finished is offered even if the mark has passed it: its definition may have come late, or died with a process.
         """
-        positions = np.flatnonzero((mark_ms < cursor_ms) & ((batch.flags & Flag.ENABLED) > 0))
+        positions = np.flatnonzero((mark_ms != NO_MARK_MS) & ((batch.flags & Flag.ENABLED) > 0))
         if not len(positions):
             return []
         ids, mark_ms = batch.ids[positions], mark_ms[positions]

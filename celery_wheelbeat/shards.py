@@ -133,12 +133,13 @@ class Shards:
         return batch.take(np.flatnonzero(known | (np.cumsum(~known) <= room)))
 
     def once_of(self, job_id: int) -> int | None:
-        """Return the instant of a job that fires once; None for any other job and where there is none."""
+        """Return the instant at which an enabled job fires once; None for any other job and where it has none."""
         shard = self.owner(job_id)
         rows = shard.living(np.array([job_id]))
-        if not len(rows) or not shard.table.columns.flags[rows[0]] & ONCE:
+        if not len(rows) or shard.table.columns.flags[rows[0]] & (ONCE | ENABLED) != ONCE | ENABLED:
             return None
-        return shard.table.rare[job_id].phase_ms
+        once = shard.table.rare[job_id]
+        return once.phase_ms if once.start_ms <= once.phase_ms < once.end_ms else None
 
     def batches(self, ids: Int64s, fire_ms: Int64s, offer: Offer) -> list[DueBatch]:
         """Make due batches of runs given by id and ascending fire time; ids that are gone are left out."""

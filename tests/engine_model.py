@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from celery_wheelbeat.jobs import Kind, Misfire, Offer
+from celery_wheelbeat.jobs import ALWAYS_MS, Kind, Misfire, Offer
 
 if TYPE_CHECKING:
     from definitions import Job
@@ -33,7 +33,7 @@ class EngineModel:
     config: EngineConfig
     cursor_ms: int
     jobs: dict[int, Job] = field(default_factory=dict)
-    owed: list[tuple[int, int]] = field(default_factory=list)
+    owed: dict[int, int] = field(default_factory=dict)
     relived_until_ms: int = 0
     step: int = 0
     expected: int = 0
@@ -41,8 +41,9 @@ class EngineModel:
 
     def load(self, job: Job, mark_ms: int | None) -> list[OfferedRun]:
         """Add a job and settle what it missed after ``mark_ms``."""
+        self._owe(job, after_ms=self.cursor_ms)
         self.jobs[job.id] = job
-        if mark_ms is None or mark_ms >= self.cursor_ms or not job.enabled:
+        if mark_ms is None or not job.enabled:
             return []
         begin = max(mark_ms, job.effective_from_ms - 1)
         if job.kind != Kind.INTERVAL:
@@ -60,16 +61,7 @@ class EngineModel:
 
     def put(self, job: Job) -> None:
         """Insert or replace a job."""
-        former = self.jobs.get(job.id)
-        at_ms = job.at_ms
-        if (
-            at_ms is not None
-            and job.enabled
-            and max(job.effective_from_ms, job.start_ms) <= at_ms <= self.cursor_ms
-            and at_ms < job.end_ms
-            and (former is None or former.at_ms != at_ms)
-        ):
-            self.owed.append((job.id, at_ms))
+        self._owe(job, after_ms=ALWAYS_MS)
         self.jobs[job.id] = job
 
     def delete(self, job_id: int) -> None:
@@ -78,8 +70,10 @@ class EngineModel:
 
     def advance(self, now_ms: int, cause: str = "stall") -> list[OfferedRun]:
         """Move the cursor to the last tick at or before ``now_ms``."""
-        owed = [OfferedRun(job_id, fire, Offer.MISFIRE) for job_id, fire in self.owed if job_id in self.jobs]
-        self.owed.clear()
+        late = [(job_id, at_ms) for job_id, at_ms in self.owed.items() if at_ms <= self.cursor_ms]
+        for job_id, _ in late:
+            del self.owed[job_id]
+        owed = [OfferedRun(job_id, at_ms, Offer.MISFIRE) for job_id, at_ms in late if self._fires_at(job_id, at_ms)]
         self.expected += len(owed)
         target_ms = now_ms // self.config.tick_ms * self.config.tick_ms
         if target_ms <= self.cursor_ms:
@@ -113,6 +107,18 @@ class EngineModel:
     def in_lane(self, job: Job) -> bool:
         """Whether the poll lane keeps the job."""
         return job.interval_ms % self.config.tick_ms > 0 or job.incident_interval_ms % self.config.tick_ms > 0
+
+    def _owe(self, job: Job, *, after_ms: int) -> None:
+        at_ms = job.at_ms
+        if at_ms is None or not job.enabled or self._fires_at(job.id, at_ms):
+            return
+        earliest_ms = max(job.effective_from_ms, job.start_ms, after_ms + 1)
+        if earliest_ms <= at_ms <= max(self.cursor_ms, self.relived_until_ms) and at_ms < job.end_ms:
+            self.owed[job.id] = at_ms
+
+    def _fires_at(self, job_id: int, at_ms: int) -> bool:
+        job = self.jobs.get(job_id)
+        return job is not None and job.enabled and job.at_ms == at_ms and job.start_ms <= at_ms < job.end_ms
 
     def _after(self, job: Job) -> int:
         return self.cursor_ms if job.kind == Kind.INTERVAL else max(self.cursor_ms, self.relived_until_ms)

@@ -177,10 +177,11 @@ class EngineOracle(RuleBasedStateMachine):
             moved = [Job(job.id, interval_ms=7_000, payload=b"moved") for job in former]
             self.engine.apply(changes_of(self.crons, *moved))
         self.engine.apply(changes_of(self.crons, *former))
-        if way != "pause":
-            for job in former:
-                self.model.jobs.pop(job.id)
-                self.model.put(job)
+        for job in former:
+            self.model.jobs.pop(job.id)
+            if way == "pause":
+                self.model.jobs[job.id] = replace(job, enabled=False)
+            self.model.put(job)
         self.advance(ms)
 
     @rule()

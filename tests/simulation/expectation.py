@@ -9,6 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from simulation.fire_times import NEVER_MS
+
 if TYPE_CHECKING:
     from simulation.fire_times import Plan
 
@@ -63,7 +65,7 @@ class Expectation:
     expected: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     _next: dict[int, int] = field(default_factory=dict)
-    _late_once: list[Offered] = field(default_factory=list)
+    _late_once: dict[int, int] = field(default_factory=dict)
 
     def start(self, now_ms: int, mark_ms: int | None, step: int, relived_until_ms: int) -> None:
         """Begin with nothing armed."""
@@ -72,8 +74,9 @@ class Expectation:
 
     def load(self, job: Job) -> None:
         """Add a job at the start and settle what it missed since the mark."""
+        self._note_once(job, after_ms=self.cursor_ms)
         self._set(job)
-        if self.mark_ms is None or not job.enabled or self.mark_ms >= self.cursor_ms:
+        if self.mark_ms is None or not job.enabled:
             return
         begin = max(self.mark_ms, job.effective_from_ms - 1)
         if job.plan.kind != "interval":
@@ -88,13 +91,7 @@ class Expectation:
 
     def put(self, job: Job) -> None:
         """Insert or replace a job; a once that is late already is owed."""
-        former = self.jobs.get(job.id)
-        plan = job.plan
-        is_new = former is None or former.plan.kind != "once" or former.plan.phase_ms != plan.phase_ms
-        if plan.kind == "once" and job.enabled and is_new:
-            earliest = max(job.effective_from_ms, plan.start_ms)
-            if earliest <= plan.phase_ms <= self.cursor_ms and plan.phase_ms < plan.end_ms:
-                self._late_once.append(Offered(job.id, plan.phase_ms))
+        self._note_once(job, after_ms=-NEVER_MS)
         self._set(job)
 
     def delete(self, job_id: int) -> None:
@@ -117,8 +114,10 @@ class Expectation:
 
     def advance(self, now_ms: int, cause: str) -> None:
         """Move the cursor to the last tick at or before ``now_ms``."""
-        owed = [run for run in self._late_once if run.job_id in self.jobs]
-        self._late_once.clear()
+        late = [(job_id, at_ms) for job_id, at_ms in self._late_once.items() if at_ms <= self.cursor_ms]
+        for job_id, _ in late:
+            del self._late_once[job_id]
+        owed = [Offered(job_id, at_ms) for job_id, at_ms in late if self._has_once(job_id, at_ms)]
         self.expected += len(owed)
         self.due += owed
         target_ms = self._tick(now_ms)
@@ -142,6 +141,19 @@ class Expectation:
         self.cursor_ms = target_ms
         for job_id in passed:
             self._arm(self.jobs[job_id])
+
+    def _note_once(self, job: Job, *, after_ms: int) -> None:
+        """Owe a run to a once whose instant the wheel will not come to, or not again."""
+        plan, at_ms = job.plan, job.plan.phase_ms
+        if plan.kind != "once" or not job.enabled or self._has_once(job.id, at_ms):
+            return
+        earliest_ms = max(job.effective_from_ms, after_ms + 1)
+        if earliest_ms <= at_ms <= max(self.cursor_ms, self.relived_until_ms) and plan.fires(at_ms - 1, at_ms):
+            self._late_once[job.id] = at_ms
+
+    def _has_once(self, job_id: int, at_ms: int) -> bool:
+        job = self.jobs.get(job_id)
+        return job is not None and job.enabled and job.plan.kind == "once" and at_ms in job.plan.fires(at_ms - 1, at_ms)
 
     def _set(self, job: Job) -> None:
         self.jobs[job.id] = job

@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
+from simulation.expectation import Offered
+
 from celery_wheelbeat.publishers import FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from simulation.expectation import Job, Offered
+    from simulation.expectation import Job
 
 SPLIT = ("backlog", "removed", "ended", "quarantined")
 """Reasons for which a waiting run may go; which of them, its situation decides."""
@@ -59,6 +61,11 @@ class Fates:
         self._offered.add(run)
         self.waiting[run] = job
         self._peak = max(self._peak, len(self.waiting))
+
+    def waiting_for(self, job_id: int, fire_ms: int, last_step: int) -> list[Offered]:
+        """Return what waits with this job and fire time."""
+        known = [Offered(job_id, fire_ms, step, again) for step in range(last_step + 1) for again in (False, True)]
+        return [run for run in known if run in self.waiting]
 
     def submit(self, run: Offered, token: int, job: Job) -> None:
         """Note a run that is on its way."""
@@ -115,10 +122,11 @@ class Fates:
         if surplus:
             return f"runs wait that nobody offered: {surplus}"
         gone = {run: job for run, job in self.waiting.items() if run not in waiting}
-        crowded, self._peak = self._peak > situation.limit, 0
+        crowded = self._peak > situation.limit
         self.crowded_out = {(run.job_id, run.fire_ms) for run in gone} if crowded else set()
         for run in gone:
             del self.waiting[run]
+        self._peak = len(self.waiting)
         allowed = {run: self._reasons(run, situation, crowded=crowded) for run in gone}
         for run, reasons in allowed.items():
             if not reasons:

@@ -31,6 +31,7 @@ class SimBroker:
 
     def __init__(self) -> None:
         self.up = True
+        self.slow = False
         self.fault_rate = 0.0
         self.poisoned: set[int] = set()
         self.unroutable: set[int] = set()
@@ -107,10 +108,12 @@ class SimPublisher:
         before = len(self._outcomes)
         if not self.connected:
             self._fail_all()
-        for _ in range(self._rng.randint(1, 40)):
+        for _ in range(self._rng.randint(1, 40) if self._broker.slow else 5_000):
             if not self._queue or not self.connected:
                 break
             self._send(self._queue.popleft())
+        if self._queue:
+            self._disturb()
         return len(self._outcomes) > before
 
     def crash(self) -> None:
