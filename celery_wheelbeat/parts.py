@@ -18,6 +18,7 @@ from celery_wheelbeat.dispatch import Dispatch
 from celery_wheelbeat.engine import Engine, EngineConfig
 from celery_wheelbeat.fast_parts import assemble_fast
 from celery_wheelbeat.jobs import Misfire, RouteTable, misfire_of
+from celery_wheelbeat.lane_report import LaneReport
 from celery_wheelbeat.lanes import LanePublishers, Lanes
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.marks import Mark
@@ -76,6 +77,8 @@ class Parts:
     lateness: Lateness
     liveness: Liveness
     lines: SendLines
+    lane_report: LaneReport | None
+    """None where there is no fast lane."""
 
     def namespace_of(self, installation: str | None) -> str:
         """Return the namespace of run ids: the setting, else the installation's UUID, else the app's name."""
@@ -150,6 +153,7 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         lateness=lateness,
         liveness=liveness,
         lines=lines,
+        lane_report=LaneReport(dispatch, engine) if isinstance(dispatch, Lanes) else None,
     )
 
 

@@ -25,6 +25,7 @@ from celery_wheelbeat.observe.status import (
     document,
 )
 from celery_wheelbeat.observe.surveyor import Surveyor
+from celery_wheelbeat.zones import database_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,6 +71,8 @@ class Supervision:
             self._surveyor.turn(reading.now_ms)
         if now_s >= self._report_due_s:
             self._report_due_s = now_s + REPORT_EVERY_S
+            if self._beat.parts.lane_report is not None:
+                self._beat.parts.lane_report.look(now_s, reading.now_ms)
             self.report(reading.now_ms)
 
     def _sweep(self, now_ms: int) -> None:
@@ -152,8 +155,10 @@ class Supervision:
             clock_steps=parts.engine.step_number,
             threads=parts.liveness.ages(now_s),
             wedged=self._wedged,
+            lanes={} if parts.lane_report is None else parts.lane_report.as_json(),
             schedule=self._entries(),
             survey=self._surveyor.as_json(),
+            tzdata=database_version(),
             skips=[
                 Skips(skip.reason, skip.runs, skip.from_ms, skip.until_ms, self._keys(skip.job_ids))
                 for skip in parts.ledger.last_skips

@@ -86,10 +86,14 @@ class Observed(NamedTuple):
     threads: Mapping[str, float]
     """Seconds since each thread's last turn."""
     wedged: list[str]
+    tzdata: str = "unknown"
+    """Version of the zone database."""
     skips: Sequence[Skips] = ()
     """The last stretches of skipped runs, the newest last."""
     schedule: Sequence[EntryState] = ()
     """Entries of ``beat_schedule``, at most ``ENTRIES_SHOWN``."""
+    lanes: Mapping[str, Any] = MappingProxyType({})
+    """Jobs by lane and reason; empty where there is no fast lane."""
     survey: Mapping[str, Any] = _NO_SURVEY
     """What the surveyor knows: ``load`` and ``minutes``."""
 
@@ -123,6 +127,7 @@ def document(seen: Observed) -> dict[str, Any]:
             "max_s": round(seen.lateness.max_s, 3),
         },
         "destinations": {name: _destination(state, seen.now_ms) for name, state in seen.destinations.items()},
+        "lanes": dict(seen.lanes),
         "source": dict(seen.source),
         "sweeps": seen.sweeps,
         "watchdog": dict(seen.watchdog),
@@ -132,6 +137,7 @@ def document(seen: Observed) -> dict[str, Any]:
         "schedule": [entry._asdict() for entry in seen.schedule],
         "load": seen.survey["load"],
         "minutes": list(seen.survey["minutes"]),
+        "tzdata": seen.tzdata,
         "skips": [{**skips._asdict(), "jobs": list(skips.jobs)} for skips in seen.skips],
     }
 

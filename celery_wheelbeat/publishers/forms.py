@@ -53,6 +53,8 @@ class Forms:
         self._forms: dict[int, Form] = {}
         """By route and interval, packed."""
         self._answers: dict[Form, Envelope | str | Pending] = {}
+        self.version = 0
+        """Grows with every answer that comes or goes."""
         self.slow_routes: UInt32s = np.empty(0, np.uint32)
         """Indices of the routes without an envelope."""
         self._numbers: dict[object, int] = {}
@@ -102,7 +104,12 @@ class Forms:
         """Return the task of a route."""
         return self._routes[route_index].task
 
+    def by_route(self) -> Sequence[tuple[int, Envelope | str]]:
+        """Return route index and answer of every form that has one."""
+        return [(self._routes.intern(form.route), answer) for form, answer in self.answers()]
+
     def _find_slow(self) -> None:
+        self.version += 1
         slow = [self._routes.intern(form.route) for form, answer in self._answers.items() if isinstance(answer, str)]
         self.slow_routes = np.unique(np.array(slow, np.uint32))
 
