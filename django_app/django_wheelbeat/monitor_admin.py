@@ -34,6 +34,7 @@ from django_wheelbeat.permissions import MonitorPermissions
 from django_wheelbeat.preview import PREVIEW_FIELDS, next_fire_ms, preview_of
 from django_wheelbeat.rows import row_of
 from django_wheelbeat.run_admin import RunNowMixin, run_monitors_now
+from django_wheelbeat.scheduler_page import SchedulerPageMixin
 from django_wheelbeat.validation import refusal_of
 from django_wheelbeat.words import schedule_in_words
 
@@ -66,7 +67,7 @@ def in_words(fields: Iterable[Any]) -> list[Any]:
     ]
 
 
-class MonitorAdminMixin(MonitorPermissions, RunNowMixin):
+class MonitorAdminMixin(MonitorPermissions, RunNowMixin, SchedulerPageMixin):
     """List, form, preview and bulk actions of monitors."""
 
     form = MonitorForm

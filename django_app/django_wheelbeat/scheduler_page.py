@@ -1,0 +1,143 @@
+"""The page of the scheduler: every beat, the load ahead, the last hour, the entries, and what fires at an instant.
+
+Reads the status rows, and monitors only for the question; asks no running process and changes nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django import forms
+from django.core.exceptions import PermissionDenied
+from django.template.response import TemplateResponse
+from django.urls import path
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_GET
+
+from django_wheelbeat.beat_settings import beat_settings
+from django_wheelbeat.beats import beat_reports
+from django_wheelbeat.charts import area, lines, peak_of
+from django_wheelbeat.firing import monitors_firing
+from django_wheelbeat.instants import in_zone
+from django_wheelbeat.rows import aware, to_ms
+from django_wheelbeat.zones import default_timezone
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
+    from django.utils.safestring import SafeString
+
+    from django_wheelbeat.beats import BeatReport, Load
+
+SPANS_MS = {"second": 1_000, "minute": 60_000}
+
+
+class FiringForm(forms.Form):
+    """What fires at …?"""
+
+    at = forms.DateTimeField(
+        label=gettext_lazy("At"),
+        widget=forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
+        input_formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M"],
+    )
+    span = forms.ChoiceField(
+        label=gettext_lazy("within that"),
+        choices=[("second", gettext_lazy("second")), ("minute", gettext_lazy("minute"))],
+    )
+    after = forms.IntegerField(required=False, widget=forms.HiddenInput, initial=-1)
+
+    def span_ms(self) -> tuple[int, int]:
+        """Return begin and end of what was asked for, in ms; only of a valid form."""
+        length_ms = SPANS_MS[self.cleaned_data["span"]]
+        begin_ms = to_ms(aware(self.cleaned_data["at"])) or 0
+        begin_ms -= begin_ms % length_ms
+        return begin_ms, begin_ms + length_ms
+
+
+class Chart(NamedTuple):
+    """A chart and what it says."""
+
+    title: str
+    words: str
+    picture: SafeString
+
+
+class SchedulerPageMixin:
+    """What a ``ModelAdmin`` of monitors needs for the page."""
+
+    def get_urls(self) -> list[Any]:
+        """Add the page."""
+        view = self.admin_site.admin_view(require_GET(self.scheduler_view))
+        return [path("scheduler/", view, name="wheelbeat_monitor_scheduler"), *super().get_urls()]
+
+    def scheduler_view(self, request: HttpRequest) -> TemplateResponse:
+        """Show the page."""
+        if not self.has_scheduler_permission(request):
+            raise PermissionDenied
+        asked = "at" in request.GET and self.has_view_permission(request)
+        form = FiringForm(request.GET if asked else None)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("Scheduler"),
+            "opts": self.opts,
+            "media": self.media,
+            "reports": [(report, charts_of(report)) for report in beat_reports()],
+            "zone": default_timezone(),
+            "form": form if self.has_view_permission(request) else None,
+            **(self._firings(request, form) if asked and form.is_valid() else {}),
+        }
+        return TemplateResponse(request, "admin/wheelbeat/monitor/scheduler.html", context)
+
+    def _firings(self, request: HttpRequest, form: FiringForm) -> dict[str, Any]:
+        begin_ms, end_ms = form.span_ms()
+        after = form.cleaned_data["after"]
+        found = monitors_firing(
+            self.get_queryset(request), begin_ms, end_ms, beat_settings(), -1 if after is None else after
+        )
+        go_on = request.GET.copy()
+        go_on["after"] = "" if found.go_on_after is None else str(found.go_on_after)
+        return {
+            "asked": True,
+            "begin": in_zone(begin_ms, default_timezone()),
+            "firings": [(firing.monitor, in_zone(firing.fire_ms, firing.monitor.timezone)) for firing in found.firings],
+            "go_on": None if found.go_on_after is None else go_on.urlencode(),
+        }
+
+
+def charts_of(report: BeatReport) -> list[Chart]:
+    """Draw what a beat reports."""
+    charts = []
+    load = report.load
+    if load is not None:
+        charts.append(_load_chart(_("Runs per second, the next hour"), load, load.seconds, timedelta(seconds=1)))
+        charts.append(_load_chart(_("Runs per minute, the next day"), load, load.minutes, timedelta(minutes=1)))
+    minutes = report.status.get("minutes")
+    if minutes:
+        rates = [sent / 60 for _at_s, sent, _p50_s, _p99_s in minutes]
+        words = _("%(now).1f runs a second in the last minute, at most %(most).1f.") % {
+            "now": rates[-1],
+            "most": max(rates),
+        }
+        charts.append(Chart(_("Runs sent per second, the last hour"), words, area(rates, words)))
+        _ats, _sents, medians, worst = zip(*minutes, strict=True)
+        words = _(
+            "Half of the runs within %(p50).3f s in the last minute, 99%% within %(p99).3f s; at worst %(most).3f s."
+        )
+        words %= {"p50": medians[-1], "p99": worst[-1], "most": max(worst)}
+        charts.append(Chart(_("Lateness, the last hour"), words, lines([worst, medians], words)))
+    return charts
+
+
+def _load_chart(title: str, load: Load, counts: Any, unit: timedelta) -> Chart:
+    peak = peak_of(counts)
+    if peak is None:
+        words = _("Nothing is due.")
+    else:
+        at_ms = to_ms(load.begin + peak.index * unit) or 0
+        words = _("The peak: %(runs)d runs at %(at)s; %(mean).1f on average.") % {
+            "runs": peak.value,
+            "at": in_zone(at_ms, default_timezone()),
+            "mean": sum(counts) / len(counts),
+        }
+    return Chart(title, words, area(counts, f"{title}. {words}"))
