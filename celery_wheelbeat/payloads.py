@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PAGE_BITS = 12
 PAGE_ROWS = 1 << PAGE_BITS
+PAGE_ROWS_MIN = PAGE_ROWS // 4
+"""Fewer texts that come together do not get a page of their own."""
 PAGE_BYTES = 1 << 26
 """A page is full at this many bytes, however few its rows; keeps every end within uint32."""
 PAGES_MAX = 1 << (32 - PAGE_BITS)
@@ -86,7 +88,7 @@ class Payloads:
     ) -> UInt32s:
         """Take over ``n`` texts that lie one after the other; returns their refs.
 
-        Whole pages are sliced off as they are; only the rest goes through the open page, text by text. Raises
+        Pages are sliced off as they are; only a small rest goes through the open page, text by text. Raises
         ``WheelbeatError`` where the lengths do not add up to the bytes.
         """
         payload_ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
@@ -98,10 +100,9 @@ class Payloads:
             )
         refs = np.empty(len(lengths), np.uint32)
         start = 0
-        while len(lengths) - start >= PAGE_ROWS and (
-            payload_ends[start + PAGE_ROWS] - payload_ends[start] + name_ends[start + PAGE_ROWS] <= PAGE_BYTES
+        while (stop := min(start + PAGE_ROWS, len(lengths))) - start >= PAGE_ROWS_MIN and (
+            payload_ends[stop] - payload_ends[start] + name_ends[stop] <= PAGE_BYTES
         ):
-            stop = start + PAGE_ROWS
             number = self._new_page()
             self._fill(
                 number,
@@ -112,8 +113,8 @@ class Payloads:
                     name_lengths[start:stop],
                 ),
             )
-            self._live[number] = PAGE_ROWS
-            refs[start:stop] = (number << PAGE_BITS) + np.arange(PAGE_ROWS, dtype=np.uint32)
+            self._live[number] = stop - start
+            refs[start:stop] = (number << PAGE_BITS) + np.arange(stop - start, dtype=np.uint32)
             start = stop
         texts = (
             Text(names[name_from:name_to], payloads[from_:to])

@@ -14,7 +14,7 @@ import numpy as np
 from celery_wheelbeat.jobs import NEVER_MS
 from celery_wheelbeat.recount import Change, Recount
 from celery_wheelbeat.schedule_columns import next_fires
-from celery_wheelbeat.table import DEAD, ENABLED, RARE, Table
+from celery_wheelbeat.table import DEAD, ENABLED, RARE, Rows, Table
 from celery_wheelbeat.wheel import NO_ROWS, Wheel
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.cron import CronTable
     from celery_wheelbeat.jobs import Int64s, UInt32s
-    from celery_wheelbeat.table import Rare, Rows
+    from celery_wheelbeat.table import Rare
 
 NO_FIRES: Int64s = np.empty(0, np.int64)
 
@@ -76,6 +76,10 @@ class Shard:
         next slot that is emptied: a million jobs in batches would otherwise touch a million slots entry by entry.
         """
         table = self.table
+        if loading and table.ends_before(new.ids):
+            table.set_rare(new.ids, rare)
+            self._unfiled.append(table.append(new))
+            return Rows.empty(0)
         rows = table.rows_of(new.ids)
         known = rows >= 0
         replaced = table.rows.take(rows[known])

@@ -183,14 +183,23 @@ class Table:
                 rows[position] = self.overlay.get(int(ids[position]), -1)
         return rows
 
+    def ends_before(self, ids: Int64s) -> bool:
+        """Say whether all ``ids`` (ascending) come after every id of the table, which is sorted."""
+        rows = self.row_count
+        return rows == self.sorted_rows and (not rows or bool(ids[0] > self.columns.ids[rows - 1]))
+
+    def reserve(self, row_count: int) -> None:
+        """Make room for that many rows in all, so that a load copies nothing twice."""
+        self._reserve(row_count)
+
     def append(self, new: Rows) -> UInt32s:
         """Add jobs whose ids (ascending) are not in the table; returns their rows."""
         first = self.row_count
         count = len(new.ids)
+        in_order = self.ends_before(new.ids)
         self._reserve(first + count)
         self.columns.put(slice(first, first + count), new)
         self.row_count += count
-        in_order = self.sorted_rows == first and (not first or new.ids[0] > self.columns.ids[first - 1])
         if in_order:
             self.sorted_rows += count
         else:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 READERS = 2
 BLOCK_ROWS = 16_384
-AHEAD = 12
+AHEAD = 16
 """Blocks that are read or being read and were not taken yet."""
 TOGETHER = 6
 """Blocks that are handed over as one: the engine takes a hundred thousand jobs in hardly more steps than ten."""
@@ -100,12 +100,12 @@ class Bulk:
         return len(self._bounds) - 1
 
     def take(self, timeout_s: float) -> Taken | None:
-        """Return the next blocks that are there, as one; None where there is none in time.
+        """Return the next blocks as one, up to ``TOGETHER``; fewer after ``timeout_s``, and None where there is none.
 
         Raises ``SourceError`` of a reader once everything before its error was taken.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._taken in self._read or self._error, timeout_s)
+            self._changed.wait_for(self._enough, timeout_s)
             first = self._taken
             blocks: list[ColumnBlock] = []
             while self._taken in self._read and len(blocks) < TOGETHER:
@@ -151,6 +151,10 @@ class Bulk:
                 return None
             self._next += 1
             return self._next - 1
+
+    def _enough(self) -> bool:
+        wanted = range(self._taken, min(self._taken + TOGETHER, self.block_count))
+        return self._error is not None or all(number in self._read for number in wanted)
 
     def _may_go_on(self) -> bool:
         done = self._closing or self._error is not None or self._next == self.block_count
