@@ -28,6 +28,7 @@ from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.change_list import TEXTS, MonitorChangeList
 from django_wheelbeat.fields import EXPIRES_NEXT
 from django_wheelbeat.forms import ROUTING_FIELDS, MonitorForm, PreviewForm
+from django_wheelbeat.history_page import HistoryPageMixin
 from django_wheelbeat.instants import in_zone, now_ms
 from django_wheelbeat.paginator import EstimatingPaginator
 from django_wheelbeat.permissions import MonitorPermissions
@@ -67,7 +68,7 @@ def in_words(fields: Iterable[Any]) -> list[Any]:
     ]
 
 
-class MonitorAdminMixin(MonitorPermissions, RunNowMixin, SchedulerPageMixin):
+class MonitorAdminMixin(MonitorPermissions, RunNowMixin, SchedulerPageMixin, HistoryPageMixin):
     """List, form, preview and bulk actions of monitors."""
 
     form = MonitorForm

@@ -40,13 +40,13 @@ class Sent(NamedTuple):
 def run_monitor(monitor: Monitor, request: UUID | None = None) -> str:
     """See ``Monitor.run_now``."""
     stored = type(monitor)._default_manager.using(monitor._state.db).get(pk=monitor.pk)
-    return _send(stored, _namespace(monitor._state.db), request or new_request(now_ms()), None)
+    return _send(stored, namespace_in(monitor._state.db), request or new_request(now_ms()), None)
 
 
 def run_monitors(monitors: Iterable[Monitor], request: UUID, *, using: str) -> Sent:
     """Send one run of each of ``monitors``, read in full from database ``using``, over one connection to the broker."""
     sent = Sent({}, {}, "")
-    namespace = _namespace(using)
+    namespace = namespace_in(using)
     try:
         with current_app.producer_or_acquire() as producer:
             for monitor in monitors:
@@ -65,7 +65,8 @@ def _send(monitor: Monitor, namespace: str, request: UUID, producer: Any) -> str
     return send_now(current_app, settings, definition, namespace=namespace, request=request, producer=producer)
 
 
-def _namespace(using: str | None) -> str:
+def namespace_in(using: str | None) -> str:
+    """Return the namespace of run ids for monitors in database ``using``."""
     installations = apps.get_model("wheelbeat", "Installation")._default_manager.using(using)
     uuid = installations.order_by("pk").values_list("uuid", flat=True).first()
     return namespace_of(current_app, beat_settings(), uuid)

@@ -1,0 +1,50 @@
+"""The page with the past runs of one monitor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery import current_app
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404
+from django.template.response import TemplateResponse
+from django.urls import path
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_GET
+
+from django_wheelbeat.beat_settings import beat_settings
+from django_wheelbeat.instants import in_zone, now_ms
+from django_wheelbeat.past_runs import history_of
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
+
+
+class HistoryPageMixin:
+    """What a ``ModelAdmin`` of monitors needs for the page."""
+
+    def get_urls(self) -> list[Any]:
+        """Add the page."""
+        view = self.admin_site.admin_view(require_GET(self.runs_view))
+        return [path("<path:object_id>/runs/", view, name="wheelbeat_monitor_runs"), *super().get_urls()]
+
+    def runs_view(self, request: HttpRequest, object_id: str) -> TemplateResponse:
+        """Show the past runs."""
+        monitor = self.get_object(request, unquote(object_id))
+        if monitor is None:
+            raise Http404
+        if not self.has_view_permission(request, monitor):
+            raise PermissionDenied
+        history = history_of(monitor, current_app, beat_settings(), now_ms())
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("Past runs of %(name)s") % {"name": monitor},
+            "opts": self.opts,
+            "media": self.media,
+            "monitor": monitor,
+            "since": monitor.effective_from,
+            "notes": history.notes,
+            "runs": [(in_zone(run.fire_ms, monitor.timezone), run) for run in history.runs],
+        }
+        return TemplateResponse(request, "admin/wheelbeat/monitor/runs.html", context)

@@ -1,0 +1,137 @@
+"""The past runs of a monitor, although nothing is stored about them: fire times are computed, ids follow from them.
+
+What became of each is asked of the result backend, in one look-up for all, and of the workers' claims. Only runs since
+the definition took effect are known: before that, the monitor fired at other times. Never writes, never raises for a
+backend that is away; what cannot be known is said.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_wheelbeat.errors import ClaimStoreDown, InvalidMonitor, InvalidSetting
+from celery_wheelbeat.fires import fires
+from celery_wheelbeat.runs import run_id
+from celery_wheelbeat.sources.definition_lookup import definition_of_row
+from celery_wheelbeat.worker.claims import claim_key, content_id
+from celery_wheelbeat.worker.stores.choice import choose_store
+from django_wheelbeat.results import look_up_results
+from django_wheelbeat.rows import row_of
+from django_wheelbeat.run_now import namespace_in
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from celery_wheelbeat.schedules import Bounded
+    from celery_wheelbeat.settings import Settings
+    from celery_wheelbeat.sources.definition_lookup import Definition
+    from celery_wheelbeat.worker.claims import Claim
+    from django_wheelbeat.models import Monitor
+    from django_wheelbeat.results import Result
+
+logger = logging.getLogger(__name__)
+
+RUNS_SHOWN = 20
+LOOK_BACK_MS = 400 * 86_400_000
+"""Further back no backend remembers results."""
+
+
+class PastRun(NamedTuple):
+    """One run that was due."""
+
+    fire_ms: int
+    run_id: str
+    result: Result | None
+    claim: Claim | None
+
+    @property
+    def start_delay_s(self) -> float | None:
+        """Seconds from the fire time to the start in the worker."""
+        return None if self.claim is None else (self.claim.started_ms - self.fire_ms) / 1000
+
+    @property
+    def runtime_s(self) -> float | None:
+        """Seconds that the worker took; None while it runs, and where no worker keeps claims."""
+        if self.claim is None or not self.claim.ended_ms:
+            return None
+        return (self.claim.ended_ms - self.claim.started_ms) / 1000
+
+
+class History(NamedTuple):
+    """The past runs, the newest first, and what is not known about them."""
+
+    runs: Sequence[PastRun]
+    notes: Sequence[str]
+
+
+def history_of(monitor: Monitor, app: Any, settings: Settings, now_ms: int) -> History:
+    """Return the past runs of a stored monitor, read in full."""
+    try:
+        definition = definition_of_row(app, settings, row_of(monitor))
+    except InvalidMonitor as problem:
+        return History([], [str(problem)])
+    if definition.schedule is None:
+        return History([], [])
+    past = past_fires(definition.schedule, now_ms, definition.effective_from_ms)
+    fixed_id = definition.entry.options.get("task_id")
+    namespace = namespace_in(monitor._state.db)
+    ids = [str(fixed_id or run_id(definition.key, fire_ms, namespace)) for fire_ms in past]
+    results = look_up_results(app.backend, ids)
+    claims, problem = _claims(app, settings, definition, list(zip(ids, past, strict=True)))
+    runs = [
+        PastRun(fire_ms, task_id, results.found.get(task_id), claims.get(fire_ms))
+        for task_id, fire_ms in zip(ids, past, strict=True)
+    ]
+    return History(runs, [note for note in (results.problem, problem) if note])
+
+
+def past_fires(schedule: Bounded, now_ms: int, since_ms: int, count: int = RUNS_SHOWN) -> list[int]:
+    """Return up to ``count`` fire times at or before ``now_ms`` and not before ``since_ms``, the newest first.
+
+    Schedules know only their next fire time, so the instant after which ``count`` of them are left is found by
+    bisection: some fifty looks of ``count`` steps each, however dense or thin the schedule is.
+    """
+
+    def left_after(begin_ms: int) -> list[int]:
+        return list(islice(takewhile(lambda fire_ms: fire_ms <= now_ms, fires(schedule, begin_ms)), count))
+
+    earliest_ms = max(since_ms - 1, now_ms - LOOK_BACK_MS)
+    found = left_after(earliest_ms)
+    enough_ms, too_few_ms = earliest_ms, now_ms
+    while len(found) == count and too_few_ms - enough_ms > 1:
+        middle_ms = (enough_ms + too_few_ms) // 2
+        later = left_after(middle_ms)
+        if len(later) == count:
+            enough_ms, found = middle_ms, later
+        else:
+            too_few_ms = middle_ms
+    return found[::-1]
+
+
+def _claims(
+    app: Any, settings: Settings, definition: Definition, runs: Sequence[tuple[str, int]]
+) -> tuple[dict[int, Claim], str]:
+    """Return the claims by fire time, and why there are none where the store cannot be asked."""
+    try:
+        store = choose_store(app, settings.dedup_url).store
+    except InvalidSetting as problem:
+        return {}, str(problem)
+    if store is None:
+        return {}, ""
+    entry = definition.entry
+    found = {}
+    try:
+        for task_id, fire_ms in runs:
+            identity = task_id
+            if settings.dedup_key == "content":
+                identity = content_id(entry.task, list(entry.args or ()), entry.kwargs or {})
+            claim = store.read(claim_key(identity, fire_ms, 0, 0))
+            if claim is not None:
+                found[fire_ms] = claim
+    except ClaimStoreDown as down:
+        return found, str(down)
+    finally:
+        store.close()
+    return found, ""
