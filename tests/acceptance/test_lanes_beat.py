@@ -83,7 +83,7 @@ def test_sigkill_in_the_middle_of_batches_loses_nothing(tmp_path: Path, broker: 
             beat.wait_for("jobs loaded")
             gaps.append((killed_ms, round(time.time() * 1000)))
             seen = length(broker)
-            project.wait_for(lambda seen=seen: length(broker) >= seen + 6000, "three seconds of runs")  # type: ignore[misc]
+            project.wait_for(lambda seen=seen: length(broker) >= seen + 16_000, "runs offered again, and new ones")  # type: ignore[misc]
             if life < 2:
                 beat.send(signal.SIGKILL)
                 killed_ms = round(time.time() * 1000)
@@ -101,7 +101,7 @@ def test_sigkill_in_the_middle_of_batches_loses_nothing(tmp_path: Path, broker: 
         for at in range(-(-gaps[0][1] // 1000) * 1000 + 1000, last_ms, 1000)
         if not any(begin < at <= end for begin, end in gaps)
     ]
-    assert len(expected) >= 6
+    assert len(expected) >= 4
     lost = {name: missing for name, fires in by_job.items() if (missing := [at for at in expected if at not in fires])}
     assert lost == {}
 
