@@ -202,6 +202,31 @@ def test_sigterm_during_a_publish_that_hangs(tmp_path: Path, redis_url: str) -> 
         assert time.monotonic() - begun_s < 5
 
 
+def test_a_once_that_was_sent_before_a_kill_has_run_once(tmp_path: Path, redis_url: str) -> None:
+    """B75: a clocked job that had run already ran again after a restart."""
+    with DjangoProject(tmp_path, redis_conf(redis_url, result_backend=redis_url)) as project:
+        project.worker()
+        project.django(
+            """
+            from datetime import timedelta
+            from django.utils import timezone
+            Monitor.objects.create(name="once", task="proj.note", once_at=timezone.now() + timedelta(seconds=5))
+            Monitor.objects.create(name="go", task="proj.note", interval_ms=1000)
+            """
+        )
+        beat = project.beat()
+        beat.wait_for("Sending due task once")
+        beat.kill()
+        again = project.beat()
+        again.wait_for("jobs loaded")
+        seen = len(project.runs("go"))
+        project.wait_for_runs(lambda runs: sum(run.name == "go" for run in runs) >= seen + 4, "the second beat runs")
+        count = "print(Monitor.objects.filter(name='once', finished_at__isnull=False).count())"
+        project.wait_for(lambda: project.django(count).strip() == "1", "it is shown as finished")
+        assert again.stop() == 0
+        assert len(project.runs("once")) == 1
+
+
 ROUTED = """
     class Router:
         def db_for_read(self, model, **_):

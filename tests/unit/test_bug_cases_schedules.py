@@ -13,12 +13,15 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab
 from clockwork import Clockwork, ms, row
+from definitions import Job, batch_of
 
+from celery_wheelbeat import engine, shard
 from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.errors import InvalidSchedule
 from celery_wheelbeat.fires import fires
 from celery_wheelbeat.jobs import Offer
 from celery_wheelbeat.monitors import schedule_of
+from celery_wheelbeat.payloads import PAGE_BYTES
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.sources.definition_lookup import definition_of_row
 
@@ -361,3 +364,28 @@ def test_a_job_far_away_neither_fires_at_once_nor_overflows() -> None:
     assert beat.sent == []
     assert beat.engine.next_fire(row().id, beat.now_ms) == ms("2104-02-29T00:00Z")
     assert beat.engine.next_fire(row("b").id, beat.now_ms) == ms("9999-12-31T23:59:59Z")
+
+
+def test_jobs_that_are_not_due_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B133: the whole schedule was compared in each tick, and the heap built anew."""
+    beat = Clockwork("2024-06-03T00:00:30Z", entries={})
+    batch = batch_of([Job(number, cron=Cron("0 12 * * *")) for number in range(1, 20_001)], beat.crons)
+    beat.engine.load(batch, {}, beat.routes)
+    asked: list[int] = []
+    for module in (shard, engine):
+        monkeypatch.setattr(module, "next_fires", lambda *given: asked.append(len(given)) or pytest.fail("asked"))
+    for second in range(1, 601):
+        assert beat.engine.advance(beat.now_ms + second * 1000) == []
+    assert asked == []
+
+
+def test_big_arguments_are_kept_once() -> None:
+    """B123: several copies of every payload in memory."""
+    kwargs = '{"s": "' + "x" * 250_000 + '"}'
+    rows = [row(f"m{number}", id=number + 1, interval_ms=60_000, kwargs=kwargs) for number in range(40)]
+    beat = Clockwork("2024-06-03T00:00Z", rows)
+    live = 40 * len(kwargs)
+    assert beat.engine.stats().payload_bytes < 1.5 * live
+    for _ in range(30):
+        beat.edit(*rows)
+    assert beat.engine.stats().payload_bytes < 2 * live + PAGE_BYTES
