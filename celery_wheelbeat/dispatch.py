@@ -93,8 +93,8 @@ class Dispatch(Lane):
         for at_ms, tokens in by_instant.items():
             for pair in self.backlog.confirm(tokens):
                 self._lateness.note(at_ms - pair.fire_ms, now_s)
-            done = [job_id for job_id in map(self.one_offs.confirm, tokens) if job_id is not None]
-            settled.finished.update(dict.fromkeys(done, at_ms))
+            done = (self.one_offs.confirm(token, at_ms) for token in tokens)
+            settled.finished.update(one for one in done if one is not None)
         self._settle_failed([outcome for outcome in outcomes if isinstance(outcome, Failed)], settled, now_s)
         for outcome in outcomes:
             self._taken.pop(outcome.token, None)

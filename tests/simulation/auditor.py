@@ -63,6 +63,7 @@ class Auditor:
         self.entries = entries
         """Entries of the present configuration, by name."""
         self.disturbed_ms = 0
+        self._behind_ms = 0
         """When something last went wrong on purpose, in elapsed ms."""
         self.turns = 0
         self.runs = 0
@@ -376,7 +377,9 @@ class Auditor:
         if oldest is not None and self._looks.motion is not Motion.BACK:
             demand(mark_ms < oldest, "the mark stays before what is not settled",
                    mark_ms=mark_ms, oldest=oldest)  # fmt: skip
-        if self.calm_for(70_000):
+        if self.overdue():
+            self._behind_ms = self.clock.elapsed_ms
+        if self.calm_for(70_000) and self.clock.elapsed_ms - self._behind_ms > MARK_AGE_MS:
             stored = max(
                 (json.loads(row["marks"]).get("broker", {}).get("mark_ms", 0) for row in self.table.beats.values()),
                 default=0,
