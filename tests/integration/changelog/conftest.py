@@ -67,7 +67,7 @@ def _emptied(place: Place) -> Iterator[Place]:
 
     with as_default(place.connection):
         for model in (Monitor, Beat, Quarantine):
-            model.objects.all().delete()
+            model.objects.all()._raw_delete(using="default")  # one statement, however full a test has left it
         yield place
 
 
