@@ -19,6 +19,7 @@ from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.fires import fires
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, Misfire
 from celery_wheelbeat.publishers.detection import configuration_reasons, entry_reasons, hooks
+from celery_wheelbeat.publishers.observers import only_observers
 from celery_wheelbeat.runs import run_id, shard_of
 from celery_wheelbeat.schedules import Interval, Once
 from celery_wheelbeat.sources.definition_lookup import definition_of
@@ -199,12 +200,13 @@ def _lane(app: Any, definition: Definition, settings: Settings) -> Iterator[tupl
     elif transport not in _FAST_TRANSPORTS:
         reasons = [f"the broker's transport is {transport!r}; the fast lanes speak {' and '.join(_FAST_TRANSPORTS)}"]
     else:
-        reasons = [hook.what for hook in hooks(app, Scheduler(app, lazy=True), definition.entry.task)]
+        found = hooks(app, Scheduler(app, lazy=True), definition.entry.task)
+        reasons = [] if settings.dispatch == "fast" or only_observers(found) else [hook.what for hook in found]
         reasons += configuration_reasons(app) + entry_reasons(app, definition.entry)
         if definition.expires_next:
             reasons.append("it expires at its next fire time, which differs from run to run")
     if not reasons:
-        yield "lane", "nothing seen from this process keeps it off the fast lane"
+        yield "lane", "fast, as far as this process can see; the beat itself proves it, see `lanes` in its status"
     for label, reason in zip(["lane", *[""] * len(reasons)], reasons, strict=False):
         yield label, f"Celery's own: {reason}"
 

@@ -129,7 +129,7 @@ def test_entries_of_every_kind(app: Celery) -> None:
 
 
 def test_the_lane_and_who_keeps_a_job_off_the_fast_one(app: Celery) -> None:
-    assert "lane nothing seen from this process" in of_row(app)
+    assert "lane fast, as far as this process can see" in of_row(app)
     assert "wheelbeat_dispatch is 'celery'" in of_row(app, Settings(dispatch="celery"))
     app.conf.task_send_sent_event = True
     assert "task_send_sent_event" in of_row(app)
