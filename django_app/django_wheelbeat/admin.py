@@ -6,15 +6,19 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_wheelbeat.models import Beat, Change, Monitor, Quarantine
 from django_wheelbeat.monitor_admin import MonitorAdminMixin
 from django_wheelbeat.paginator import EstimatingPaginator
+from django_wheelbeat.queries import MONITOR_KEY_PREFIX
 
 if TYPE_CHECKING:
+    from django.http import HttpRequest
     from django.utils.safestring import SafeString
 
 
@@ -28,6 +32,12 @@ def indented(document: str) -> SafeString:
 @admin.register(Monitor)
 class MonitorAdmin(MonitorAdminMixin, admin.ModelAdmin):
     """Monitors under Django's own admin."""
+
+
+def monitor_id_of(job_key: str) -> int | None:
+    """Return the primary key in the key of a monitor; None for an entry."""
+    digits = job_key.removeprefix(MONITOR_KEY_PREFIX)
+    return int(digits) if digits != job_key and digits.isdecimal() else None
 
 
 class ReadOnlyMixin:
@@ -86,6 +96,33 @@ class BeatAdmin(ReadOnlyMixin, admin.ModelAdmin):
 class QuarantineAdmin(ReadOnlyMixin, admin.ModelAdmin):
     """Definitions that cannot be sent, and why."""
 
-    list_display = ("job_key", "reason", "since")
+    list_display = ("job_key", "reason", "since", "monitor")
     ordering = ("-since",)
     search_fields = ("job_key",)
+    actions = ("try_again",)
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may let beats try again: as with any edit, that needs the permission to change monitors."""
+        return request.user.has_perm("wheelbeat.change_monitor")
+
+    @admin.display(description=_("monitor"))
+    def monitor(self, quarantine: Quarantine) -> SafeString | str:
+        """Link to the monitor; nothing for an entry."""
+        job_id = monitor_id_of(quarantine.job_key)
+        if job_id is None:
+            return "–"
+        url = reverse(f"{self.admin_site.name}:wheelbeat_monitor_change", args=[job_id])
+        return format_html('<a href="{}">{}</a>', url, _("Open"))
+
+    @admin.action(permissions=["retry"], description=_("Try selected monitors again"))
+    def try_again(self, request: HttpRequest, queryset: Any) -> None:
+        """Let beats read the monitors again: what can run by now, for example after a deploy, leaves the list."""
+        keys = list(queryset.values_list("job_key", flat=True))
+        ids = [job_id for job_id in map(monitor_id_of, keys) if job_id is not None]
+        monitors = Monitor.objects.using(queryset.db).filter(pk__in=ids)
+        touched = monitors.touch(request.user.get_username(), gettext("try again"))
+        text = ngettext("Beats try %(count)d monitor again.", "Beats try %(count)d monitors again.", touched)
+        self.message_user(request, text % {"count": touched}, messages.SUCCESS)
+        if len(ids) < len(keys):
+            text = gettext("Entries of beat_schedule are tried again when the beat starts with other code.")
+            self.message_user(request, text, messages.WARNING)

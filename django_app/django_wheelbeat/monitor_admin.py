@@ -29,6 +29,7 @@ from django_wheelbeat.change_list import TEXTS, MonitorChangeList
 from django_wheelbeat.fields import EXPIRES_NEXT
 from django_wheelbeat.forms import ROUTING_FIELDS, MonitorForm, PreviewForm
 from django_wheelbeat.history_page import HistoryPageMixin
+from django_wheelbeat.incidents_page import IncidentsPageMixin
 from django_wheelbeat.instants import in_zone, now_ms
 from django_wheelbeat.paginator import EstimatingPaginator
 from django_wheelbeat.permissions import MonitorPermissions
@@ -68,7 +69,7 @@ def in_words(fields: Iterable[Any]) -> list[Any]:
     ]
 
 
-class MonitorAdminMixin(MonitorPermissions, RunNowMixin, SchedulerPageMixin, HistoryPageMixin):
+class MonitorAdminMixin(MonitorPermissions, RunNowMixin, SchedulerPageMixin, HistoryPageMixin, IncidentsPageMixin):
     """List, form, preview and bulk actions of monitors."""
 
     form = MonitorForm

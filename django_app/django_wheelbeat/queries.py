@@ -82,7 +82,7 @@ class MonitorQuerySet(models.QuerySet):
         """Keep monitors that an incident of this interval can speed up."""
         return self.filter(Q(cron__gt="") | Q(interval_ms__gt=every_ms))
 
-    def touch(self) -> int:
+    def touch(self, actor: str = "", reason: str = "") -> int:
         """Write a row into the change log for each monitor; returns how many.
 
         For people who write where no trigger fires (disabled triggers, a bulk load, logical replication): beats read
@@ -90,10 +90,12 @@ class MonitorQuerySet(models.QuerySet):
         One ``INSERT … SELECT``, whatever the number.
         """
         connection = connections[self.db]
-        changed = self.order_by().values_list("pk", Value("U"))
+        changed = self.order_by("pk").values_list("pk", Value("U"), Value(actor), Value(reason))
         select, parameters = changed.query.get_compiler(self.db).as_sql()
         with connection.cursor() as cursor:
-            cursor.execute(f"INSERT INTO wheelbeat_changelog (monitor_id, operation) {select}", parameters)
+            cursor.execute(
+                f"INSERT INTO wheelbeat_changelog (monitor_id, operation, actor, reason) {select}", parameters
+            )
             return int(cursor.rowcount)
 
     def end_incident(self) -> int:

@@ -13,7 +13,10 @@ from django_wheelbeat.instants import in_zone as instant_in_zone
 
 register = template.Library()
 
-PAGES = (("wheelbeat_monitor_scheduler", _("Scheduler"), ("view_scheduler",)),)
+PAGES = (
+    ("wheelbeat_monitor_scheduler", _("Scheduler"), ("view_scheduler",)),
+    ("wheelbeat_monitor_incidents", _("Incidents"), ("view_monitor",)),
+)
 """Name of the address, words, permissions: all of them are needed."""
 
 
