@@ -11,10 +11,17 @@ if TYPE_CHECKING:
 
 
 def set_up_django() -> None:
-    """Load Django with the settings of the tests; calling it again does nothing."""
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_settings")
-    import django
+    """Load Django with the settings of the tests; calling it again does nothing.
 
+    The environment is left as it was: processes that later tests start have settings of their own, or no Django.
+    """
+    import django
+    from django.conf import settings
+
+    if not settings.configured:
+        os.environ["DJANGO_SETTINGS_MODULE"] = "django_settings"
+        settings._setup()
+        del os.environ["DJANGO_SETTINGS_MODULE"]
     django.setup()
 
 
