@@ -57,7 +57,7 @@ class Lanes:
     @property
     def last_error(self) -> str:
         """The last failure of either lane; empty where there was none."""
-        return self.fast.last_error or self.slow.last_error
+        return self.fast.sender.trouble or self.fast.last_error or self.slow.last_error
 
     def offer(self, due: Iterable[DueBatch]) -> None:
         """Put due runs into the backlog of their lane."""

@@ -60,6 +60,8 @@ class Sender:
         self._on_wire: dict[int, Batch] = {}
         """The thread: batches that were written, in order."""
         self._connected = False
+        self.trouble = ""
+        """Why there is no connection at the moment; empty where there is one."""
         self._lost = ""
         """Why the last connection ended; batches that were on it are still to be settled."""
         self._down_since_s: float | None = None
@@ -203,6 +205,7 @@ class Sender:
             return False
         self.epoch += 1
         self._connected = True
+        self.trouble = ""
         if self._down_since_s is not None:
             logger.info("beat: The fast lane is connected again")
             self._down_since_s = None
@@ -235,9 +238,11 @@ class Sender:
             self._answer(Outcome(batch.token, at_ms, (Failure(range(batch.size), kind, reason),)))
 
     def _log_down(self, reason: str, wait_s: float) -> None:
+        """Say each new reason at once, and the same one once a minute."""
         now_s = self._clock.monotonic_s()
-        if self._down_since_s is None or now_s - self._down_logged_s >= _DOWN_LOG_EVERY_S:
+        if reason != self.trouble or now_s - self._down_logged_s >= _DOWN_LOG_EVERY_S:
             logger.error("beat: The fast lane has no connection: %s. Trying again in %.2f seconds...", reason, wait_s)
             self._down_logged_s = now_s
+        self.trouble = reason
         if self._down_since_s is None:
             self._down_since_s = now_s
