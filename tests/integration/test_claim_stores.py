@@ -419,6 +419,8 @@ def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("rpc://", type(None)),
         ("file:///var/results", type(None)),
         ("db+oracle://h/d", type(None)),
+        ("db+sqlite://", type(None)),
+        ("db+sqlite:///:memory:", type(None)),
         (None, type(None)),
     ],
 )

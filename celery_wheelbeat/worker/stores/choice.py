@@ -46,6 +46,10 @@ def _open_store(url: str) -> Store:
     return sql_store(url)
 
 
+_IN_MEMORY = ("db+sqlite://", "db+sqlite:///", "db+sqlite:///:memory:")
+"""Result backends that no two processes share."""
+
+
 def choose_store(app: Any, dedup_url: str | None) -> Choice:
     """Choose by ``dedup_url``, else by the result backend of ``app``; opens no connection."""
     if dedup_url:
@@ -62,7 +66,7 @@ def choose_store(app: Any, dedup_url: str | None) -> Choice:
         return Choice(RedisStore(app.backend.client.connection_pool), where)
     if scheme in ("cache+memcached", "memcached"):
         return Choice(open_store(url.removeprefix("cache+")), where)
-    if scheme.startswith("db+") and _is_sql(scheme):
+    if scheme.startswith("db+") and _is_sql(scheme) and url not in _IN_MEMORY:
         return Choice(open_store(url.removeprefix("db+")), where)
     return Choice(None, where)
 
