@@ -175,9 +175,9 @@ class Beat:
     # What the steps are made of.
 
     def _report_lane(self) -> None:
-        """Log what went wrong in the last turn of the poll lane."""
+        """Log what went wrong in the poll lane."""
         turn = self.parts.engine.lane.turn
-        for failure in turn.failures:
+        for failure in self.parts.engine.lane.take_failures():
             (view,) = self.parts.engine.lookup([failure.job_id])
             name = view.name if view else self.key_of(failure.job_id)
             logger.error("beat: The schedule of %s failed; it is asked again in a minute: %r", name, failure.error)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.cron import CronTable
     from celery_wheelbeat.jobs import Int64s, Polled
-    from celery_wheelbeat.poll_lane import PollLane
+    from celery_wheelbeat.poll_lane import LaneFailure, PollLane
     from celery_wheelbeat.shard import Shard
     from celery_wheelbeat.shards import Shards
     from celery_wheelbeat.table import Rows
@@ -34,7 +34,8 @@ class LaneJobs:
     def __init__(self, polled: PollLane, crons: CronTable) -> None:
         self.polled = polled
         self.turn = LaneTurn()
-        """What the last turn of the lane found; its failures are for the scheduler to report."""
+        """What the last turn of the lane found."""
+        self._failures: list[LaneFailure] = []
         self._crons = crons
 
     def put(self, rows: Rows, shards: Shards, foreign: Mapping[int, Polled], *, after_ms: int, settled_ms: int) -> None:
@@ -75,5 +76,11 @@ class LaneJobs:
     def due(self, until_ms: int) -> tuple[Int64s, Int64s]:
         """Ask the lane; returns job ids and fire times, by fire time."""
         self.turn = self.polled.advance(until_ms)
+        self._failures += self.turn.failures
         runs = sorted(self.turn.due, key=lambda run: run[1])
         return np.array([job_id for job_id, _ in runs], np.int64), np.array([fire for _, fire in runs], np.int64)
+
+    def take_failures(self) -> list[LaneFailure]:
+        """Return the schedules that have raised since the last call: each is to be reported once."""
+        failures, self._failures = self._failures, []
+        return failures

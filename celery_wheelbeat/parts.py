@@ -129,6 +129,7 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
     dispatch = slow if fast is None else Lanes(slow, fast)
     publisher = dispatch.publisher
     entries = Entries(timezone_of(app), crons, routes)
+    entries.broken = scheduler.schedule.broken
     desk = _desk(scheduler, settings=settings, clock=clock, wake=wake, crons=crons, routes=routes)
     liveness = Liveness(settings.live_timeout)
     if not app.conf.task_always_eager:  # eager tasks run in the lane's thread, for as long as they like

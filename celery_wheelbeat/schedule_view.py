@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from celery_wheelbeat.errors import InvalidMonitor
     from celery_wheelbeat.sources.monitor_entries import MonitorEntries
 
 
@@ -22,6 +23,8 @@ class ScheduleView(MutableMapping[str, Any]):
         self.monitors: MonitorEntries | None = None
         self.version = 0
         """Grows with each change of ``data`` made through the view."""
+        self.broken: dict[str, InvalidMonitor] = {}
+        """Names of ``beat_schedule`` under which stands nothing that could be an entry, with the reason."""
 
     def __getitem__(self, name: str) -> Any:
         if name in self.data:
@@ -33,10 +36,19 @@ class ScheduleView(MutableMapping[str, Any]):
 
     def __setitem__(self, name: str, entry: Any) -> None:
         self.data[name] = entry
+        self.broken.pop(name, None)
         self.version += 1
 
     def __delitem__(self, name: str) -> None:
         del self.data[name]
+        self.version += 1
+
+    def refuse(self, name: str, problem: InvalidMonitor | None) -> None:
+        """Remove an entry, if it is there; ``problem`` is why there cannot be one, None if nobody wants one."""
+        self.data.pop(name, None)
+        self.broken.pop(name, None)
+        if problem is not None:
+            self.broken[name] = problem
         self.version += 1
 
     def __iter__(self) -> Iterator[str]:

@@ -16,6 +16,7 @@ from celery.beat import Scheduler
 
 from celery_wheelbeat import __version__
 from celery_wheelbeat.beat import Beat
+from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.parts import assemble
 from celery_wheelbeat.publishers import attempt
 from celery_wheelbeat.schedule_view import ScheduleView
@@ -40,7 +41,7 @@ class WheelScheduler(Scheduler):
 
     def __init__(self, *args: Any, schedule_filename: str | None = None, lazy: bool = False, **kwargs: Any) -> None:
         self.schedule_filename = schedule_filename
-        self._conf_seen: dict[str, dict[str, Any]] = {}
+        self._conf_seen: dict[str, Any] = {}
         self._beat: Beat | None = None
         self._supervision: Supervision | None = None
         self._embedded = False
@@ -135,6 +136,7 @@ class WheelScheduler(Scheduler):
         previous = getattr(self, "_view", None)
         if previous is not None:
             view.monitors, view.version = previous.monitors, previous.version + 1
+            view.broken = previous.broken
         self._view = view
         self.data = view.data
 
@@ -147,21 +149,20 @@ class WheelScheduler(Scheduler):
 
     def merge_inplace(self, b: Mapping[str, Any]) -> None:
         """Bring the entries that came from configuration to what ``b`` says; unchanged ones keep their objects."""
-        given = {name: dict(entry) for name, entry in b.items()}
-        for name in self._conf_seen.keys() - given.keys():
-            self.schedule.pop(name, None)
-        changed = {name: entry for name, entry in given.items() if self._conf_seen.get(name) != entry}
-        self._conf_seen = given
+        given = {name: _copy_of(entry) for name, entry in b.items()}
+        seen, self._conf_seen = self._conf_seen, given
+        for name in seen.keys() - given.keys():
+            self.schedule.refuse(name, None)
+        changed = {name: entry for name, entry in given.items() if name not in seen or not _same(seen[name], entry)}
         self.update_from_dict(changed)
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
-        """Add or replace entries; a broken one is logged and left out."""
+        """Add or replace entries; a broken one is left out, and reported by the next turn."""
         for name, given in dict_.items():
             try:
                 self.schedule[name] = self._maybe_entry(name, given)
             except Exception as error:
-                self.schedule.pop(name, None)
-                logger.error("beat: Entry %r of beat_schedule is left out: %s: %s", name, type(error).__name__, error)
+                self.schedule.refuse(name, InvalidMonitor("entry", f"{type(error).__name__}: {error}"))
 
     def reserve(self, entry: Any) -> Any:
         """Return the following entry; nothing is stored per run."""
@@ -197,3 +198,19 @@ class WheelScheduler(Scheduler):
 
     def _note_embedded(self, **_kwargs: Any) -> None:
         self._embedded = True
+
+
+def _copy_of(entry: Any) -> Any:
+    """Copy an entry, whose owner may change it in place; what cannot be one is refused when it is made."""
+    try:
+        return dict(entry)
+    except (TypeError, ValueError):
+        return entry
+
+
+def _same(before: Any, after: Any) -> bool:
+    """Compare two entries; their schedules and arguments are foreign code."""
+    try:
+        return bool(before == after)
+    except Exception:
+        return False

@@ -170,7 +170,7 @@ class Supervision:
         names = sorted(parts.entries.marks())[:ENTRIES_SHOWN]
         views = parts.engine.lookup([parts.entries.id_of(name) for name in names])
         return [
-            EntryState(name, entry.task, str(entry.schedule), None if view is None else view.next_fire_ms)
+            EntryState(name, entry.task, _shown(entry.schedule), None if view is None else view.next_fire_ms)
             for name, view in zip(names, views, strict=True)
             if (entry := parts.view.data.get(name)) is not None
         ]
@@ -182,3 +182,11 @@ class Supervision:
     @property
     def _timeout_s(self) -> float:
         return self._beat.parts.settings.live_timeout
+
+
+def _shown(schedule: Any) -> str:
+    """Return a schedule as Celery shows it; a custom one is foreign code and may fail at saying what it is."""
+    try:
+        return str(schedule)
+    except Exception:
+        return type(schedule).__name__

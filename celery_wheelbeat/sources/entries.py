@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules import Interval
 
 _LOWEST_ID = -(2**63)
+MAX_NAME_BYTES = 65_535
+"""Celery names an added task by its whole signature, so this is far more than a monitor's name may have."""
 
 
 class _Known(NamedTuple):
@@ -60,6 +62,8 @@ class Entries:
         """``stored``: see ``remember``."""
         self.refused: dict[str, InvalidMonitor] = {}
         """Broken entries by name, with the reason."""
+        self.broken: Mapping[str, InvalidMonitor] = {}
+        """What somebody else has found broken already; ``changes`` adds it to ``refused``."""
         self._timezone = timezone
         self._crons = crons
         self._routes = routes
@@ -108,12 +112,13 @@ class Entries:
             if known is not None and known.task == entry.task and known.schedule is entry.schedule:
                 continue
             try:
+                _check_name(name)
                 definition = self._define(entry)
             except InvalidMonitor as error:
                 self.refused[name] = error
                 continue
             except Exception as error:
-                self.refused[name] = InvalidMonitor("schedule", f"{entry.schedule!r}: {error}")
+                self.refused[name] = InvalidMonitor("schedule", f"{type(entry.schedule).__name__}: {error}")
                 continue
             self.refused.pop(name, None)
             changed.append((self._admit(name, entry, definition, now_ms), definition))
@@ -121,6 +126,7 @@ class Entries:
         deleted = np.array(sorted(self._forget(name) for name in gone), dtype=np.int64)
         for name in [name for name in self.refused if name not in entries]:
             del self.refused[name]
+        self.refused.update(self.broken)
         return ChangeBatch(self._batch(changed), deleted)
 
     def _define(self, entry: Any) -> _Definition:
@@ -204,6 +210,18 @@ class _Definition(NamedTuple):
 
     def cron_index(self, crons: CronTable) -> int:
         return crons.intern(self.computed) if isinstance(self.computed, Cron) else -1
+
+
+def _check_name(name: object) -> None:
+    """Raise ``InvalidMonitor`` for what cannot be part of a run id."""
+    if not isinstance(name, str):
+        raise InvalidMonitor("name", f"{name!r:.80}: expected a text")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidMonitor("name", "contains a lone surrogate, which cannot be sent") from None
+    if size > MAX_NAME_BYTES:
+        raise InvalidMonitor("name", f"has {size:,} bytes, at most {MAX_NAME_BYTES:,} are possible")
 
 
 def _schedule_hash(schedule: Any, definition: _Definition) -> str:

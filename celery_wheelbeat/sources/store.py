@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MAX_KEY = 250
+"""Characters of the column ``job_key``; names of entries may be longer."""
+MAX_REASON = 2_000
+
 
 class Store:
     """``BeatStore`` on a ``Session``; the SQL of the vendor makes the difference."""
@@ -52,12 +56,16 @@ class Store:
         """Record job keys with (definition hash, reason), and remove the lifted ones."""
         with self._session.transaction("begin_write"):
             if lifted:
-                self._session.write_many("lift", [{"job_key": key} for key in sorted(lifted)])
+                self._session.write_many("lift", [{"job_key": _storable(key, MAX_KEY)} for key in sorted(lifted)])
             if added:
                 self._session.write_many(
                     "quarantine",
                     [
-                        {"job_key": key, "definition_hash": definition_hash, "reason": reason}
+                        {
+                            "job_key": _storable(key, MAX_KEY),
+                            "definition_hash": definition_hash,
+                            "reason": _storable(reason, MAX_REASON),
+                        }
                         for key, (definition_hash, reason) in sorted(added.items())
                     ],
                 )
@@ -88,3 +96,8 @@ def _documents(text: str) -> dict[str, Mapping[str, Any]]:
     except (ValueError, TypeError, AttributeError):
         logger.warning("mark.ignored: a status row holds marks that are not JSON objects: %.80r", text)
         return {}
+
+
+def _storable(text: str, length: int) -> str:
+    """Make ``text`` something that every database takes: what one cannot store would be tried for ever."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")[:length]

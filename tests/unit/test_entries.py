@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 from celery.beat import ScheduleEntry
-from celery.schedules import BaseSchedule, crontab
+from celery.schedules import BaseSchedule, crontab, schedule
 
 from celery_wheelbeat import runs
 from celery_wheelbeat.cron import CronTable
@@ -99,6 +99,30 @@ def test_a_broken_entry_is_refused_alone(app: Celery, broken: dict[str, Any], re
     entries.changes({"bad": an_entry(app, "bad"), "good": an_entry(app, "good")}, NOW_MS)
     assert entries.refused == {}
     assert "bad" in entries
+
+
+class _Mute(schedule):
+    def __repr__(self) -> str:
+        raise ValueError("no repr")
+
+
+@pytest.mark.parametrize(
+    ("name", "every", "reason"),
+    [
+        (5, 10.0, "name: 5: expected a text"),
+        (None, 10.0, "name: None: expected a text"),
+        ("\ud800", 10.0, "name: contains a lone surrogate"),
+        ("é" * 40_000, 10.0, "name: has 80,000 bytes, at most 65,535 are possible"),
+        ("mute", _Mute(-1), "schedule: _Mute: interval of -1.0 s"),
+    ],
+)
+def test_a_name_or_schedule_that_breaks_the_reader_is_refused_alone(
+    app: Celery, name: Any, every: Any, reason: str
+) -> None:
+    entries, _, _ = entries_of(app)
+    changes = entries.changes({name: an_entry(app, name, every), "good": an_entry(app, "good")}, NOW_MS)
+    assert changes.upserts.ids.tolist() == [entries.id_of("good")]
+    assert str(entries.refused[name]).startswith(reason)
 
 
 def test_an_entry_that_breaks_leaves_the_wheel(app: Celery) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 from celery.beat import ScheduleEntry, Service
-from celery.schedules import crontab
+from celery.schedules import BaseSchedule, crontab
 from kombu import Queue
 
 from celery_wheelbeat import run_id
@@ -20,6 +20,7 @@ from celery_wheelbeat.scheduler import WheelScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
     from pathlib import Path
 
     MakeScheduler = Callable[..., WheelScheduler]
@@ -135,6 +136,36 @@ def test_configuration_is_merged_and_unchanged_entries_keep_their_objects(app: C
 
 
 @pytest.mark.parametrize(("backend", "installed"), [("disabled://", True), ("cache+memory://", False)])
+class _Unequal:
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("no comparison")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_what_is_no_entry_is_left_out_and_reported(app: Celery, make: MakeScheduler) -> None:
+    app.conf.beat_schedule = {
+        "none": None,
+        "number": 5,
+        "list": [1],
+        "key": {"task": "contract.note", "schedule": 1, "colour": "red"},
+        "odd": every(3600, args=(_Unequal(),)),
+        "good": every(3600),
+    }
+    scheduler = make()
+    tick_until(scheduler, lambda: scheduler._beat and scheduler._beat.parts.entries.ids())
+    refused = scheduler._beat.parts.entries.refused
+    assert {name: str(problem)[:17] for name, problem in refused.items()} == dict.fromkeys(
+        ("none", "number", "list", "key"), "entry: TypeError:"
+    )
+    assert {"odd", "good", *refused} & set(scheduler.schedule.data) == {"odd", "good"}
+    app.conf.beat_schedule = {**app.conf.beat_schedule, "none": every(3600)}
+    scheduler.merge_inplace(app.conf.beat_schedule)
+    scheduler.tick()
+    assert "none" not in refused
+    assert "number" in refused
+
+
 def test_the_default_entry_is_installed_as_persistent_scheduler_does(
     app: Celery, make: MakeScheduler, backend: str, installed: bool
 ) -> None:
@@ -234,6 +265,35 @@ def test_a_custom_schedule_and_a_lazy_argument_are_honoured(app: Celery, make: M
     scheduler = make()
     tick_until(scheduler, lambda: arguments.extend(json.loads(m.body)[0] for m in sent(app)) or len(arguments) > 1)
     assert arguments[:2] == [[1], [2]]
+
+
+class _Hostile(BaseSchedule):
+    """Says when it is due as often as it is asked; cannot say what it is, and breaks in time."""
+
+    asked = 0
+
+    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+        self.asked += 1
+        raise RuntimeError(f"asked {self.asked} times")
+
+    def __repr__(self) -> str:
+        raise ValueError("no name")
+
+    __str__ = __repr__
+
+
+def test_a_hostile_schedule_is_reported_once_and_never_stops_the_beat(
+    app: Celery, make: MakeScheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    hostile = _Hostile(app=app)
+    app.conf.beat_schedule = {"hostile": {"task": "contract.note", "schedule": hostile}, "good": every(0.1)}
+    scheduler = make()
+    tick_until(scheduler, lambda: len(sent(app)) and hostile.asked)
+    for _ in range(20):
+        scheduler.tick()
+    shown = scheduler._supervision.observe(scheduler._beat.parts.clock.wall_ms()).schedule
+    assert {state.name: state.schedule for state in shown}["hostile"] == "_Hostile"
+    assert caplog.text.count("The schedule of hostile failed") == hostile.asked == 1
 
 
 def test_close_in_the_middle_of_a_tick_only_leaves_a_note(app: Celery, make: MakeScheduler, tmp_path: Path) -> None:

@@ -98,6 +98,18 @@ def test_edits_are_in_force_and_everything_is_written_back(place: Place) -> None
     assert Beat.objects.get().status == '{"last": true}'
 
 
+def test_what_a_database_cannot_store_is_written_down_all_the_same(place: Place) -> None:
+    """Names of entries and reasons may hold anything; a write that fails would be made again for ever."""
+    store = place.open().store
+    key = "entry:" + "é" * 400
+    store.quarantine({key: ("h", "NUL \0, surrogate \ud800" + "!" * 10_000)}, [])
+    recorded = Quarantine.objects.get()
+    assert key.startswith(recorded.job_key)
+    assert recorded.reason.startswith("NUL \\0, surrogate \\ud800!!!")
+    store.quarantine({}, [key])
+    assert not Quarantine.objects.exists()
+
+
 def test_the_next_start_finds_the_marks(place: Place) -> None:
     with Engine(place) as engine:
         namespace = engine.opened.namespace
