@@ -170,6 +170,13 @@ class Settings:
         low=10,
         high=604_800,
     )
+    audit: str = _setting(
+        "full",
+        str,
+        "What the database notes about changes of monitors, for people: full = before and after, summary = which "
+        "columns, off = nothing. Takes effect with `manage.py wheelbeat_triggers --install` or `migrate`.",
+        choices=("full", "summary", "off"),
+    )
     live_timeout: float = _setting(
         30.0,
         float,

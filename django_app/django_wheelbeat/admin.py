@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from django_wheelbeat.models import Beat, Change, Monitor, Quarantine
+from django_wheelbeat.models import Audit, Beat, Change, Monitor, Quarantine
 from django_wheelbeat.monitor_admin import MonitorAdminMixin
 from django_wheelbeat.paginator import EstimatingPaginator
 from django_wheelbeat.queries import MONITOR_KEY_PREFIX
@@ -32,6 +32,23 @@ def indented(document: str) -> SafeString:
 @admin.register(Monitor)
 class MonitorAdmin(MonitorAdminMixin, admin.ModelAdmin):
     """Monitors under Django's own admin."""
+
+
+def changes_in_words(document: str) -> SafeString:
+    """Show the changes of an audit row, one column a line; what is no JSON object as it is."""
+    try:
+        changes = json.loads(document).items()
+    except (ValueError, AttributeError):
+        return format_html("{}", document)
+    lines = [
+        (column, f"{_shown(change[0])} → {_shown(change[1])}" if isinstance(change, list) else change)
+        for column, change in changes
+    ]
+    return format_html_join("", '<div class="wheelbeat-change">{}: {}</div>', lines)
+
+
+def _shown(value: Any) -> str:
+    return "–" if value is None or value == "" else f"{value}"
 
 
 def monitor_id_of(job_key: str) -> int | None:
@@ -71,6 +88,23 @@ class ChangeAdmin(ReadOnlyMixin, admin.ModelAdmin):
     list_display = ("id", "at", "operation", "monitor_id", "actor", "reason")
     ordering = ("-id",)
     sortable_by = ()
+
+
+@admin.register(Audit)
+class AuditAdmin(ReadOnlyMixin, admin.ModelAdmin):
+    """Who changed what, and why, newest first."""
+
+    list_display = ("at", "operation", "monitor_id", "monitors", "changes_shown", "actor", "reason")
+    list_filter = ("operation", ("at", admin.DateFieldListFilter))
+    ordering = ("-id",)
+    sortable_by = ()
+    search_fields = ("=actor", "=monitor_id")
+    search_help_text = _("A user's name or the id of a monitor, in full.")
+
+    @admin.display(description=_("changes"))
+    def changes_shown(self, audit: Audit) -> SafeString:
+        """Each column with what was before and after."""
+        return changes_in_words(audit.changes)
 
 
 @admin.register(Beat)

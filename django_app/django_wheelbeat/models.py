@@ -162,6 +162,28 @@ class Change(models.Model):
         default_permissions = ("view",)
 
 
+class Audit(models.Model):
+    """What somebody changed, and why; written by database triggers only, as ``wheelbeat_audit`` says."""
+
+    at = InstantField(db_default=UtcNow(), db_index=True)
+    monitor_id = models.BigIntegerField(null=True, db_index=True)
+    """NULL for one row about all monitors of a statement."""
+    operation = models.CharField(max_length=1)
+    """I, U, D or T (truncate)."""
+    monitors = models.BigIntegerField(default=1, db_default=1)
+    """How many monitors it is about."""
+    changes = models.TextField(default="{}")
+    """JSON: column → [before, after]; in a row about many, column → number of monitors."""
+    actor = models.CharField(max_length=150, default="", db_default="")
+    reason = models.CharField(max_length=200, default="", db_default="")
+
+    class Meta:
+        db_table = "wheelbeat_audit"
+        default_permissions = ("view",)
+        verbose_name = _("audit entry")
+        verbose_name_plural = _("audit entries")
+
+
 class Beat(models.Model):
     """The status row of one beat process: what admin, CLI and alarms read."""
 

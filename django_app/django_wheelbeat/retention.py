@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 from django.utils import timezone
 
-from django_wheelbeat.models import Beat
+from django_wheelbeat.models import Audit, Beat
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -46,6 +46,14 @@ def prune_changelog(connection: Any, older_than: timedelta) -> int:
     deleted = 0
     while batch := _prune_batch(connection, older_than.total_seconds()):
         deleted += batch
+    return deleted
+
+
+def prune_audit(connection: Any, older_than: timedelta) -> int:
+    """Delete old rows of the audit in batches and return how many."""
+    audit, before, deleted = Audit.objects.using(connection.alias), timezone.now() - older_than, 0
+    while ids := list(audit.filter(at__lt=before).order_by("at").values_list("pk", flat=True)[:BATCH_ROWS]):
+        deleted += audit.filter(pk__in=ids).delete()[0]
     return deleted
 
 

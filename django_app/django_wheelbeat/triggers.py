@@ -1,4 +1,5 @@
-"""The triggers that write the change log: which columns they watch, how they are installed, what is missing.
+"""The triggers that write the change log and the audit: which columns they watch, how they are installed, what is
+missing.
 
 Installed by the first migration and again after every ``migrate`` where they are missing or differ, because SQLite's
 table rebuild drops them. Installing is idempotent and takes no lock where everything is in place.
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from celery_wheelbeat.sources.statements import read_statements
+from django_wheelbeat.audit_triggers import audit_statements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,15 +57,27 @@ def supported(vendor: str) -> bool:
 
 
 def missing(connection: Any) -> list[str]:
-    """Names of the triggers and functions that are not installed, differ from this version, or are disabled."""
+    """Names of the triggers and functions that are not installed, differ from what they should be, or are disabled."""
+    found, wanted = _found(connection), _statements(connection)
+    absent = [
+        name
+        for name, statement in wanted.items()
+        if not name.startswith("always")
+        and found.get(name) != _squeeze(_comparable(connection.vendor, name, statement))
+    ]
+    return [name.partition("_")[2] for name in [*absent, *_superfluous(found, wanted)]]
+
+
+def _found(connection: Any) -> dict[str, str]:
     with connection.cursor() as cursor:
         cursor.execute(_INSTALLED[connection.vendor])
-        found = {name: _squeeze(text) for name, text in cursor.fetchall()}
-    return [
-        name.partition("_")[2]
-        for name, statement in _statements(connection).items()
-        if name != "always" and found.get(name) != _squeeze(_comparable(connection.vendor, name, statement))
-    ]
+        return {name: _squeeze(text) for name, text in cursor.fetchall()}
+
+
+def _superfluous(found: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
+    """Triggers of the audit that its setting does not ask for, and then their function."""
+    names = [name for name in found if name.partition("_")[2].startswith("wheelbeat_audit") and name not in wanted]
+    return sorted(names, reverse=True)
 
 
 def install(connection: Any) -> list[str]:
@@ -75,6 +89,8 @@ def install(connection: Any) -> list[str]:
             transaction.atomic(using=connection.alias) if all_or_nothing else nullcontext(),
             connection.cursor() as cursor,
         ):
+            for name in _superfluous(_found(connection), _statements(connection)):
+                _drop(connection, cursor, name)
             for name, statement in _statements(connection).items():
                 if connection.vendor != "postgresql":  # PostgreSQL replaces; the others have to drop first
                     cursor.execute(f"DROP TRIGGER IF EXISTS {name.partition('_')[2]}")
@@ -85,13 +101,17 @@ def install(connection: Any) -> list[str]:
 def uninstall(connection: Any) -> None:
     """Drop triggers and functions."""
     with connection.cursor() as cursor:
-        for name in reversed([*_statements(connection)]):
-            kind, _, plain = name.partition("_")
-            if kind == "trigger":
-                on_table = " ON wheelbeat_monitor" if connection.vendor == "postgresql" else ""
-                cursor.execute(f"DROP TRIGGER IF EXISTS {plain}{on_table}")
-            elif kind == "function":
-                cursor.execute(f"DROP FUNCTION IF EXISTS {_schema(connection)}.{plain}()")
+        for name in [*_superfluous(_found(connection), _statements(connection)), *reversed([*_statements(connection)])]:
+            _drop(connection, cursor, name)
+
+
+def _drop(connection: Any, cursor: Any, name: str) -> None:
+    kind, _, plain = name.partition("_")
+    if kind == "trigger":
+        on_table = " ON wheelbeat_monitor" if connection.vendor == "postgresql" else ""
+        cursor.execute(f"DROP TRIGGER IF EXISTS {plain}{on_table}")
+    elif kind == "function":
+        cursor.execute(f"DROP FUNCTION IF EXISTS {_schema(connection)}.{plain}()")
 
 
 def _statements(connection: Any) -> Mapping[str, str]:
@@ -99,7 +119,10 @@ def _statements(connection: Any) -> Mapping[str, str]:
         name: text.replace("{schema}", _schema(connection))
         .replace("{logged}", _differs(connection.vendor, LOGGED_COLUMNS))
         .replace("{rearming}", f"({_differs(connection.vendor, SCHEDULE_COLUMNS)} OR {_turned_on(connection.vendor)})")
-        for name, text in read_statements("django_wheelbeat", f"sql/{connection.vendor}.sql").items()
+        for name, text in {
+            **read_statements("django_wheelbeat", f"sql/{connection.vendor}.sql"),
+            **audit_statements(connection),
+        }.items()
     }
 
 

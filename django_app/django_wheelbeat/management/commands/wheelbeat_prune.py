@@ -9,24 +9,29 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from django_wheelbeat.database import monitor_alias
-from django_wheelbeat.retention import prune_beats, prune_changelog
+from django_wheelbeat.retention import prune_audit, prune_beats, prune_changelog
 
 
 class Command(BaseCommand):
     """Run it daily, for example as a monitor of its own."""
 
-    help = "Delete rows of the change log, and status rows of beats long gone, that are older than the retention."
+    help = "Delete rows of the change log and of the audit, and status rows of beats long gone, past their retention."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options."""
         parser.add_argument("--days", type=float, default=7.0, help="retention in days (default: 7)")
+        parser.add_argument(
+            "--audit-days", type=float, default=365.0, help="retention of the audit in days (default: 365)"
+        )
         parser.add_argument("--database", default=None, help="alias of the database (default: the router's)")
 
-    def handle(self, *_args: Any, days: float, database: str | None, **_options: Any) -> None:
+    def handle(self, *_args: Any, days: float, audit_days: float, database: str | None, **_options: Any) -> None:
         """Prune and say how much."""
-        if days < 0:
-            raise CommandError(f"--days {days}: expected zero or more")
+        for option, value in (("--days", days), ("--audit-days", audit_days)):
+            if value < 0:
+                raise CommandError(f"{option} {value}: expected zero or more")
         connection = connections[database or monitor_alias()]
         changes = prune_changelog(connection, timedelta(days=days))
         beats = prune_beats(connection, timedelta(days=max(days, 1.0)))
-        self.stdout.write(f"Deleted {changes} rows of the change log and {beats} status rows.")
+        audit = prune_audit(connection, timedelta(days=audit_days))
+        self.stdout.write(f"Deleted {changes} rows of the change log, {audit} of the audit and {beats} status rows.")

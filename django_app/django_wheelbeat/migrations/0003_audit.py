@@ -1,0 +1,33 @@
+"""The table of the audit; its triggers are installed after every migrate."""
+
+import django_wheelbeat.instant_field
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ('wheelbeat', '0002_claims'),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name='Audit',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('at', django_wheelbeat.instant_field.InstantField(db_default=django_wheelbeat.instant_field.UtcNow(), db_index=True)),
+                ('monitor_id', models.BigIntegerField(db_index=True, null=True)),
+                ('operation', models.CharField(max_length=1)),
+                ('monitors', models.BigIntegerField(db_default=1, default=1)),
+                ('changes', models.TextField(default='{}')),
+                ('actor', models.CharField(db_default='', default='', max_length=150)),
+                ('reason', models.CharField(db_default='', default='', max_length=200)),
+            ],
+            options={
+                'verbose_name': 'audit entry',
+                'verbose_name_plural': 'audit entries',
+                'db_table': 'wheelbeat_audit',
+                'default_permissions': ('view',),
+            },
+        ),
+    ]
