@@ -135,7 +135,6 @@ def test_configuration_is_merged_and_unchanged_entries_keep_their_objects(app: C
     assert scheduler.schedule["changes"].schedule.seconds == 2
 
 
-@pytest.mark.parametrize(("backend", "installed"), [("disabled://", True), ("cache+memory://", False)])
 class _Unequal:
     def __eq__(self, other: object) -> bool:
         raise ValueError("no comparison")
@@ -166,6 +165,7 @@ def test_what_is_no_entry_is_left_out_and_reported(app: Celery, make: MakeSchedu
     assert "number" in refused
 
 
+@pytest.mark.parametrize(("backend", "installed"), [("disabled://", True), ("cache+memory://", False)])
 def test_the_default_entry_is_installed_as_persistent_scheduler_does(
     app: Celery, make: MakeScheduler, backend: str, installed: bool
 ) -> None:

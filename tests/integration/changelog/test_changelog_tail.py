@@ -100,7 +100,8 @@ def test_edits_are_in_force_and_everything_is_written_back(place: Place) -> None
 
 def test_what_a_database_cannot_store_is_written_down_all_the_same(place: Place) -> None:
     """Names of entries and reasons may hold anything; a write that fails would be made again for ever."""
-    store = place.open().store
+    database = place.open()
+    store = database.store
     key = "entry:" + "é" * 400
     store.quarantine({key: ("h", "NUL \0, surrogate \ud800" + "!" * 10_000)}, [])
     recorded = Quarantine.objects.get()
@@ -108,6 +109,7 @@ def test_what_a_database_cannot_store_is_written_down_all_the_same(place: Place)
     assert recorded.reason.startswith("NUL \\0, surrogate \\ud800!!!")
     store.quarantine({}, [key])
     assert not Quarantine.objects.exists()
+    database.source.close()
 
 
 def test_the_next_start_finds_the_marks(place: Place) -> None:
