@@ -322,26 +322,23 @@ class FastDispatch(Lane):
             else:
                 tokens = [singles[position] for position in failure.positions]
             if failure.kind is FailureKind.POISON and not (singles is not None and len(tokens) == len(singles) == 1):
-                self._suspect(tokens)
+                half = (len(tokens) + 1) // 2
+                self._suspects += [part for part in (tokens[:half], tokens[half:]) if part]
             else:
                 failed += [Failed(token, failure.kind, failure.reason) for token in tokens]
         if singles is None:
             del self._sent[outcome.token]
             self._note(self.backlog.confirm_block(outcome.token), outcome.at_ms, now_s)
         else:
-            lost = {token for failure in outcome.failures for token in (singles[at] for at in failure.positions)}
+            lost = {singles[at] for failure in outcome.failures for at in failure.positions}
             sent = [token for token in singles if token not in lost]
-            for pair in self.backlog.confirm(sent):
-                self._lateness.note(outcome.at_ms - pair.fire_ms, now_s)
+            if sent:
+                self._note(Pairs.of(self.backlog.confirm(sent)), outcome.at_ms, now_s)
             for token in sent:
                 self._taken.pop(token, None)
         self._settle_failed(failed, settled, now_s)
         for one in failed:
             self._taken.pop(one.token, None)
-
-    def _suspect(self, tokens: list[int]) -> None:
-        half = (len(tokens) + 1) // 2
-        self._suspects += [part for part in (tokens[:half], tokens[half:]) if part]
 
     def _note(self, pairs: Pairs, at_ms: int, now_s: float) -> None:
         fires_ms, counts = np.unique(pairs.fire_ms, return_counts=True)

@@ -42,6 +42,8 @@ from celery_wheelbeat.wake import Wake
 from celery_wheelbeat.worker.broker_dedup import name_runs
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from celery_wheelbeat.jobs import Int64s
@@ -94,19 +96,7 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
     backlog = Backlog(ledger, limit=settings.backlog_max, keep_all=keep_all)
     amqp = is_amqp(app.connection_for_write())
     options = {"mandatory": True} if amqp and settings.amqp_mandatory else {}
-    celery_lane = CeleryLane(
-        LaneEdges(
-            apply_entry=lambda entry, producer: scheduler.apply_entry(entry, producer=producer),
-            open_connection=lambda: open_connection(app),
-            make_producer=lambda connection: scheduler.Producer(connection, auto_declare=False),
-            wake=wake.ring,
-            clock=clock,
-            quiet=lines.of,
-            options=options,
-            may_batch=lambda: not _is_observed(app),
-        ),
-        window=settings.window,
-    )
+    celery_lane = _celery_lane(scheduler, settings, clock, wake, lines=lines, options=options)
     if settings.broker_dedup:
         name_runs(app.connection_for_write().transport.driver_type)
     monitor_entries = MonitorEntries(app, scheduler.Entry, engine, routes)
@@ -155,6 +145,25 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         liveness=liveness,
         lines=lines,
         lane_report=LaneReport(dispatch, engine) if isinstance(dispatch, Lanes) else None,
+    )
+
+
+def _celery_lane(
+    scheduler: Any, settings: Settings, clock: Clock, wake: Wake, *, lines: SendLines, options: Mapping[str, Any]
+) -> CeleryLane:
+    app = scheduler.app
+    return CeleryLane(
+        LaneEdges(
+            apply_entry=lambda entry, producer: scheduler.apply_entry(entry, producer=producer),
+            open_connection=lambda: open_connection(app),
+            make_producer=lambda connection: scheduler.Producer(connection, auto_declare=False),
+            wake=wake.ring,
+            clock=clock,
+            quiet=lines.of,
+            options=options,
+            may_batch=lambda: not _is_observed(app),
+        ),
+        window=settings.window,
     )
 
 
