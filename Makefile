@@ -47,7 +47,7 @@ soak-engine: venv ## the account of every run: the engine against a brute-force 
 	$(SOAK) tests/property
 
 soak-grid: services venv ## no drift: ten minutes of 5,000 monitors, exactly the computed runs arrive
-	$(SOAK) tests/acceptance/test_grid.py
+	$(SOAK) tests/acceptance/test_beat_exact_set.py
 
 soak-claims: services venv ## of several copies one runs: thousands of copies, every store
 	$(SOAK) tests/acceptance/test_claims_*.py
