@@ -14,7 +14,7 @@ import numpy as np
 
 from celery_wheelbeat.clock import Motion
 from celery_wheelbeat.dispatch import Rendering
-from celery_wheelbeat.jobs import NEVER_MS, DueBatch, overlap_of
+from celery_wheelbeat.jobs import NEVER_MS, ChangeBatch, DueBatch, overlap_of
 from celery_wheelbeat.marks import EntryMark, InvalidMark, MarkDocument, choose
 from celery_wheelbeat.monitors import REPLACEABLE_ENTRY
 from celery_wheelbeat.monitors import key_of as monitor_key
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.clock import Reading
     from celery_wheelbeat.errors import InvalidMonitor
     from celery_wheelbeat.findings import SweepReport
-    from celery_wheelbeat.jobs import ChangeBatch, DefinitionBatch, Int64s
+    from celery_wheelbeat.jobs import DefinitionBatch, Int64s
     from celery_wheelbeat.parts import Parts
     from celery_wheelbeat.shards import JobView
 
@@ -55,6 +55,8 @@ class Beat:
         self._begun_ms = 0
         """Where the engine began. A first start has missed nothing before, but what passes while it loads."""
         self._marks: dict[str, int | None] = {}
+        self._loaded_to = -1
+        """Highest id of the load so far."""
         self._stored: MarkDocument | None = None
         self._namespace: str | None = None
         self._replaced_by: int | None = None
@@ -192,8 +194,7 @@ class Beat:
             case Loaded(batch, refused, last):
                 self._refuse(refused, batch.ids)
                 self._watch_replaceable(batch, ())
-                self._due_at_start += self.parts.engine.load(batch, self._marks, self.parts.routes)
-                self._keep_done(self.parts.dispatch.one_offs.load(batch))
+                self._load(batch)
                 if last:
                     self.state = "running"
                     logger.info("beat: %d jobs loaded", len(self.parts.engine))
@@ -285,6 +286,16 @@ class Beat:
         lifted = [name for name in (entries.marks() if first else before) if name not in entries.refused]
         if added or lifted:
             self.parts.desk.quarantine(added, [entry_key(name) for name in lifted])
+
+    def _load(self, batch: DefinitionBatch) -> None:
+        """Take in a block of the load. What a load that had to begin again brings a second time is an edit."""
+        if len(batch) and batch.ids[0] <= self._loaded_to:
+            again = self.parts.engine.shards.known(batch.ids)
+            self._apply(ChangeBatch(batch.take(np.flatnonzero(again)), np.empty(0, np.int64)))
+            batch = batch.take(np.flatnonzero(~again))
+        self._loaded_to = max([self._loaded_to, *batch.ids[-1:].tolist()])
+        self._due_at_start += self.parts.engine.load(batch, self._marks, self.parts.routes)
+        self._keep_done(self.parts.dispatch.one_offs.load(batch))
 
     def _apply(self, changes: ChangeBatch) -> None:
         parts = self.parts

@@ -19,7 +19,7 @@ from simulation.fire_times import plan_of
 from celery_wheelbeat.clock import Motion
 from celery_wheelbeat.jobs import Flag, Offer
 from celery_wheelbeat.publishers import Confirmed, FailureKind
-from celery_wheelbeat.sources.news import Loaded, Opened
+from celery_wheelbeat.sources.news import Changed, Loaded, Opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs import DefinitionBatch, DueBatch
     from celery_wheelbeat.publishers import Failed, Run
     from celery_wheelbeat.sources.news import News
+    from celery_wheelbeat.supervision import Supervision
 
 AHEAD_MS = 5_000
 OPENING_S = 10.0
@@ -80,10 +81,11 @@ class Auditor:
         """Whether nothing has gone wrong for ``ms``."""
         return self.clock.elapsed_ms - self.disturbed_ms > ms
 
-    def begin_life(self, beat: Beat, publisher: SimPublisher) -> None:
+    def begin_life(self, beat: Beat, supervision: Supervision, publisher: SimPublisher) -> None:
         """Begin the books of a new process."""
         self.disturb()
         self.beat = beat
+        self.supervision = supervision
         self.publisher = publisher
         self.expectation = Expectation(self.rules)
         self.fates = Fates()
@@ -130,8 +132,11 @@ class Auditor:
                 self._opened = True
             elif isinstance(item, Loaded):
                 for job in self._jobs(item.batch):
-                    self.expectation.load(job)
-            else:
+                    if job.id in self.expectation.jobs:
+                        self._redefine(job)  # a load that had to begin again
+                    else:
+                        self.expectation.load(job)
+            elif isinstance(item, Changed):
                 changes = item.changes
                 for job_id in changes.deleted_ids.tolist():
                     demand(self._was(job_id, None), "only what is gone or refused is deleted", job_id=job_id)
@@ -140,14 +145,7 @@ class Auditor:
                     self._touched_off.add(job_id)
                     self._poisoned.discard(job_id)
                 for job in self._jobs(changes.upserts):
-                    former = self.expectation.jobs.get(job.id)
-                    if former is None or former.effective_from_ms != job.effective_from_ms:
-                        self._touched_off.add(job.id)
-                    self.expectation.put(job)
-                    if self.fates.is_done(job):
-                        self.expectation.finish(job.id)
-                        self._finished_now.add(job.id)
-                    self._poisoned.discard(job.id)
+                    self._redefine(job)
         if not self._started and self.clock.monotonic_s() - self._begun_s > OPENING_S:
             self._begin([])
         if self._started and not self._entries_loaded:
@@ -231,6 +229,8 @@ class Auditor:
         self._check_mark()
         self._check_edits()
         self._check_bounds()
+        demand(not self.supervision._findings, "the watchdog finds nothing where nothing was damaged",
+               findings=self.supervision._findings)  # fmt: skip
 
     def closed(self) -> None:
         """A process has ended in order: what was left is counted."""
@@ -254,6 +254,16 @@ class Auditor:
         self._check_once(broker)
 
     # The parts of it.
+
+    def _redefine(self, job: Job) -> None:
+        former = self.expectation.jobs.get(job.id)
+        if former is None or former.effective_from_ms != job.effective_from_ms:
+            self._touched_off.add(job.id)
+        self.expectation.put(job)
+        if self.fates.is_done(job):
+            self.expectation.finish(job.id)
+            self._finished_now.add(job.id)
+        self._poisoned.discard(job.id)
 
     def _begin(self, documents: Sequence[Mapping[str, Any]]) -> None:
         if self._started:

@@ -44,7 +44,8 @@ class Fates:
         self.again = 0
         self._peak = 0
         """Most runs that waited at one time of this turn."""
-        self._offered: set[Offered] = set()
+        self._offered: dict[Offered, int] = {}
+        """Run → ``effective_from`` of a once, which may be armed anew for the same instant; else 0."""
         self.crowded_out: set[tuple[int, int]] = set()
         """Runs that went in this turn while more waited than may."""
         self._sent_now: list[Job] = []
@@ -56,9 +57,12 @@ class Fates:
 
     def offer(self, run: Offered, job: Job | None) -> None:
         """Note a run that the engine handed out."""
+        armed_ms = job.effective_from_ms if job is not None and job.plan.kind == "once" else 0
         known = (run, run._replace(reoffered=not run.reoffered))
-        assert not self._offered.intersection(known), f"a fire time is handed out once in a process: {run}"
-        self._offered.add(run)
+        assert not any(self._offered.get(one) == armed_ms for one in known), (
+            f"a fire time is handed out once in a process: {run}"
+        )
+        self._offered[run] = armed_ms
         self.waiting[run] = job
         self._peak = max(self._peak, len(self.waiting))
 

@@ -79,8 +79,10 @@ class Life:
         )
         self.beat = Beat(self.parts)
         self.scheduler.schedule.monitors = self.parts.monitor_entries
-        self.scheduler._beat, self.scheduler._supervision = self.beat, Supervision(self.beat)
-        auditor.begin_life(self.beat, publisher)
+        self.supervision = Supervision(self.beat)
+        self.supervision._surveyor.turn = lambda _now_ms: None  # the forecast of the load would cost a third of the time
+        self.scheduler._beat, self.scheduler._supervision = self.beat, self.supervision
+        auditor.begin_life(self.beat, self.supervision, publisher)
         self.beat.start()
 
     def turn(self) -> None:
@@ -131,7 +133,7 @@ class _Desk:
         self._auditor = auditor
         self._reach = reach
         self._turn_at_s = 0.0
-        self.report, self.finish, self.quarantine = tail.report, tail.finish, tail.quarantine
+        self.report, self.finish, self.quarantine, self.reread = tail.report, tail.finish, tail.quarantine, tail.reread
         self.stamp_s, self.status = tail.stamp_s, tail.status
 
     def start(self) -> None:

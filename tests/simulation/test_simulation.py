@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PARTS = 10
-WORLDS = 60
+WORLDS = 100
 """Worlds of one part."""
 
 

@@ -46,6 +46,8 @@ ENTRIES: Mapping[str, tuple[int | None, str | None]] = {
 EPILOGUE_MS = 15_000
 """At the end everything works for this long, and then nothing may be left undone."""
 DRAIN_TURNS = 3_000
+SETTLE_MS = 4_000
+"""What was sent last has to be written down."""
 RECONCILE_MS = 40_000
 """The same where edits went past the log: two rounds of the reconcile."""
 
@@ -67,7 +69,7 @@ class Report(NamedTuple):
 class World:
     """See the module."""
 
-    def __init__(self, seed: int, *, length_ms: int = 50_000) -> None:
+    def __init__(self, seed: int, *, length_ms: int = 30_000) -> None:
         self.seed = seed
         self.rng = rng = random.Random(seed)
         self.faults = set(rng.sample(FAULTS, rng.randint(0, 5)))
@@ -119,6 +121,9 @@ class World:
             if not self.auditor.overdue():
                 break
             self._turn()  # a narrow window takes its time over a long backlog
+        end_ms = self.clock.elapsed_ms + SETTLE_MS
+        while self.clock.elapsed_ms < end_ms:
+            self._turn()
         self.auditor.epilogue(self.broker)
         assert self.life is not None
         self.life.close()
@@ -190,7 +195,7 @@ class World:
         """Give the I/O thread, the publisher and the people a turn; says whether they ring."""
         assert self.life is not None
         self.table.commit_due()
-        if not self.calm and self.rng.random() < 0.15:
+        if not self.calm and self.rng.random() < 0.2:
             self.edits.edit()
         self._in_io = True
         try:
@@ -221,7 +226,7 @@ class World:
     # Faults.
 
     def _misfortune(self) -> None:
-        if not self.faults or self.rng.random() > 0.12:
+        if not self.faults or self.rng.random() > 0.18:
             return
         fault = self.rng.choice(sorted(self.faults))
         happens = getattr(self, "_" + fault.replace(" ", "_"), None)
