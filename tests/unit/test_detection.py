@@ -1,0 +1,109 @@
+"""Whose code is on the way of a message."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Task
+from celery.beat import BeatLazyFunc, ScheduleEntry
+from celery.signals import before_task_publish
+from kombu.messaging import Producer
+from lanes import make_app
+
+from celery_wheelbeat.publishers.detection import configuration_reasons, entry_reasons, guard, hooks
+from celery_wheelbeat.publishers.observers import new_traces, only_observers
+from celery_wheelbeat.scheduler import WheelScheduler
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+@pytest.fixture
+def app() -> Celery:
+    return make_app("memory://")
+
+
+def found(app: Celery, task: str = "lanes.check") -> list[str]:
+    return [hook.what for hook in hooks(app, WheelScheduler(app, lazy=True), task)]
+
+
+def entry(app: Celery, task: str = "lanes.check", args: Any = (), **options: Any) -> ScheduleEntry:
+    return ScheduleEntry(name="e", task=task, schedule=60, args=args, kwargs={}, options=options, app=app)
+
+
+def test_plain_celery_has_nobody_on_the_way(app: Celery) -> None:
+    assert found(app) == []
+    assert configuration_reasons(app) == []
+    assert entry_reasons(app, entry(app)) == []
+
+
+def test_a_wrapped_function_is_found_and_changes_the_guard(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = guard(app)
+
+    @functools.wraps(Producer.publish)
+    def publish(*args: Any, **kwargs: Any) -> Any: ...
+
+    monkeypatch.setattr(Producer, "publish", publish)
+    assert found(app) == ["Producer.publish is replaced"]
+    assert guard(app) != before
+
+
+def test_a_scheduler_with_its_own_way_of_sending_is_found(app: Celery) -> None:
+    class Tenants(WheelScheduler):
+        def apply_entry(self, entry: Any, producer: Any = None) -> None: ...
+
+    assert [hook.what for hook in hooks(app, Tenants(app, lazy=True), "t")] == ["Scheduler.apply_entry is replaced"]
+
+
+def test_receivers_count_for_their_sender_only_and_dead_ones_not(app: Celery) -> None:
+    def receiver(**_kwargs: Any) -> None: ...
+
+    before = guard(app)
+    before_task_publish.connect(receiver, sender="lanes.check")
+    try:
+        assert guard(app) != before
+        assert found(app, "other") == []
+        (what,) = found(app)
+        assert what.endswith("receiver listens to before_task_publish")
+        assert not only_observers(hooks(app, WheelScheduler(app, lazy=True), "lanes.check"))
+    finally:
+        before_task_publish.disconnect(receiver, sender="lanes.check")
+    assert guard(app) == before
+
+
+@pytest.mark.parametrize(
+    ("conf", "reason"),
+    [
+        ({"task_always_eager": True}, "task_always_eager"),
+        ({"task_send_sent_event": True}, "task_send_sent_event"),
+        ({"task_protocol": 1}, "task_protocol is 1"),
+        ({"task_routes": (lambda *_args, **_kwargs: None,)}, "has a router of its own"),
+    ],
+)
+def test_settings_for_which_celery_has_to_run(conf: dict[str, Any], reason: str) -> None:
+    (only,) = configuration_reasons(make_app("memory://", **conf))
+    assert reason in only
+
+
+def test_entries_that_need_celery(app: Celery) -> None:
+    class Shadowed(Task):
+        def shadow_name(self, args: Any, kwargs: Any, options: Any) -> str:
+            return "x"
+
+    @app.task(name="lanes.shadowed", base=Shadowed, shared=False)
+    def shadowed() -> None: ...
+
+    assert entry_reasons(app, entry(app, "lanes.shadowed")) == ["shadowed.shadow_name is overridden"]
+    assert "BeatLazyFunc" in entry_reasons(app, entry(app, args=[BeatLazyFunc(int)]))[0]
+    assert "'countdown'" in entry_reasons(app, entry(app, countdown=3))[0]
+
+
+def test_traces_are_made_of_the_run_and_never_shorter() -> None:
+    ids = [b"9c0d6a12-0000-5000-8000-000000000001"]
+    traces = new_traces(ids, [b"0123456789abcdef" * 2], b"\x01\x00\x00\x00", 1_764_000_000.5)
+    assert traces.traces == [b"9c0d6a12000050008000000000000001"]
+    assert traces.spans == [b"0123456789abcdef"]
+    assert traces.chances == [b"0.000001"]
+    assert len(repr(traces.queued_at_s)) == 17

@@ -1,0 +1,111 @@
+"""Cutting a message into a skeleton, filling it again, and the cache of pieces."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from itertools import repeat
+
+import numpy as np
+import pytest
+
+from celery_wheelbeat.bodies import CHUNK_BYTES, Bodies
+from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Uncut, cut, delivery_tags, fire_octets, fire_texts, nonces
+
+MESSAGE = b'{"id": "ID", "n": 100%, "root": "ID", "tag": "TAG"}'
+
+
+def test_what_is_cut_and_filled_again_is_the_same() -> None:
+    skeleton = cut(MESSAGE, [Mark(Hole.ID, b"ID", 2), Mark(Hole.TAG, b"TAG")])
+    assert skeleton.holes == (Hole.ID, Hole.ID, Hole.TAG)
+    assert skeleton.constant_length == len(MESSAGE) - 7
+    columns = {Hole.ID: [b"ID", b"%d"], Hole.TAG: repeat(b"TAG")}
+    assert skeleton.render(columns) == [MESSAGE, MESSAGE.replace(b"ID", b"%d")]
+
+
+@pytest.mark.parametrize(
+    ("marks", "reason"),
+    [
+        ([Mark(Hole.ID, b"ID", 3)], "its id is found 2 times in the message, expected 3"),
+        ([Mark(Hole.TAG, b"missing", None)], "its delivery tag is found 0 times in the message, expected some"),
+        ([Mark(Hole.ID, b'"TAG', 1), Mark(Hole.TAG, b"TAG")], "two of its varying values overlap"),
+    ],
+)
+def test_what_is_not_there_as_often_as_expected_is_not_cut(marks: list[Mark], reason: str) -> None:
+    with pytest.raises(Uncut, match=re.escape(reason)):
+        cut(MESSAGE, marks)
+
+
+def test_stamps_are_what_they_say() -> None:
+    entropy = bytes(range(256))
+    assert nonces(entropy) == [entropy[at : at + 16].hex().encode() for at in range(0, 256, 16)]
+    for tag in delivery_tags(entropy):
+        assert uuid.UUID(tag.decode()).version == 4
+    fires = np.array([1_764_000_000_000, 1_764_000_000_256])
+    assert fire_texts(fires, b"at ") == [b"at 1764000000000", b"at 1764000000256"]
+    assert fire_octets(fires) == [int(fire).to_bytes(8, "big") for fire in fires]
+
+
+class Renderer:
+    """Makes pieces that name their position, and counts how often it is asked."""
+
+    def __init__(self, text: str = "", size: int = 0) -> None:
+        self.asked: list[int] = []
+        self._text = text
+        self._size = size
+
+    def __call__(self, positions: np.ndarray) -> list[Pieces]:
+        self.asked += positions.tolist()
+        filling = b"x" * self._size
+        return [Pieces(b"oo", b"body%d%b" % (at, filling), b"r", self._text.encode()) for at in positions.tolist()]
+
+
+def refs(*values: int) -> np.ndarray:
+    return np.array(values, np.uint32)
+
+
+BIRTHS = np.array([1, 1], np.int64)
+
+
+def test_pieces_are_rendered_once() -> None:
+    bodies, render = Bodies(10 * CHUNK_BYTES), Renderer("n")
+    first = bodies.columns(refs(5, 4096, 7), BIRTHS, 3, 2, render)
+    again = bodies.columns(refs(7, 5, 4096), BIRTHS, 3, 2, render)
+    assert render.asked == [0, 1, 2]
+    assert first.body == [b"body0", b"body1", b"body2"]
+    assert again.body == [b"body2", b"body0", b"body1"]
+    assert (again.opening, again.reprs, again.name) == ([b"oo"] * 3, [b"r"] * 3, [b"n"] * 3)
+
+
+def test_another_skeleton_has_other_pieces() -> None:
+    bodies, render = Bodies(10 * CHUNK_BYTES), Renderer()
+    bodies.columns(refs(5), BIRTHS, 3, 2, render)
+    bodies.columns(refs(5), BIRTHS, 4, 2, render)
+    assert render.asked == [0, 0]
+
+
+def test_a_page_that_was_made_anew_has_no_pieces() -> None:
+    bodies, render = Bodies(10 * CHUNK_BYTES), Renderer()
+    bodies.columns(refs(5, 4096), BIRTHS, 3, 2, render)
+    bodies.columns(refs(5, 4096), np.array([1, 2], np.int64), 3, 2, render)
+    assert render.asked == [0, 1, 1]
+
+
+def test_what_does_not_fit_is_rendered_for_each_run() -> None:
+    bodies, render = Bodies(CHUNK_BYTES), Renderer(size=CHUNK_BYTES // 2)
+    for _ in range(2):
+        columns = bodies.columns(refs(0, 1, 2), BIRTHS, 3, 2, render)
+        assert [body[:4] for body in columns.body] == [b"body"] * 3
+    assert render.asked == [0, 1, 2, 1, 2]
+    assert bodies.resident_bytes <= CHUNK_BYTES
+
+
+def test_what_the_renderer_raises_leaves_the_cache_as_it_was() -> None:
+    bodies = Bodies(CHUNK_BYTES)
+
+    def fail(_positions: np.ndarray) -> list[Pieces]:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        bodies.columns(refs(0), BIRTHS, 3, 2, fail)
+    assert bodies.columns(refs(0), BIRTHS, 3, 2, Renderer()).body == [b"body0"]
