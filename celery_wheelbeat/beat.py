@@ -200,8 +200,9 @@ class Beat:
                     logger.info("beat: %d jobs loaded", len(self.parts.engine))
             case Changed(changes, refused):
                 self._refuse(refused, np.concatenate((changes.upserts.ids, changes.deleted_ids)))
-                self._watch_replaceable(changes.upserts, changes.deleted_ids.tolist())
-                self._apply(changes)
+                monitors = changes.deleted_ids[changes.deleted_ids >= 0]  # of a row below 0 the id may be an entry's
+                self._watch_replaceable(changes.upserts, monitors.tolist())
+                self._apply(ChangeBatch(changes.upserts, monitors, changes.cursor))
 
     def _begin(self, opened: Opened, now_ms: int) -> None:
         """Start the engine with what earlier processes left, or learn it late."""

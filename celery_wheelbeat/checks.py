@@ -55,6 +55,7 @@ def check(row: MonitorRow, *, limits: Limits = _NO_LIMITS) -> list[InvalidMonito
     if not all(map(isinstance, row, _TYPES_IN_ORDER)):
         return list(_type_problems(row))
     return [
+        *_id_problems(row),
         *_name_problems(row),
         *_schedule_problems(row),
         *_bound_problems(row),
@@ -111,6 +112,11 @@ def _type_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
         if not isinstance(value, types):
             expected = " or ".join("NULL" if kind is type(None) else kind.__name__ for kind in types)
             yield InvalidMonitor(field, f"{value!r:.80} is a {type(value).__name__}, expected {expected}")
+
+
+def _id_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
+    if row.id < 0:
+        yield InvalidMonitor("id", f"{row.id} is negative: such ids belong to the entries of beat_schedule")
 
 
 def _name_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:

@@ -122,7 +122,7 @@ class Shapes:
         common = self._table.of_shapes(columns.shape)
         is_interval = common.kind == Kind.INTERVAL
         window = np.where(common.window_s == _WHOLE_INTERVAL, columns.interval_ms // 1000, common.window_s)
-        plain = common.known & self._proper_texts(columns)
+        plain = common.known & self._proper_texts(columns) & (columns.ids >= 0)
         plain &= ~is_interval | (
             (columns.interval_ms > 0)
             & (columns.interval_ms <= INTERVAL_MAX_MS)

@@ -77,7 +77,7 @@ rows = st.builds(
 @st.composite
 def tables(draw: st.DrawFn) -> list[MonitorRow]:
     found = draw(st.lists(rows, min_size=1, max_size=12))
-    ids = draw(st.lists(st.integers(1, 2**40), min_size=len(found), max_size=len(found), unique=True))
+    ids = draw(st.lists(st.integers(-2, 2**40), min_size=len(found), max_size=len(found), unique=True))
     return [row._replace(id=job_id) for job_id, row in zip(sorted(ids), found, strict=True)]
 
 

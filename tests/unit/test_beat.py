@@ -6,12 +6,18 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from celery import Celery
+from table_of_monitors import PLAIN
 
 from celery_wheelbeat.beat import OPENING_S, Beat
+from celery_wheelbeat.cron import CronTable
+from celery_wheelbeat.jobs import ChangeBatch, RouteTable
+from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.parts import assemble
 from celery_wheelbeat.scheduler import WheelScheduler
+from celery_wheelbeat.sources.news import Changed
 from celery_wheelbeat.supervision import Supervision
 
 if TYPE_CHECKING:
@@ -88,6 +94,18 @@ def test_a_database_that_does_not_answer_delays_the_entries_by_ten_seconds(
     assert bench.beat.state == "loading"
     assert "starting without what it knows" in caplog.text
     assert bench.beat.mark_document() is None, "a mark that was never read is not overwritten"
+
+
+def test_a_row_with_the_id_of_an_entry_leaves_the_entry_alone(make: Callable[..., Bench]) -> None:
+    bench = make()
+    bench.turn_until(lambda: "a" in bench.beat.parts.entries)
+    job_id = bench.beat.parts.entries.id_of("a")
+    compiled = compile_rows([PLAIN._replace(id=job_id, name="m")], crons=CronTable(), routes=RouteTable())
+    problem = compiled.refused[job_id]
+    changes = ChangeBatch(compiled.batch, np.array([job_id]))
+    bench.beat._take_in(Changed(changes, {job_id: problem}), 0)
+    assert bench.beat.parts.engine.lookup([job_id])[0] is not None
+    assert bench.beat.refused == {f"monitor:{job_id}": problem}
 
 
 def test_a_stall_is_replayed_and_a_longer_one_goes_by_the_policy(make: Callable[..., Bench]) -> None:

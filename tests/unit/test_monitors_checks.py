@@ -60,6 +60,7 @@ def test_good_rows_have_no_problem(columns: dict[str, object]):
 @pytest.mark.parametrize(
     ("columns", "field", "words"),
     [
+        ({"id": -1}, "id", "-1 is negative"),
         ({"name": ""}, "name", "is empty"),
         ({"task": " \t"}, "task", "is empty"),
         ({"name": "x" * 201}, "name", "has 201 characters"),
