@@ -23,6 +23,7 @@ from celery_wheelbeat.sources.entries import key_of as entry_key
 from celery_wheelbeat.sources.monitor_entries import private_entry
 from celery_wheelbeat.sources.news import Changed, Loaded, News, Opened
 from celery_wheelbeat.worker.headers import ClaimHeaders, visibility_timeout_s
+from celery_wheelbeat.zones import database_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -70,6 +71,7 @@ class Beat:
         self.parts.lines.install()
         self.parts.publisher.start()
         self.parts.desk.start()
+        logger.info("beat: Time zones as of tzdata %s", database_version())
 
     # The steps of a turn, in their order.
 
