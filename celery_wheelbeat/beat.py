@@ -15,13 +15,14 @@ import numpy as np
 from celery_wheelbeat.clock import Motion
 from celery_wheelbeat.dispatch import Rendering
 from celery_wheelbeat.jobs import NEVER_MS, ChangeBatch, DueBatch, overlap_of
+from celery_wheelbeat.loading import Loading
 from celery_wheelbeat.marks import EntryMark, InvalidMark, MarkDocument, choose
 from celery_wheelbeat.monitors import REPLACEABLE_ENTRY
 from celery_wheelbeat.monitors import key_of as monitor_key
 from celery_wheelbeat.runs import RunIds
 from celery_wheelbeat.sources.entries import key_of as entry_key
 from celery_wheelbeat.sources.monitor_entries import private_entry
-from celery_wheelbeat.sources.news import Changed, Loaded, News, Opened
+from celery_wheelbeat.sources.news import Changed, Loaded, News, Opened, Sized
 from celery_wheelbeat.worker.headers import ClaimHeaders, visibility_timeout_s
 from celery_wheelbeat.zones import database_version
 
@@ -65,6 +66,7 @@ class Beat:
         self._entries_version: int | None = None
         self._due_at_start: list[DueBatch] = []
         self._lane_behind = False
+        self._loading = Loading(parts.engine)
 
     def start(self) -> None:
         """Start the threads."""
@@ -193,13 +195,16 @@ class Beat:
         match news:
             case Opened():
                 self._begin(news, now_ms)
+            case Sized(jobs, text_bytes):
+                self._loading.begin(jobs, text_bytes, self.parts.clock.monotonic_s())
             case Loaded(batch, refused, last):
                 self._refuse(refused, batch.ids)
                 self._watch_replaceable(batch, ())
                 self._load(batch)
+                self._loading.go_on(self.parts.clock.monotonic_s())
                 if last:
                     self.state = "running"
-                    logger.info("beat: %d jobs loaded", len(self.parts.engine))
+                    self._loading.end(self.parts.clock.monotonic_s())
             case Changed(changes, refused):
                 self._refuse(refused, np.concatenate((changes.upserts.ids, changes.deleted_ids)))
                 monitors = changes.deleted_ids[changes.deleted_ids >= 0]  # of a row below 0 the id may be an entry's

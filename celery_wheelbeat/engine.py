@@ -103,6 +103,12 @@ class Engine:
         """End of the last processed tick: every fire time up to here was handed out or accounted for."""
         return self.cursor * self.config.tick_ms
 
+    def expect(self, jobs: int) -> None:
+        """Make room for about so many jobs, which are going to be loaded."""
+        share = jobs // len(self.shards)
+        for shard in self.shards:
+            shard.table.reserve(share + share // 64)
+
     def load(self, batch: DefinitionBatch, marks: Mapping[str, int | None], routes: RouteTable) -> list[DueBatch]:
         """Add jobs of a snapshot, and treat what each missed between its destination's mark and the cursor.
 

@@ -27,6 +27,10 @@ class InvalidMonitor(WheelbeatError, ValueError):
         self.reason = reason
 
 
+class TooManyJobs(WheelbeatError):
+    """More monitors than this beat may or can hold: it does not start."""
+
+
 class SourceError(WheelbeatError):
     """The database that holds the monitors did not answer, or answered what it must not."""
 

@@ -160,6 +160,9 @@ def _newest_of_all(gap: Gap, counts: Int64s, all_max: int, crons: CronTable) -> 
 
 def marks_of(batch: DefinitionBatch, marks: Mapping[str, int | None], routes: RouteTable) -> Int64s:
     """Return the mark of each job's destination, ``NO_MARK_MS`` where there is none."""
-    indexes, inverse = np.unique(batch.route_index, return_inverse=True)
-    mark_of = [marks.get(routes[index].destination) for index in indexes.tolist()]
-    return np.array([NO_MARK_MS if mark is None else mark for mark in mark_of], np.int64)[inverse]
+    mark_of = np.full(int(batch.route_index.max(initial=0)) + 1, NO_MARK_MS)
+    for index in np.flatnonzero(np.bincount(batch.route_index)).tolist() if marks else ():
+        mark_ms = marks.get(routes[index].destination)
+        mark_of[index] = NO_MARK_MS if mark_ms is None else mark_ms
+    found: Int64s = mark_of[batch.route_index]
+    return found

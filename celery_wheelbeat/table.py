@@ -190,7 +190,8 @@ class Table:
 
     def reserve(self, row_count: int) -> None:
         """Make room for that many rows in all, so that a load copies nothing twice."""
-        self._reserve(row_count)
+        if row_count > len(self.columns.ids):
+            self._grow(row_count)
 
     def append(self, new: Rows) -> UInt32s:
         """Add jobs whose ids (ascending) are not in the table; returns their rows."""
@@ -259,7 +260,9 @@ class Table:
         capacity = len(self.columns.ids)
         if row_count <= capacity:
             return
-        capacity = max(row_count, int(capacity * _GROWTH), _SMALLEST)
+        self._grow(max(row_count, int(capacity * _GROWTH), _SMALLEST))
+
+    def _grow(self, capacity: int) -> None:
         grown = Rows.empty(capacity)
         grown.put(slice(self.row_count), self.rows)
         self.columns = grown

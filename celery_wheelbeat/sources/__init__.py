@@ -32,6 +32,8 @@ class Snapshot(NamedTuple):
 
     cursor: Any
     count_estimate: int
+    text_bytes: float = 0.0
+    """Bytes of name, args and kwargs of a monitor, roughly on average."""
 
 
 class Block(NamedTuple):

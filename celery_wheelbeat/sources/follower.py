@@ -18,14 +18,14 @@ import numpy as np
 from celery_wheelbeat.errors import CursorLost
 from celery_wheelbeat.jobs import ChangeBatch, Int64s
 from celery_wheelbeat.sources.bulk import BLOCK_ROWS, Bulk
-from celery_wheelbeat.sources.news import Changed, Loaded
+from celery_wheelbeat.sources.news import Changed, Loaded, Sized
 from celery_wheelbeat.sources.walk import Purpose, Walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from celery_wheelbeat.rows import MonitorRow
-    from celery_wheelbeat.sources import Block, MonitorSource, Poll
+    from celery_wheelbeat.sources import Block, MonitorSource, Poll, Snapshot
     from celery_wheelbeat.sources.bulk import ColumnReader
     from celery_wheelbeat.sources.definitions import Definitions
     from celery_wheelbeat.sources.fingerprints import Differences
@@ -76,6 +76,7 @@ class Follower:
         self._definitions = definitions
         self._open_reader = open_reader if definitions.shapes is not None else None
         self._bulk: Bulk | None = None
+        self._sized: list[News] = []
         self._began_again = False
         self._slice_is_next = True
         self._period_s = reconcile_period_s
@@ -103,8 +104,10 @@ class Follower:
         """
         try:
             if self._cursor is None:
-                self._begin(Purpose.LOAD, now_s)
-            news = self._next(now_s)
+                snapshot = self._begin(Purpose.LOAD, now_s)
+                self._sized = [Sized(snapshot.count_estimate, snapshot.text_bytes)]
+            news = self._sized + self._next(now_s)
+            self._sized = []
         except CursorLost as lost:
             self._begin(Purpose.RESYNC if self.loaded else Purpose.LOAD, now_s)
             self.findings.resyncs[lost.reason] += 1
@@ -144,13 +147,15 @@ class Follower:
     def _reads_ahead(self) -> bool:
         return self._open_reader is not None and self._walk.purpose is Purpose.LOAD
 
-    def _begin(self, purpose: Purpose, now_s: float) -> None:
+    def _begin(self, purpose: Purpose, now_s: float) -> Snapshot:
         self.close()
         self._began_again = self._cursor is not None
-        self._cursor = self._source.snapshot().cursor
+        snapshot = self._source.snapshot()
+        self._cursor = snapshot.cursor
         self._walk = Walk(purpose, due_s=now_s)
         self._known_since_s = now_s
         self._pending = NO_IDS  # the walk reads them
+        return snapshot
 
     def _take_in(self, poll: Poll) -> None:
         """Note what a poll found, except where the walk has still to go: there it reads by itself.

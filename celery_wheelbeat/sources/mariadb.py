@@ -55,7 +55,8 @@ class MariadbSource:
             _, installation, _, last_row = self._state(high)
             gaps = self._gaps_below(high, oldest_s)
         cursor = MariadbCursor(high, bounded(gaps), last_row, installation)
-        return Snapshot(cursor, self._session.rows("estimate")[0][0])
+        count, text_bytes = self._session.rows("estimate")[0]
+        return Snapshot(cursor, int(count), float(text_bytes or 0))
 
     def poll(self, cursor: MariadbCursor) -> Poll:
         """Look what changed since ``cursor``; raises ``CursorLost``."""

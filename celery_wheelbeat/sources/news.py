@@ -26,6 +26,14 @@ class Opened(NamedTuple):
     """Whether blocks of monitors follow."""
 
 
+class Sized(NamedTuple):
+    """A load begins. Both numbers are estimates."""
+
+    jobs: int
+    text_bytes: float
+    """Bytes of name and arguments of one monitor."""
+
+
 class Loaded(NamedTuple):
     """One block of the initial load."""
 
@@ -42,7 +50,7 @@ class Changed(NamedTuple):
     refused: Mapping[int, InvalidMonitor]
 
 
-News = Opened | Loaded | Changed
+News = Opened | Sized | Loaded | Changed
 
 
 class Desk(Protocol):

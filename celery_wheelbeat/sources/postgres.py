@@ -60,7 +60,8 @@ class PostgresSource:
     def snapshot(self) -> Snapshot:
         """Take the cursor that a read of the whole table begins with."""
         cursor, _ = self._head()
-        return Snapshot(cursor, self._session.rows("estimate")[0][0])
+        count, text_bytes = self._session.rows("estimate")[0]
+        return Snapshot(cursor, int(count), float(text_bytes or 0))
 
     def poll(self, cursor: PostgresCursor) -> Poll:
         """Look what changed since ``cursor``; raises ``CursorLost``."""

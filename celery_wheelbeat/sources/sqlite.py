@@ -49,8 +49,8 @@ class SqliteSource:
         """Take the cursor that a read of the whole table begins with."""
         with self._session.transaction("begin_read"):
             cursor = self._head()
-            estimate = self._session.rows("estimate")[0][0]
-        return Snapshot(cursor, estimate)
+            count, text_bytes = self._session.rows("estimate")[0]
+        return Snapshot(cursor, count, text_bytes or 0.0)
 
     def poll(self, cursor: SqliteCursor) -> Poll:
         """Look what changed since ``cursor``; raises ``CursorLost``."""

@@ -16,7 +16,7 @@ from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.sources import follower, walk
 from celery_wheelbeat.sources.definitions import Definitions
 from celery_wheelbeat.sources.follower import Follower
-from celery_wheelbeat.sources.news import Changed, Loaded
+from celery_wheelbeat.sources.news import Changed, Loaded, Sized
 
 if TYPE_CHECKING:
     from celery_wheelbeat.sources.news import News
@@ -58,6 +58,8 @@ class Beat:
         return {job_id: row.interval_ms for job_id, row in self.table.rows.items() if row.cron is None}
 
     def _take(self, news: News) -> None:
+        if isinstance(news, Sized):
+            return
         if isinstance(news, Loaded):
             self.lasts.append(news.last)
             changes, deleted = news.batch, []

@@ -23,7 +23,10 @@ START TRANSACTION
 COMMIT
 
 -- name: estimate
-SELECT coalesce(max(table_rows), 0) FROM information_schema.tables
+SELECT coalesce(max(table_rows), 0),
+    (SELECT avg(octet_length(name) + octet_length(args) + octet_length(kwargs)) FROM
+     (SELECT name, args, kwargs FROM wheelbeat_monitor LIMIT 1000) AS few)
+FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_name = 'wheelbeat_monitor'
 
 -- name: block

@@ -69,7 +69,10 @@ BEGIN; SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '5s'
 COMMIT
 
 -- name: estimate
-SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'wheelbeat_monitor'::regclass
+SELECT greatest(reltuples, 0)::bigint,
+    (SELECT avg(octet_length(name) + octet_length(args) + octet_length(kwargs))::float8 FROM
+     (SELECT name, args, kwargs FROM wheelbeat_monitor LIMIT 1000) AS few)
+FROM pg_class WHERE oid = 'wheelbeat_monitor'::regclass
 
 -- name: block
 SELECT {columns} FROM wheelbeat_monitor WHERE id > %(after_id)s ORDER BY id LIMIT %(limit)s

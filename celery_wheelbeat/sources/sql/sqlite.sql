@@ -24,7 +24,10 @@ BEGIN IMMEDIATE
 COMMIT
 
 -- name: estimate
-SELECT count(*) FROM wheelbeat_monitor
+SELECT count(*),
+    (SELECT avg(length(CAST(name AS BLOB)) + length(CAST(args AS BLOB)) + length(CAST(kwargs AS BLOB))) FROM
+     (SELECT name, args, kwargs FROM wheelbeat_monitor LIMIT 1000) AS few)
+FROM wheelbeat_monitor
 
 -- name: block
 SELECT {columns} FROM wheelbeat_monitor WHERE id > :after_id ORDER BY id LIMIT :limit

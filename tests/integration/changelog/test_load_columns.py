@@ -185,7 +185,6 @@ def test_ten_thousand_edits_while_two_hundred_thousand_monitors_load(
     rows = 200_000
     fill(postgres, rows)
     early, late = Editor(postgres, rows, turn=0), Editor(postgres, rows, turn=1)
-    early.edit(100, commit=False)  # began before the load, commits in the middle of it
 
     def edit() -> None:
         if late.edits < 10_000:
@@ -193,13 +192,13 @@ def test_ten_thousand_edits_while_two_hundred_thousand_monitors_load(
         if late.edits == 5_000:
             early.connection.commit()
 
-    beat.load(between=edit)
+    with early.connection, late.connection:
+        early.edit(100, commit=False)  # began before the load, commits in the middle of it
+        beat.load(between=edit)
     assert late.edits == 10_000
     assert sum(beat.loaded_rows) > 0.98 * rows
     assert_engine_is_the_table(beat, postgres)
     assert beat.follower.findings.drift_found == 0
-    early.connection.close()
-    late.connection.close()
 
 
 def test_the_reconcile_finds_nothing_to_mend_after_a_load(
