@@ -37,6 +37,7 @@ from django_wheelbeat.preview import PREVIEW_FIELDS, next_fire_ms, preview_of
 from django_wheelbeat.rows import row_of
 from django_wheelbeat.run_admin import RunNowMixin, run_monitors_now
 from django_wheelbeat.scheduler_page import SchedulerPageMixin
+from django_wheelbeat.transfer_page import TransferPageMixin, export_as_csv, export_as_json_lines
 from django_wheelbeat.validation import refusal_of
 from django_wheelbeat.words import schedule_in_words
 
@@ -69,7 +70,9 @@ def in_words(fields: Iterable[Any]) -> list[Any]:
     ]
 
 
-class MonitorAdminMixin(MonitorPermissions, RunNowMixin, SchedulerPageMixin, HistoryPageMixin, IncidentsPageMixin):
+class MonitorAdminMixin(
+    MonitorPermissions, RunNowMixin, SchedulerPageMixin, HistoryPageMixin, IncidentsPageMixin, TransferPageMixin
+):
     """List, form, preview and bulk actions of monitors."""
 
     form = MonitorForm
@@ -99,6 +102,8 @@ class MonitorAdminMixin(MonitorPermissions, RunNowMixin, SchedulerPageMixin, His
         actions.speed_up_monitors,
         actions.end_incidents,
         run_monitors_now,
+        export_as_json_lines,
+        export_as_csv,
         actions.delete_selected,
     )
     readonly_fields = ("preview",)

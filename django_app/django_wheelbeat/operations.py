@@ -162,7 +162,7 @@ class Edit:
         return {column: value for column, value in new.items() if getattr(monitor, column) != value}
 
 
-def expiry_columns(expires: float | str) -> dict[str, Any]:
+def expiry_columns(expires: float | str | None) -> dict[str, Any]:
     """Return the columns of what ``ExpiresField`` cleans to."""
     if expires == EXPIRES_NEXT:
         return {"expires_s": None, "expires_next": True}

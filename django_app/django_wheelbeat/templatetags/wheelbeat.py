@@ -16,6 +16,7 @@ register = template.Library()
 PAGES = (
     ("wheelbeat_monitor_scheduler", _("Scheduler"), ("view_scheduler",)),
     ("wheelbeat_monitor_incidents", _("Incidents"), ("view_monitor",)),
+    ("wheelbeat_monitor_import", _("Import"), ("add_monitor", "change_monitor", "import_monitor")),
 )
 """Name of the address, words, permissions: all of them are needed."""
 

@@ -1,0 +1,156 @@
+"""Periodic tasks of django-celery-beat as records. Reads its tables, changes nothing in them.
+
+What is kept: the name; task, arguments, headers and route; both day fields must match; the second on which an interval
+fires, counted on from its last run; ``expires`` as the end of the schedule; one-offs; whether it is enabled. Imported
+monitors have no jitter, and a run that was missed is made up for once, as there.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+from typing import TYPE_CHECKING, Any
+
+from celery.schedules import ParseException
+
+from celery_wheelbeat.checks import cron_of
+from celery_wheelbeat.cron import Cron
+from celery_wheelbeat.durations import format_duration
+from celery_wheelbeat.errors import InvalidMonitor
+from django_wheelbeat.rows import aware
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from django_wheelbeat.transfer.imports import Given
+
+OWN_ENTRY = "celery.backend_cleanup"
+"""Celery's own entry, which django-celery-beat writes into its table; a beat of ours has it by itself."""
+KINDS = ("interval", "crontab", "solar", "clocked")
+READ_ROWS = 2_000
+
+
+def periodic_tasks(using: str, entry_names: Collection[str], note: Callable[[str, str], None]) -> Iterator[Given]:
+    """Yield primary key and record of every periodic task; ``note(name, text)`` is told what needs a look.
+
+    Rows named like one of ``entry_names``, the names in ``beat_schedule``, are not imported but noted: the code keeps
+    them running. Needs ``django_celery_beat`` in ``INSTALLED_APPS``.
+    """
+    from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 - an app that need not be installed
+
+    tasks = PeriodicTask.objects.using(using).select_related(*KINDS).order_by("pk")
+    for task in tasks.iterator(READ_ROWS):
+        if task.name == OWN_ENTRY:
+            continue
+        if task.name in entry_names:
+            note(task.name, "stands in beat_schedule, so it is not imported: the entry goes on as it is")
+            continue
+        try:
+            yield task.pk, record_of(task, note)
+        except InvalidMonitor as problem:
+            yield task.pk, InvalidMonitor(problem.field, f"{task.name}: {problem.reason}")
+
+
+def record_of(task: Any, note: Callable[[str, str], None]) -> dict[str, Any]:
+    """Return the record of one periodic task; raises ``InvalidMonitor`` where it has never run there, either."""
+    kinds = [kind for kind in KINDS if getattr(task, kind) is not None]
+    if len(kinds) != 1:
+        raise InvalidMonitor("schedule", f"expected one schedule, got {' and '.join(kinds) or 'none'}")
+    record = {
+        "name": task.name,
+        "task": task.task,
+        "args": task.args,
+        "kwargs": task.kwargs,
+        "headers": task.headers,
+        "queue": task.queue,
+        "exchange": task.exchange,
+        "routing_key": task.routing_key,
+        "priority": task.priority,
+        "expires": task.expire_seconds,
+        "description": task.description,
+        "one_off": task.one_off,
+        "enabled": task.enabled,
+        "start_at": _text(task.start_time),
+        "end_at": _text(task.expires),
+        "jitter_s": 0,
+        "misfire": "latest",
+        "day_rule": "and",
+        **_NO_SCHEDULE,
+        **_SCHEDULES[kinds[0]](task, note),
+    }
+    if kinds[0] == "solar":
+        record["jitter_s"] = None
+    if task.expires is not None:
+        note(task.name, "ends at its expires; there its last messages expired at that instant, too")
+    if kinds[0] == "clocked" and task.expires is not None and task.expires <= task.clocked.clocked_time:
+        raise InvalidMonitor("expires", "lies before its clocked time: it would never run")
+    return record
+
+
+_NO_SCHEDULE = dict.fromkeys(("interval", "cron", "once_at", "solar_event", "solar_latitude", "solar_longitude"), None)
+
+
+def _interval(task: Any, note: Callable[[str, str], None]) -> dict[str, Any]:
+    every = timedelta(**{task.interval.period: task.interval.every})
+    every_ms = max(1, round(every / timedelta(milliseconds=1)))
+    if timedelta(milliseconds=every_ms) != every:
+        note(task.name, f"its interval of {every.total_seconds():g} s is rounded to {format_duration(every_ms)}")
+    if task.last_run_at is not None:
+        begin = aware(task.last_run_at) + timedelta(milliseconds=every_ms)
+        begin = begin.replace(microsecond=begin.microsecond // 1000 * 1000)
+        if task.start_time is not None and aware(task.start_time) > begin:
+            begin = aware(task.start_time)
+        return {"interval": format_duration(every_ms), "start_at": _text(begin)}
+    return {"interval": format_duration(every_ms)}
+
+
+def _crontab(task: Any, note: Callable[[str, str], None]) -> dict[str, Any]:
+    cron = task.crontab
+    fields = (cron.minute, cron.hour, cron.day_of_month, cron.month_of_year, cron.day_of_week)
+    text, timezone = cron_text(fields), str(cron.timezone)
+    if not isinstance(cron_of(text, timezone, "and"), Cron):
+        text = _expanded(cron) or text
+        note(task.name, f"its cron expression is written out as “{text}”")
+    return {"cron": text, "timezone": timezone}
+
+
+def _expanded(cron: Any) -> str | None:
+    """Return the expression with every value that Celery reads out of it; None where Celery cannot read it."""
+    try:
+        schedule = cron.schedule
+    except (ParseException, ValueError, TypeError):
+        return None
+    sets = (
+        (schedule.minute, 60), (schedule.hour, 24), (schedule.day_of_month, 31), (schedule.month_of_year, 12),
+        (schedule.day_of_week, 7),
+    )  # fmt: skip
+    return " ".join("*" if len(values) == most else ",".join(map(str, sorted(values))) for values, most in sets)
+
+
+def cron_text(fields: tuple[Any, ...]) -> str:
+    """Return the expression of five fields in crontab(5)'s order; blanks inside of a field go."""
+    return " ".join("".join(str(field).split()) for field in fields)
+
+
+def _solar(task: Any, _note: Callable[[str, str], None]) -> dict[str, Any]:
+    solar = task.solar
+    return {
+        "solar_event": solar.event,
+        "solar_latitude": float(solar.latitude),
+        "solar_longitude": float(solar.longitude),
+    }
+
+
+def _clocked(task: Any, _note: Callable[[str, str], None]) -> dict[str, Any]:
+    return {"once_at": _text(task.clocked.clocked_time), "start_at": None, "one_off": False}
+
+
+def _text(instant: Any) -> str | None:
+    return None if instant is None else aware(instant).astimezone(UTC).isoformat()
+
+
+_SCHEDULES: dict[str, Callable[[Any, Callable[[str, str], None]], dict[str, Any]]] = {
+    "interval": _interval,
+    "crontab": _crontab,
+    "solar": _solar,
+    "clocked": _clocked,
+}

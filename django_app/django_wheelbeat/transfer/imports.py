@@ -1,0 +1,181 @@
+"""Compares records with the stored monitors, says what would change, and changes it.
+
+Monitors are recognised by name. Each record is checked as the form and the beat check it, so nothing comes in that
+cannot run; a record with a problem changes nothing. Works in blocks, each one short transaction: memory does not grow
+with the number of records, apart from their names.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_wheelbeat.checks import check
+from celery_wheelbeat.errors import InvalidMonitor
+from celery_wheelbeat.rows import Limits
+from django_wheelbeat.actors import acting
+from django_wheelbeat.beat_settings import beat_settings
+from django_wheelbeat.models import Monitor
+from django_wheelbeat.rows import row_of
+from django_wheelbeat.transfer.records import columns_of, differing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    Given = tuple[int, Mapping[str, Any] | InvalidMonitor]
+    """Line (or key of the source) and its record, or why there is none."""
+
+BLOCK_RECORDS = 1_000
+ERRORS_SHOWN = 100
+DIFFERENCES_SHOWN = 50
+
+
+class Problem(NamedTuple):
+    """Why a record was left out."""
+
+    line: int
+    name: str
+    reason: str
+
+
+class Difference(NamedTuple):
+    """What a record changes: column → (before, after); before is None of a new monitor."""
+
+    name: str
+    is_new: bool
+    columns: dict[str, tuple[Any, Any]]
+
+
+class Report:
+    """What an import did, or would do."""
+
+    def __init__(self) -> None:
+        self.created = 0
+        self.changed = 0
+        self.unchanged = 0
+        self.refused = 0
+        self.problems: list[Problem] = []
+        """The first ERRORS_SHOWN of them."""
+        self.differences: list[Difference] = []
+        """The first DIFFERENCES_SHOWN of them."""
+
+    def refuse(self, line: int, name: str, problem: object) -> None:
+        """Note a record that was left out."""
+        self.refused += 1
+        if len(self.problems) < ERRORS_SHOWN:
+            self.problems.append(Problem(line, name, str(problem)))
+
+    def differ(self, difference: Difference) -> None:
+        """Note a record that changes something."""
+        if difference.is_new:
+            self.created += 1
+        else:
+            self.changed += 1
+        if len(self.differences) < DIFFERENCES_SHOWN:
+            self.differences.append(difference)
+
+
+class Importer:
+    """One import into database ``using``. ``actor`` and ``reason`` go into the change log."""
+
+    def __init__(self, using: str, actor: str = "", reason: str = "") -> None:
+        self._using = using
+        self._actor = actor
+        self._reason = reason
+        self._limits = Limits.of(beat_settings())
+
+    def look(self, given: Iterable[Given]) -> Report:
+        """Say what would happen; writes nothing."""
+        return self._go(given, write=False)
+
+    def apply(self, given: Iterable[Given]) -> Report:
+        """Do it; records with problems are left out and reported."""
+        return self._go(given, write=True)
+
+    def _go(self, given: Iterable[Given], *, write: bool) -> Report:
+        report, seen = Report(), dict[str, int]()
+        for block in _blocks(given):
+            if write:
+                with acting(self._actor, self._reason, using=self._using):
+                    self._block(block, report, seen, write=True)
+            else:
+                self._block(block, report, seen, write=False)
+        return report
+
+    def _block(self, block: Sequence[Given], report: Report, seen: dict[str, int], *, write: bool) -> None:
+        read = list(_readable(block, report, seen))
+        names = [columns["name"] for _, columns in read]
+        stored = {monitor.name: monitor for monitor in Monitor.objects.using(self._using).filter(name__in=names)}
+        new: list[Monitor] = []
+        updates: dict[tuple[tuple[str, Any], ...], list[int]] = defaultdict(list)
+        for line, columns in read:
+            monitor = stored.get(columns["name"])
+            is_new = monitor is None
+            monitor = monitor or Monitor()
+            changes = columns if is_new else differing(monitor, columns)
+            before = {column: getattr(monitor, column) for column in changes}
+            for column, value in changes.items():
+                setattr(monitor, column, value)
+            problems = check(row_of(monitor), limits=self._limits) if changes else []
+            if problems:
+                report.refuse(line, columns["name"], problems[0])
+                continue
+            if not changes:
+                report.unchanged += 1
+                continue
+            shown = {column: (None if is_new else before[column], value) for column, value in changes.items()}
+            report.differ(Difference(columns["name"], is_new, shown))
+            if is_new:
+                new.append(monitor)
+            else:
+                updates[tuple(changes.items())].append(monitor.pk)
+        if write:
+            self._write(new, updates)
+
+    def _write(self, new: Sequence[Monitor], updates: Mapping[tuple[tuple[str, Any], ...], Sequence[int]]) -> None:
+        monitors = Monitor.objects.using(self._using)
+        monitors.bulk_create(new)
+        for changes, ids in updates.items():
+            monitors.filter(pk__in=ids).update(**dict(changes))
+
+
+def import_all(
+    importer: Importer, source: Callable[[], Iterable[Given]], *, dry_run: bool, despite_errors: bool
+) -> tuple[Report, bool]:
+    """Look through the whole of ``source()`` first; then, where nothing speaks against it, read it again and apply.
+
+    Returns the report of the last pass, and whether it was applied.
+    """
+    report = importer.look(source())
+    if dry_run or (report.refused and not despite_errors):
+        return report, False
+    return importer.apply(source()), True
+
+
+def _blocks(given: Iterable[Given]) -> Iterator[list[Given]]:
+    iterator = iter(given)
+    while block := list(islice(iterator, BLOCK_RECORDS)):
+        yield block
+
+
+def _readable(block: Iterable[Given], report: Report, seen: dict[str, int]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the columns of those records that can be read and are the first of their name."""
+    for line, record in block:
+        if isinstance(record, InvalidMonitor):
+            report.refuse(line, "", record)
+            continue
+        name = record.get("name")
+        try:
+            columns = columns_of({"name": "", **record})
+        except InvalidMonitor as problem:
+            report.refuse(line, name if isinstance(name, str) else "", problem)
+            continue
+        if not columns["name"]:
+            report.refuse(line, "", InvalidMonitor("name", "is missing"))
+            continue
+        first = seen.setdefault(columns["name"], line)
+        if first != line:
+            report.refuse(line, columns["name"], InvalidMonitor("name", f"stands on line {first} already"))
+            continue
+        yield line, columns

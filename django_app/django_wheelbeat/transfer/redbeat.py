@@ -1,0 +1,99 @@
+"""Entries of redbeat as records. Reads its keys in Redis, changes nothing there and does not need redbeat itself.
+
+Entries that redbeat took from ``beat_schedule`` (its *statics*) are left out: the code still has them. ``rrule``
+schedules have no counterpart and are refused one by one.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from celery_wheelbeat.durations import format_duration
+from celery_wheelbeat.errors import InvalidMonitor
+from django_wheelbeat.transfer.celery_beat import cron_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from django_wheelbeat.transfer.imports import Given
+
+OWN_ENTRY = "celery.backend_cleanup"
+_FIELDS = ("queue", "exchange", "routing_key", "priority", "headers", "expires")
+"""Options that monitors have fields for."""
+
+
+def redbeat_entries(
+    client: Any, prefix: str, timezone_name: str, entry_names: Collection[str], note: Callable[[str, str], None]
+) -> Iterator[Given]:
+    """Yield number and record of every entry under ``prefix`` (``redbeat:``), by name.
+
+    ``client``: redis-py's, with ``decode_responses=True``. ``timezone_name``: Celery's zone, in which redbeat means its
+    crontabs.
+    """
+    statics = {*client.smembers(f"{prefix}:statics"), *entry_names, OWN_ENTRY}
+    keys = sorted(client.zrange(f"{prefix}:schedule", 0, -1))
+    for number, key in enumerate(keys, start=1):
+        text, meta = client.hmget(key, "definition", "meta")
+        name = key.removeprefix(prefix)
+        if name in statics:
+            if name in entry_names:
+                note(name, "stands in beat_schedule, so it is not imported: the entry goes on as it is")
+            continue
+        try:
+            yield number, record_of(json.loads(text or "null"), json.loads(meta or "{}"), timezone_name, note)
+        except (ValueError, TypeError, KeyError, AttributeError) as problem:
+            reason = problem.reason if isinstance(problem, InvalidMonitor) else f"cannot be read: {problem!r}"
+            yield number, InvalidMonitor("definition", f"{name}: {reason}")
+
+
+def record_of(
+    definition: Mapping[str, Any], meta: Mapping[str, Any], timezone_name: str, note: Callable[[str, str], None]
+) -> dict[str, Any]:
+    """Return the record of one entry; raises ``InvalidMonitor`` for a schedule that monitors cannot have."""
+    options = dict(definition.get("options") or {})
+    own = {name: options.pop(name) for name in _FIELDS if options.get(name) is not None}
+    if isinstance(own.get("expires"), dict):
+        note(definition["name"], "expired at one instant; monitors expire after a time, so it has no expiry now")
+        own["expires"] = None
+    return {
+        "name": definition["name"],
+        "task": definition["task"],
+        "args": definition.get("args") or [],
+        "kwargs": definition.get("kwargs") or {},
+        "enabled": definition.get("enabled", True),
+        "options": {name: value for name, value in options.items() if value is not None},
+        "jitter_s": 0,
+        "misfire": "latest",
+        "day_rule": "and",
+        **own,
+        **_schedule(definition["name"], definition["schedule"], meta, timezone_name, note),
+    }
+
+
+def _schedule(
+    name: str, given: Mapping[str, Any], meta: Mapping[str, Any], timezone_name: str, note: Callable[[str, str], None]
+) -> dict[str, Any]:
+    kind = given.get("__type__")
+    if kind == "crontab":
+        fields = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+        return {"cron": cron_text(tuple(given.get(field, "*") for field in fields)), "timezone": timezone_name}
+    if kind == "interval":
+        every_ms = max(1, round(float(given["every"]) * 1000))
+        if given.get("relative"):
+            note(name, "had a relative interval, rounded to its unit; it goes on from its last run instead")
+        last = meta.get("last_run_at")
+        begin = None if last is None else (_instant(last) + timedelta(milliseconds=every_ms)).isoformat()
+        return {"interval": format_duration(every_ms), "start_at": begin}
+    raise InvalidMonitor("schedule", f"{kind!r} has no counterpart; write it as a cron expression or several")
+
+
+def _instant(given: Mapping[str, Any]) -> datetime:
+    """Read redbeat's way of writing an instant: its parts, and a zone by name or in seconds from UTC."""
+    parts = [int(given[unit]) for unit in ("year", "month", "day", "hour", "minute", "second")]
+    zone = given.get("timezone", "UTC")
+    tzinfo = ZoneInfo(zone) if isinstance(zone, str) else timezone(timedelta(seconds=float(zone)))
+    milliseconds = int(given.get("microsecond", 0)) // 1000
+    return datetime(*parts, milliseconds * 1000, tzinfo=tzinfo).astimezone(UTC)  # type: ignore[arg-type]
