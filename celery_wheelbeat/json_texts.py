@@ -7,6 +7,7 @@ cannot. It must never let another exception out than ``InvalidMonitor``, whateve
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NoReturn
 
 from kombu.utils import json as kombu_json
@@ -20,7 +21,14 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
 
-_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text:.40} is too large: it would be sent as Infinity")
+    return number
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
 
 
 def parse_list(field: str, text: str | None) -> list[Any]:

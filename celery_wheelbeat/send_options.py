@@ -7,7 +7,7 @@ names that ``apply_async`` does not know, are refused here and not at send time.
 from __future__ import annotations
 
 import json
-import math
+from datetime import datetime
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -29,10 +29,11 @@ _PROTOCOL_HEADERS = (
 )  # fmt: skip
 
 _NUMBER = (int, float)
+_SECONDS = f"a number of seconds from 0 to {MAX_EXPIRES_S:,}"
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "app_id": ((str,), "a text"),
     "compression": ((str,), "a text"),
-    "countdown": (_NUMBER, "a number of seconds ≥ 0"),
+    "countdown": (_NUMBER, _SECONDS),
     "delivery_mode": ((int, str), '1, 2, "transient" or "persistent"'),
     "eta": ((str,), "an ISO 8601 instant"),
     "exchange_type": ((str,), "a text"),
@@ -46,9 +47,9 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "root_id": ((str,), "a text"),
     "serializer": ((str,), "a text"),
     "shadow": ((str,), "a text"),
-    "soft_time_limit": (_NUMBER, "a number of seconds ≥ 0"),
+    "soft_time_limit": (_NUMBER, _SECONDS),
     "task_id": ((str,), "a text"),
-    "time_limit": (_NUMBER, "a number of seconds ≥ 0"),
+    "time_limit": (_NUMBER, _SECONDS),
     "type": ((str,), "a text"),
     "user_id": ((str,), "a text"),
 }
@@ -131,6 +132,14 @@ def _header_problems(headers: dict[str, Any]) -> list[InvalidMonitor]:
     return problems
 
 
+def _is_instant(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _option_problem(option: tuple[str, Any]) -> str | None:
     name, value = option
     if name in _OWN_FIELDS:
@@ -144,7 +153,9 @@ def _option_problem(option: tuple[str, Any]) -> str | None:
     types, expected = _TYPES[name]
     fits = isinstance(value, types) and (bool in types or not isinstance(value, bool)) and value != ""
     if fits and types is _NUMBER:
-        fits = math.isfinite(value) and value >= 0
+        fits = 0 <= value <= MAX_EXPIRES_S
+    if fits and name == "eta":
+        fits = _is_instant(value)
     if fits and name == "delivery_mode":
         fits = value in (1, 2, "transient", "persistent")
     return None if fits else f"{name!r} is {value!r}, expected {expected}"

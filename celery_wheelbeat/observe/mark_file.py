@@ -7,6 +7,7 @@ file is never opened. A place that cannot be written is one warning, not a reaso
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import logging
 import os
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".wheelbeat"
+ABANDONED_S = 60
+"""Nobody is writing any more what is older than the whole file by this."""
 
 
 class MarkFile:
@@ -31,11 +34,12 @@ class MarkFile:
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Return destination → stored mark; empty where there is no file, or (warned about) no readable one."""
+        self._remove_abandoned()
         try:
             stored = json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             logger.warning("wheelbeat: mark file %s cannot be read (%s): taken as a first start", self.path, error)
             return {}
         marks = stored.get("marks") if isinstance(stored, dict) else None
@@ -44,11 +48,19 @@ class MarkFile:
             return {}
         return {str(name): mark for name, mark in marks.items() if isinstance(mark, dict)}
 
+    def _remove_abandoned(self) -> None:
+        """Remove what beats that were killed in the middle of a write have left; embedded ones always end like that."""
+        with contextlib.suppress(OSError):
+            written_s = self.path.stat().st_mtime
+            for partial in self.path.parent.glob(f"{glob.escape(self.path.name)}.*"):
+                if partial.suffix[1:].isdigit() and partial.stat().st_mtime < written_s - ABANDONED_S:
+                    partial.unlink()
+
     def row(self) -> dict[str, Any] | None:
         """Return everything that was last written, the marks included; None where there is no readable file."""
         try:
             stored = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return stored if isinstance(stored, dict) and "status" in stored else None
 

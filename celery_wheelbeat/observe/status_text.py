@@ -31,7 +31,8 @@ def status_text(report: Mapping[str, Any], *, alive_s: float) -> str:
         ),
     ]
     for name, state in status["destinations"].items():
-        link = "connected" if state["connected"] else f"away: {state['last_error'] or 'not connected yet'}"
+        away = "closed" if status["state"] == "stopped" else f"away: {state['last_error'] or 'not connected yet'}"
+        link = "connected" if state["connected"] else away
         lines.append(f"  {name:<10} {link}, {state['waiting']:,} waiting, {state['in_flight']:,} in flight")
     lines += [f"  refused    {key}: {reason}" for key, reason in jobs["reasons"].items()]
     if status["wedged"]:

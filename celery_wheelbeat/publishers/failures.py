@@ -24,7 +24,10 @@ BatchFailed: type[Exception] = getattr(kombu.exceptions, "BatchPublishError", ko
 
 _KNOWN: tuple[tuple[Any, FailureKind], ...] = (
     (BatchFailed, FailureKind.UNCERTAIN),
-    ((kombu.exceptions.EncodeError, amqp.exceptions.ContentTooLarge), FailureKind.POISON),
+    (
+        (kombu.exceptions.EncodeError, kombu.exceptions.SerializerNotInstalled, amqp.exceptions.ContentTooLarge),
+        FailureKind.POISON,
+    ),
     (amqp.exceptions.MessageNacked, FailureKind.REFUSED),
     ((celery.exceptions.QueueNotFound, amqp.exceptions.ChannelError), FailureKind.UNROUTABLE),
     (OSError, FailureKind.UNCERTAIN),

@@ -14,6 +14,9 @@ from celery_wheelbeat.sources.statements import read_statements
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+_ABSENT = ("no such table", "does not exist", "doesn't exist")
+"""How SQLite, PostgreSQL and MariaDB say that there is no such table, column or database."""
+
 
 class Session:
     """Runs the named statements of one vendor. Connections are in autocommit mode, so a statement stands alone."""
@@ -82,4 +85,5 @@ class Session:
             raise
         except Exception as error:
             self.close()
-            raise SourceError(f"{self.vendor}: statement {name!r} failed: {error}") from error
+            hint = " (was manage.py migrate run here?)" if any(map(str(error).__contains__, _ABSENT)) else ""
+            raise SourceError(f"{self.vendor}: statement {name!r} failed: {error}{hint}") from error

@@ -44,6 +44,7 @@ def wrapped(cause: BaseException) -> BaseException:
         ("redis://", KeyError("in the user's code"), FailureKind.ERROR),
         ("redis://", TypeError("check() takes 1 positional argument"), FailureKind.ERROR),
         ("redis://", kombu.exceptions.EncodeError("not serializable"), FailureKind.POISON),
+        ("redis://", kombu.exceptions.SerializerNotInstalled("No encoder installed for x"), FailureKind.POISON),
         ("amqp://", celery.exceptions.QueueNotFound("q"), FailureKind.UNROUTABLE),
         ("amqp://", amqp.exceptions.NotFound("no exchange", PUBLISH), FailureKind.UNROUTABLE),
         ("amqp://", amqp.exceptions.MessageNacked(), FailureKind.REFUSED),

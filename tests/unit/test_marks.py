@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -97,7 +98,7 @@ def test_the_file_lies_beside_the_schedule_of_s_and_is_replaced_whole(tmp_path: 
     assert celery_file.read_bytes() == b"not ours"
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b'{"marks": 3}'])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b'{"marks": 3}', b"[" * 100_000])
 def test_an_unreadable_file_is_a_warning_and_a_first_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ):
@@ -106,6 +107,17 @@ def test_an_unreadable_file_is_a_warning_and_a_first_start(
     with caplog.at_level(logging.WARNING):
         assert file.read() == {}
     assert "taken as a first start" in caplog.text
+
+
+def test_what_a_killed_beat_has_half_written_is_removed(tmp_path: Path):
+    file = MarkFile(tmp_path / "schedule")
+    abandoned, fresh, foreign = (tmp_path / f"schedule.wheelbeat.{end}" for end in ("71", "72", "bak"))
+    for path in (abandoned, fresh, foreign, file.path):
+        path.touch()
+    for path in (abandoned, foreign):
+        os.utime(path, (0, 0))
+    file.read()
+    assert sorted(tmp_path.iterdir()) == [file.path, fresh, foreign]
 
 
 def test_an_unwritable_place_is_one_warning_until_it_works_again(tmp_path: Path, caplog: pytest.LogCaptureFixture):

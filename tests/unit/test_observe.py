@@ -84,6 +84,7 @@ def test_the_account_and_the_ages_are_computed() -> None:
         ({"wedged": ["desk"]}, 1.0, "WEDGED     no turn of desk"),
         ({"pending": 0}, 1.0, "ACCOUNT    differs by 1 runs"),
         ({}, 1.0, "away: refused, 0 waiting, 1 in flight"),
+        ({"state": "stopped"}, 1.0, "closed, 0 waiting, 1 in flight"),
         ({}, 1.0, "monitor:7: cron: no"),
     ],
 )
