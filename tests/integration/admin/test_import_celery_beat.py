@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -197,30 +196,31 @@ def test_without_the_other_app_it_says_so(db: Any, app: Celery) -> None:
 
 @pytest.mark.redis
 def test_redbeat_is_taken_over(db: Any, app: Celery, redis_url: str) -> None:
+    from redbeat import RedBeatSchedulerEntry
+    from redbeat.schedules import rrule
     from redis import Redis
 
     from django_wheelbeat.models import Monitor
     from django_wheelbeat.rows import row_of, to_datetime, to_ms
 
-    def put(name: str, given: dict[str, Any], meta: dict[str, Any] | None = None, **more: Any) -> None:
-        definition = {"name": name, "task": "t", "args": [1], "kwargs": {"a": 2}, "options": {}, "schedule": given}
-        key = f"redbeat:{name}"
-        client.hset(key, mapping={"definition": json.dumps(definition | more), "meta": json.dumps(meta or {})})
-        client.zadd("redbeat::schedule", {key: 1})
+    app.conf.redbeat_redis_url = redis_url
+    app.conf.redbeat_redis_options = {}
 
-    parts = ("year", "month", "day", "hour", "minute", "second", "microsecond")
-    last = {"__type__": "datetime", "timezone": "UTC", **{part: getattr(LAST, part) for part in parts}}
+    def put(name: str, given: Any, **more: Any) -> None:
+        entry = RedBeatSchedulerEntry(name, "t", given, args=[1], kwargs={"a": 2}, app=app, **more)
+        entry.save()
+
     with Redis.from_url(redis_url, decode_responses=True) as client:
-        put("every", {"__type__": "interval", "every": 90.0, "relative": False}, {"last_run_at": last},
-            options={"queue": "q", "expires": 30, "shadow": "s"}, enabled=False)  # fmt: skip
-        put("cron", {"__type__": "crontab", "minute": "*/5", "hour": 3, "day_of_week": "*", "day_of_month": "*",
-                     "month_of_year": "*"})  # fmt: skip
-        put("rule", {"__type__": "rrule", "freq": 3})
-        put("in the code", {"__type__": "interval", "every": 60.0, "relative": False})
-        put("static", {"__type__": "interval", "every": 60.0, "relative": False})
+        put(
+            "every", schedule(90), options={"queue": "q", "expires": 30, "shadow": "s"}, enabled=False, last_run_at=LAST
+        )
+        put("cron", crontab(minute="*/5", hour=3))
+        put("rule", rrule("DAILY"))
+        put("in the code", schedule(60))
+        put("static", schedule(60))
         client.sadd("redbeat::statics", "static", "celery.backend_cleanup")
         client.zadd("redbeat::schedule", {"redbeat:lost": 1})
-        said = run("wheelbeat_import_redbeat", url=redis_url)
+        said = run("wheelbeat_import_redbeat")
         client.flushdb()
     assert "2 new, 0 changed, 0 unchanged, 2 refused" in said, said
     assert "rule: 'rrule' has no counterpart" in said
