@@ -160,6 +160,7 @@ class Change(models.Model):
     class Meta:
         db_table = "wheelbeat_changelog"
         default_permissions = ("view",)
+        indexes = [models.Index(fields=["monitor_id", "at"], name="wheelbeat_changelog_monitor")]
 
 
 class Audit(models.Model):

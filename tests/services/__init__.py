@@ -3,6 +3,7 @@
 from .found import OWN_NAME, amqp_vhost, mysql_database, postgres_database, redis_database, with_path
 from .mariadb_server import PrivateMariadb
 from .memcached_server import PrivateMemcached
+from .pgbouncer_server import PrivatePgbouncer
 from .postgres_server import PrivatePostgres
 from .proxy import TcpProxy
 from .rabbit_server import PrivateRabbit
@@ -13,6 +14,7 @@ __all__ = [
     "OWN_NAME",
     "PrivateMariadb",
     "PrivateMemcached",
+    "PrivatePgbouncer",
     "PrivatePostgres",
     "PrivateRabbit",
     "PrivateRedis",
