@@ -15,7 +15,7 @@ PYTEST := $(BIN)/pytest
 export PYTHONUNBUFFERED := 1
 export WHEELBEAT_CELERY55_PYTHON := $(CURDIR)/$(VENV55)/bin/python
 
-.PHONY: help demo test check lint unit soak soak-engine soak-grid soak-claims bench-claims services venv venv-celery55 clean
+.PHONY: help demo test check lint unit axe soak soak-engine soak-grid soak-simulation soak-claims bench-claims services venv venv-celery55 clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -25,7 +25,7 @@ DEMO := $(if $(filter services,$(WHEELBEAT_EXAMPLE)),demo-services,demo)
 demo: $(VENV)/$(DEMO).stamp ## run the example project: 200 monitors, admin, beat, worker; Ctrl-C ends it
 	@exec $(BIN)/python example_project/demo.py
 
-test: services venv venv-celery55 lint ## everything but the soak tests, against real services
+test: services axe venv venv-celery55 lint ## everything but the soak tests, against real services
 	$(PYTEST) tests
 
 check: venv lint unit ## linters, types, layers, unit and property tests
@@ -40,7 +40,7 @@ unit: venv
 	$(PYTEST) tests/unit tests/property
 
 SOAK := $(PYTEST) -m soak --timeout 3600
-soak: services venv ## all tests that need minutes of real time; one part of them: soak-engine, soak-grid, soak-claims
+soak: services venv ## all tests that need minutes of real time; one part of them: soak-engine, soak-grid, soak-simulation, soak-claims
 	$(SOAK) tests
 
 soak-engine: venv ## the account of every run: the engine against a brute-force model, long runs of random operations
@@ -48,6 +48,9 @@ soak-engine: venv ## the account of every run: the engine against a brute-force 
 
 soak-grid: services venv ## no drift: ten minutes of 5,000 monitors, exactly the computed runs arrive
 	$(SOAK) tests/acceptance/test_beat_exact_set.py
+
+soak-simulation: venv ## the whole beat under 20,000 seeds, with an auditor that recomputes every run
+	$(SOAK) tests/simulation
 
 soak-claims: services venv ## of several copies one runs: thousands of copies, every store
 	$(SOAK) tests/acceptance/test_claims_*.py
@@ -57,6 +60,9 @@ bench-claims: services venv ## what a claim costs a task
 
 services: ## install what the tests start (PostgreSQL, Redis, RabbitMQ, MariaDB, Chromium)
 	@PYTHON=$(PYTHON) tests/services/install
+
+AXE := $(VENV)/node/node_modules/axe-core/axe.min.js
+axe: $(AXE) ## axe-core, which looks for barriers in the pages of the admin (from npm)
 
 venv: $(VENV)/test.stamp ## the virtual environment for development
 
@@ -89,6 +95,11 @@ $(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
 $(VENV55)/test.stamp: pyproject.toml | $(VENV55)/bin/python
 	@echo "Installing celery-wheelbeat with Celery 5.5 into $(VENV55) …"
 	@$(VENV55)/bin/python $(PIP) --editable '.[django,redis,postgres]' --group test 'celery==5.5.*' 'kombu==5.5.*'
+	@touch $@
+
+$(AXE): | $(VENV)/bin/python
+	@command -v npm >/dev/null || { echo "npm is missing (Debian: apt-get install npm): the browser tests need axe-core" >&2; exit 1; }
+	@npm install --silent --no-audit --no-fund --no-save --prefix $(VENV)/node axe-core@4.14.1 >/dev/null
 	@touch $@
 
 clean: ## remove environments and caches

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.observe.lateness import Lateness
     from celery_wheelbeat.pairs import Pair
     from celery_wheelbeat.shards import JobView
+    from celery_wheelbeat.sources import Finished
 
 logger = logging.getLogger("celery.beat")
 
@@ -34,8 +35,8 @@ SQUEEZE_AFTER_S = 1.0
 class Settled(NamedTuple):
     """What a look at the outcomes brought, for whoever keeps books about jobs."""
 
-    finished: dict[int, int]
-    """One-off jobs that are done: job id → instant of the confirmation."""
+    finished: dict[int, Finished]
+    """One-off jobs that are done, by job id."""
     poisoned: dict[int, tuple[str, str]]
     """Jobs that can never be sent: job id → (definition hash, reason)."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.jobs import Flag
+from celery_wheelbeat.sources import Finished
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -78,17 +79,13 @@ class OneOffs:
         """Note that a run of the one-off ``job_id`` is on its way."""
         self._on_the_way[token] = self._in_force[job_id]
 
-    def confirm(self, token: int, at_ms: int) -> tuple[int, int] | None:
-        """Note a run confirmed at ``at_ms``; returns the job that is done by it and since when.
-
-        None where it was sent for another definition. The instant is never before ``effective_from``, which another
-        clock may have set: the database would take it for one of a former definition.
-        """
+    def confirm(self, token: int, at_ms: int) -> tuple[int, Finished] | None:
+        """Note a run confirmed at ``at_ms``; returns the job that is done by it, None where another is defined now."""
         arming = self._on_the_way.pop(token, None)
         if arming is None or self._in_force.get(arming.job_id) != arming:
             return None
         self._done[arming.job_id] = arming
-        return arming.job_id, max(at_ms, arming.effective_from_ms + 1)
+        return arming.job_id, Finished(at_ms, arming.effective_from_ms)
 
     def give_up(self, token: int) -> None:
         """Note that a run failed or was not sent at all."""

@@ -39,6 +39,7 @@ class Job:
     effective_from_ms: int = 0
     route_index: int = 0
     payload: bytes = b"[[],{}]"
+    one_off: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -87,7 +88,9 @@ def batch_of(jobs: Iterable[Job], crons: CronTable) -> DefinitionBatch:
         anchor_ms=column(job.anchor_ms if job.at_ms is None else job.at_ms for job in jobs),
         offset_ms=column(job.resolved_offset_ms for job in jobs),
         cron_index=column((-1 if job.cron is None else crons.intern(job.cron) for job in jobs), np.int32),
-        flags=column((flags_of(enabled=job.enabled, one_off=False, misfire=job.misfire) for job in jobs), np.uint16),
+        flags=column(
+            (flags_of(enabled=job.enabled, one_off=job.one_off, misfire=job.misfire) for job in jobs), np.uint16
+        ),
         route_index=column((job.route_index for job in jobs), np.uint32),
         start_ms=column(job.start_ms for job in jobs),
         end_ms=column(job.end_ms for job in jobs),

@@ -81,6 +81,15 @@ class BeatRow(NamedTuple):
     status: Mapping[str, Any]
 
 
+class Finished(NamedTuple):
+    """That a one-off monitor is done; instants in ms."""
+
+    at_ms: int
+    """When its run was confirmed."""
+    armed_ms: int
+    """``effective_from`` of the definition that the run was sent for: a newer one is not done."""
+
+
 class BeatStore(Protocol):
     """The few rows that a beat itself writes and reads: status and marks, quarantine, finished one-offs."""
 
@@ -102,10 +111,10 @@ class BeatStore(Protocol):
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
         """Record job keys with (definition hash, reason), and remove the lifted ones."""
 
-    def finish(self, finished: Mapping[int, int]) -> None:
-        """Set ``finished_at`` of one-off monitors: job id → instant in ms.
+    def finish(self, finished: Mapping[int, Finished]) -> None:
+        """Set ``finished_at`` of one-off monitors, by job id.
 
-        Written once: a monitor that is finished already, or whose definition is newer than the instant, stays as it is.
+        Written once: a monitor that is finished already, or that was armed anew since, stays as it is.
         """
 
     def beats(self) -> Sequence[BeatRow]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.clock import Clock
     from celery_wheelbeat.observe.mark_file import MarkFile
+    from celery_wheelbeat.sources import Finished
 
 _TURN_S = 1.0
 
@@ -46,7 +47,7 @@ class FileDesk:
         """See ``Desk``."""
         self._rows.put(row)
 
-    def finish(self, finished: Mapping[int, int]) -> None:
+    def finish(self, finished: Mapping[int, Finished]) -> None:
         """See ``Desk``; entries are never one-off."""
 
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:

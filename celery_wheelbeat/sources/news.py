@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.errors import InvalidMonitor
     from celery_wheelbeat.jobs import ChangeBatch, DefinitionBatch
+    from celery_wheelbeat.sources import Finished
 
 
 class Opened(NamedTuple):
@@ -65,8 +66,8 @@ class Desk(Protocol):
     def report(self, row: Mapping[str, Any]) -> None:
         """Store this status row soon; a newer one replaces one that is still waiting."""
 
-    def finish(self, finished: Mapping[int, int]) -> None:
-        """Record one-off monitors as done: job id → instant in ms."""
+    def finish(self, finished: Mapping[int, Finished]) -> None:
+        """Record one-off monitors as done, by job id."""
 
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
         """Record job keys with (definition hash, reason), and remove the lifted ones."""

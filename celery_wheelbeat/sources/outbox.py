@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from celery_wheelbeat.sources import BeatStore
+    from celery_wheelbeat.sources import BeatStore, Finished
 
 FINISH_BATCH = 1_000
 
@@ -25,7 +25,7 @@ class Outbox:
         self.beat_id = beat_id
         self._lock = threading.Lock()
         self._status: Mapping[str, Any] | None = None
-        self._finished: dict[int, int] = {}
+        self._finished: dict[int, Finished] = {}
         self._added: dict[str, tuple[str, str]] = {}
         self._lifted: set[str] = set()
 
@@ -34,8 +34,8 @@ class Outbox:
         with self._lock:
             self._status = row
 
-    def put_finished(self, finished: Mapping[int, int]) -> None:
-        """Note one-off monitors as done: job id → instant in ms."""
+    def put_finished(self, finished: Mapping[int, Finished]) -> None:
+        """Note one-off monitors as done, by job id."""
         with self._lock:
             self._finished.update(finished)
 
@@ -69,8 +69,8 @@ class Outbox:
                 batch = dict(islice(self._finished.items(), FINISH_BATCH))
             store.finish(batch)
             with self._lock:
-                for job_id, instant_ms in batch.items():
-                    if self._finished.get(job_id) == instant_ms:
+                for job_id, done in batch.items():
+                    if self._finished.get(job_id) == done:
                         del self._finished[job_id]
         if self._added or self._lifted:
             with self._lock:

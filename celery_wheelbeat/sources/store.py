@@ -15,6 +15,7 @@ from celery_wheelbeat.sources import BeatRow
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from celery_wheelbeat.sources import Finished
     from celery_wheelbeat.sources.session import Session
 
 logger = logging.getLogger(__name__)
@@ -70,11 +71,15 @@ class Store:
                     ],
                 )
 
-    def finish(self, finished: Mapping[int, int]) -> None:
+    def finish(self, finished: Mapping[int, Finished]) -> None:
         """Set ``finished_at`` of one-off monitors, ascending by id so that two beats cannot deadlock."""
         with self._session.transaction("begin_write"):
             self._session.write_many(
-                "finish", [{"id": job_id, "finished_ms": at_ms} for job_id, at_ms in sorted(finished.items())]
+                "finish",
+                [
+                    {"id": job_id, "finished_ms": done.at_ms, "armed_ms": done.armed_ms}
+                    for job_id, done in sorted(finished.items())
+                ],
             )
 
     def beats(self) -> Sequence[BeatRow]:

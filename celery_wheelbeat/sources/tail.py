@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from celery_wheelbeat.clock import Clock
-    from celery_wheelbeat.sources import MonitorDatabase
+    from celery_wheelbeat.sources import Finished, MonitorDatabase
     from celery_wheelbeat.sources.definitions import Definitions
     from celery_wheelbeat.sources.news import News
 
@@ -86,7 +86,7 @@ class Tail:
         """See ``Desk``."""
         self._outbox.put_status(row)
 
-    def finish(self, finished: Mapping[int, int]) -> None:
+    def finish(self, finished: Mapping[int, Finished]) -> None:
         """See ``Desk``."""
         self._outbox.put_finished(finished)
 

@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 
-from simulation.auditor import AuditError
+from simulation.promises import AuditError
 from simulation.world import run_seed
 
 

@@ -12,46 +12,35 @@ import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from celery_wheelbeat.clock import Motion
+from celery_wheelbeat.jobs import Offer
+from celery_wheelbeat.publishers import Confirmed, FailureKind
+from celery_wheelbeat.sources.news import Changed, Loaded, Opened
+from simulation.deliveries import Deliveries
 from simulation.expectation import Expectation, Job, Offered, Rules
 from simulation.fates import Fates, Situation
 from simulation.fire_times import plan_of
-
-from celery_wheelbeat.clock import Motion
-from celery_wheelbeat.jobs import Flag, Offer
-from celery_wheelbeat.publishers import Confirmed, FailureKind
-from celery_wheelbeat.sources.news import Changed, Loaded, Opened
+from simulation.looks import Looks
+from simulation.promises import demand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from simulation.sim_broker import SimBroker, SimPublisher
-    from simulation.sim_clock import SimClock
-    from simulation.sim_database import SimTable
-
     from celery_wheelbeat.beat import Beat
     from celery_wheelbeat.clock import Reading
-    from celery_wheelbeat.jobs import DefinitionBatch, DueBatch
+    from celery_wheelbeat.jobs import ChangeBatch, DefinitionBatch, DueBatch
     from celery_wheelbeat.publishers import Failed, Run
     from celery_wheelbeat.sources.news import News
     from celery_wheelbeat.supervision import Supervision
+    from simulation.sim_broker import SimBroker, SimPublisher
+    from simulation.sim_clock import SimClock
+    from simulation.sim_database import SimTable
 
 AHEAD_MS = 5_000
 OPENING_S = 10.0
 LATENESS_MS = 2_500
 """Longest lateness of a run while nothing is wrong: a tick, a rest, a turn of the publisher."""
-EDIT_MS = 2_000
-"""An edit is in force this long after its commit."""
 MARK_AGE_MS = 6_000
-
-
-class AuditError(AssertionError):
-    """A promise was broken."""
-
-
-def demand(condition: object, promise: str, **facts: Any) -> None:
-    """Raise ``AuditError`` unless ``condition`` holds."""
-    if not condition:
-        raise AuditError(promise + "".join(f"\n    {name} = {value!r}" for name, value in facts.items()))
 
 
 class Auditor:
@@ -70,8 +59,6 @@ class Auditor:
         self.runs = 0
         self.given_up: set[tuple[int, int]] = set()
         """Runs that the broker or the user's code refused for good."""
-        self._committed = 0
-        self._undelivered: dict[int, int] = {}
 
     def disturb(self) -> None:
         """Note that a fault was injected: promises about time rest until it is over."""
@@ -91,7 +78,7 @@ class Auditor:
         self.fates = Fates()
         self._begun_s = self.clock.monotonic_s()
         self._started = self._opened = self._entries_loaded = False
-        self._looks = _Looks()
+        self._looks = Looks()
         self._cause = "clock"
         self._poisoned: set[int] = set()
         self._touched_off: set[int] = set()
@@ -99,8 +86,7 @@ class Auditor:
         self._failed_now: Counter[str] = Counter()
         self._connected_s: float | None = None
         self._ledger = Counter[str]()
-        self._undelivered = dict.fromkeys(self.table.rows, self.clock.elapsed_ms)
-        self._committed = len(self.table.history)
+        self.deliveries = Deliveries(self.table, self.clock.elapsed_ms)
 
     # What the process is seen to do, in the order of a turn.
 
@@ -122,30 +108,15 @@ class Auditor:
 
     def took(self, news: Iterable[News]) -> None:
         """The scheduling thread has taken news of the database."""
-        for commit in self.table.history[self._committed :]:
-            if commit.logged:
-                self._undelivered[commit.job_id] = commit.elapsed_ms
-        self._committed = len(self.table.history)
+        self.deliveries.note_commits()
         for item in news:
             if isinstance(item, Opened):
                 self._begin(item.marks.get("broker", []))
                 self._opened = True
             elif isinstance(item, Loaded):
-                for job in self._jobs(item.batch):
-                    if job.id in self.expectation.jobs:
-                        self._redefine(job)  # a load that had to begin again
-                    else:
-                        self.expectation.load(job)
+                self._load(item.batch)
             elif isinstance(item, Changed):
-                changes = item.changes
-                for job_id in changes.deleted_ids.tolist():
-                    demand(self._was(job_id, None), "only what is gone or refused is deleted", job_id=job_id)
-                    self.expectation.delete(job_id)
-                    self._undelivered.pop(job_id, None)
-                    self._touched_off.add(job_id)
-                    self._poisoned.discard(job_id)
-                for job in self._jobs(changes.upserts):
-                    self._redefine(job)
+                self._change(item.changes)
         if not self._started and self.clock.monotonic_s() - self._begun_s > OPENING_S:
             self._begin([])
         if self._started and not self._entries_loaded:
@@ -227,7 +198,8 @@ class Auditor:
         demand(backlog.strays == 0, "every outcome belongs to a run in flight")
         self._check_account(_waiting(backlog))
         self._check_mark()
-        self._check_edits()
+        if self.beat.state == "running":
+            self.deliveries.check(self.clock.elapsed_ms, self.disturbed_ms + 12_000, self.expectation.jobs)
         self._check_bounds()
         demand(not self.supervision._findings, "the watchdog finds nothing where nothing was damaged",
                findings=self.supervision._findings)  # fmt: skip
@@ -247,13 +219,29 @@ class Auditor:
         demand(beat.state == "running", "a beat runs", state=beat.state)
         demand(not self.overdue(), "pending returns to 0", left=self.overdue())
         in_force = {job_id: job.version for job_id, job in self.expectation.jobs.items() if job_id >= 0}
-        stored = {job_id: self._current_version(job_id) for job_id in self.table.rows}
+        stored = self.deliveries.current()
         demand(in_force == stored, "every definition is in force in the end", in_force=in_force, stored=stored)
         if all(commit.logged for commit in self.table.history):
             demand(beat.parts.desk.status()["drift_found"] == 0, "the reconcile finds no drift")
         self._check_once(broker)
 
     # The parts of it.
+
+    def _load(self, batch: DefinitionBatch) -> None:
+        for job in self.deliveries.jobs(batch):
+            if job.id in self.expectation.jobs:
+                self._redefine(job)  # a load that had to begin again
+            else:
+                self.expectation.load(job)
+
+    def _change(self, changes: ChangeBatch) -> None:
+        for job_id in changes.deleted_ids.tolist():
+            self.deliveries.delete(job_id)
+            self.expectation.delete(job_id)
+            self._touched_off.add(job_id)
+            self._poisoned.discard(job_id)
+        for job in self.deliveries.jobs(changes.upserts):
+            self._redefine(job)
 
     def _redefine(self, job: Job) -> None:
         former = self.expectation.jobs.get(job.id)
@@ -285,38 +273,6 @@ class Auditor:
         for name, entry in self.entries.items():
             known = self._known_entries.get(name)
             self.expectation.load(entry._replace(effective_from_ms=known[1] if known else self.now_ms))
-
-    def _jobs(self, batch: DefinitionBatch) -> Iterable[Job]:
-        """Read which version of which monitor was delivered, and look up its row."""
-        position = 0
-        for job_id, flags, length in zip(batch.ids.tolist(), batch.flags.tolist(), batch.lengths.tolist(), strict=True):
-            (version,), _ = json.loads(batch.payload[position : position + length])
-            position += length
-            row = self.table.versions[version]
-            demand(self._was(job_id, version), "what is delivered was committed", job_id=job_id, version=version)
-            enabled = bool(flags & Flag.ENABLED)
-            done = any(commit.row is not None and commit.row.finished_at_ms for commit in self._commits(job_id, version))
-            demand(enabled == row.enabled or done, "a monitor is enabled as its row says", row=row, done=done)
-            if self._current_version(job_id) == version:
-                self._undelivered.pop(job_id, None)
-            kind = plan_of(row).kind
-            misfire = "latest" if kind == "once" and row.misfire == "auto" else row.misfire
-            one_off = row.one_off or kind == "once"
-            key = f"monitor:{job_id}"
-            yield Job(job_id, key, plan_of(row), enabled, misfire, one_off, row.effective_from_ms, version)
-
-    def _commits(self, job_id: int, version: int) -> Iterable[Any]:
-        wanted = self.table.versions[version].args
-        return [one for one in self.table.history if one.job_id == job_id and one.row and one.row.args == wanted]
-
-    def _was(self, job_id: int, version: int | None) -> bool:
-        if version is None:
-            return any(commit.job_id == job_id and commit.row is None for commit in self.table.history)
-        return bool(self._commits(job_id, version))
-
-    def _current_version(self, job_id: int) -> int | None:
-        row = self.table.rows.get(job_id)
-        return None if row is None else json.loads(row.args)[0]
 
     def _same_arming(self, sent: Job) -> bool:
         job = self.expectation.jobs.get(sent.id)
@@ -368,8 +324,12 @@ class Auditor:
         )
         problem = self.fates.reconcile(waiting, situation, reasons)
         self.given_up |= self.fates.crowded_out
-        demand(problem is None, "a run leaves with a reason that its situation allows", problem=problem, skipped=reasons)
-        self._ledger = Counter({**seen.skipped, "expected": seen.expected, "sent": seen.sent, "reoffered": seen.reoffered})
+        demand(
+            problem is None, "a run leaves with a reason that its situation allows", problem=problem, skipped=reasons
+        )
+        self._ledger = Counter(
+            {**seen.skipped, "expected": seen.expected, "sent": seen.sent, "reoffered": seen.reoffered}
+        )
         self.expectation.expected = self.fates.sent = self.fates.again = 0
         self.expectation.skipped.clear()
         self._failed_now.clear()
@@ -397,50 +357,9 @@ class Auditor:
             bound_ms = min(self.now_ms, oldest or self.now_ms) - MARK_AGE_MS
             demand(stored >= bound_ms, "the stored mark is fresh", stored=stored, now_ms=self.now_ms)
 
-    def _check_edits(self) -> None:
-        if self.beat.state != "running":
-            return
-        for job_id, committed_ms in list(self._undelivered.items()):
-            if job_id not in self.table.rows and job_id not in self.expectation.jobs:
-                del self._undelivered[job_id]  # gone before anybody heard of it
-                continue
-            since_ms = max(committed_ms, self.disturbed_ms + 12_000)
-            demand(
-                self.clock.elapsed_ms - since_ms <= EDIT_MS + 1_000,
-                "an edit is in force within two seconds",
-                job_id=job_id,
-                committed_ms=committed_ms,
-                elapsed_ms=self.clock.elapsed_ms,
-            )
-
     def _check_bounds(self) -> None:
         backlog = self.beat.parts.dispatch.backlog
         demand(backlog.waiting <= 2 * self.rules.backlog_max, "the backlog is bounded", waiting=backlog.waiting)
-
-
-class _Looks:
-    """The rule for jumps of the clock, from the architecture."""
-
-    def __init__(self) -> None:
-        self.reached_ms: int | None = None
-        self.last = (0, 0.0)
-        self.motion = Motion.STEADY
-
-    def judge(self, wall_ms: int, monotonic_s: float) -> tuple[Motion, int]:
-        if self.reached_ms is None:
-            self.reached_ms, self.last = wall_ms, (wall_ms, monotonic_s)
-        elapsed_ms = round((monotonic_s - self.last[1]) * 1000)
-        ahead_ms = wall_ms - self.last[0] - elapsed_ms
-        if wall_ms < self.reached_ms - 5_000:
-            self.motion, self.reached_ms = Motion.BACK, wall_ms
-        elif wall_ms < self.reached_ms:
-            self.motion = Motion.WAIT
-        elif ahead_ms > 1_000:
-            self.motion = Motion.FORWARD
-        else:
-            self.motion = Motion.STALLED if elapsed_ms > 2_000 else Motion.STEADY
-        self.reached_ms, self.last = max(self.reached_ms, wall_ms), (wall_ms, monotonic_s)
-        return self.motion, self.reached_ms
 
 
 def run_id(key: str, run: Offered) -> str:

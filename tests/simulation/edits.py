@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulation.sim_database import BLANK
-
 from celery_wheelbeat.checks import check
+from simulation.sim_database import BLANK
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Collection
 
+    from celery_wheelbeat.rows import MonitorRow
     from simulation.sim_clock import SimClock
     from simulation.sim_database import SimTable
-
-    from celery_wheelbeat.rows import MonitorRow
 
 INTERVALS_MS = (1_000, 2_000, 3_000, 7_000, 10_000, 30_000, 61_000, 1_500, 400, 3_600_000)
 CRONS = (
@@ -92,9 +90,7 @@ class Edits:
     def _with_incident(self, row: MonitorRow) -> MonitorRow:
         if self._rng.random() < 0.3:
             return row._replace(incident_interval_ms=None, incident_until_ms=None)
-        return row._replace(
-            incident_interval_ms=self._rng.choice([1_000, 2_000, 700]), incident_until_ms=self._near()
-        )
+        return row._replace(incident_interval_ms=self._rng.choice([1_000, 2_000, 700]), incident_until_ms=self._near())
 
     def _near(self) -> int:
         return self._clock.wall_ms() + self._rng.choice([-20_000, -500, 300, 1_500, 5_000, 40_000, 300_000])

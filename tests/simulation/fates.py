@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from simulation.expectation import Offered
-
 from celery_wheelbeat.publishers import FailureKind
+from simulation.expectation import Offered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -18,22 +18,21 @@ from celery_wheelbeat.dispatch import Dispatch
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.parts import assemble
 from celery_wheelbeat.scheduler import WheelScheduler
-from celery_wheelbeat.sources import MonitorDatabase
 from celery_wheelbeat.sources.tail import NEWS_MAX, Tail
 from celery_wheelbeat.supervision import Supervision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from simulation.auditor import Auditor
-    from simulation.sim_broker import SimPublisher
-    from simulation.sim_clock import SimClock
-
     from celery_wheelbeat.clock import Reading
     from celery_wheelbeat.jobs import DueBatch
     from celery_wheelbeat.publishers import Confirmed, Failed, Run
     from celery_wheelbeat.settings import Settings
+    from celery_wheelbeat.sources import MonitorDatabase
     from celery_wheelbeat.sources.news import News
+    from simulation.auditor import Auditor
+    from simulation.sim_broker import SimPublisher
+    from simulation.sim_clock import SimClock
 
 APP = Celery("simulated", set_as_current=False, broker="memory://")
 APP.conf.result_expires = None  # else Celery adds an entry of its own
@@ -80,7 +79,9 @@ class Life:
         self.beat = Beat(self.parts)
         self.scheduler.schedule.monitors = self.parts.monitor_entries
         self.supervision = Supervision(self.beat)
-        self.supervision._surveyor.turn = lambda _now_ms: None  # the forecast of the load would cost a third of the time
+        self.supervision._surveyor.turn = lambda _now_ms: (
+            None
+        )  # the forecast of the load would cost a third of the time
         self.scheduler._beat, self.scheduler._supervision = self.beat, self.supervision
         auditor.begin_life(self.beat, self.supervision, publisher)
         self.beat.start()

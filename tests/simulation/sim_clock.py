@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SimClock:
-    """See ``celery_wheelbeat.clock.Clock``. ``elapsed_ms`` is the time that really passed; nobody but a test knows it."""
+    """See ``celery_wheelbeat.clock.Clock``. ``elapsed_ms``: the time that really passed, which nobody knows."""
 
     def __init__(self, wall_ms: int) -> None:
         self.elapsed_ms = 0

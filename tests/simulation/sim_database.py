@@ -12,7 +12,7 @@ import numpy as np
 
 from celery_wheelbeat.errors import CursorLost, SourceError
 from celery_wheelbeat.rows import MonitorRow
-from celery_wheelbeat.sources import Block, Poll, Snapshot
+from celery_wheelbeat.sources import Block, Finished, Poll, Snapshot
 
 if TYPE_CHECKING:
     import random
@@ -76,11 +76,11 @@ class SimTable:
         if job_id in self.rows and job_id not in self.locked:
             self._commit(job_id, None, logged=logged)
 
-    def finish(self, job_id: int, at_ms: int) -> None:
-        """Note that a one-off is done, unless its definition is newer."""
+    def finish(self, job_id: int, done: Finished) -> None:
+        """Note that a one-off is done, unless it was armed anew."""
         row = self.rows.get(job_id)
-        if row is not None and row.finished_at_ms is None and row.effective_from_ms <= at_ms:
-            self._commit(job_id, row._replace(finished_at_ms=at_ms), logged=True)
+        if row is not None and row.finished_at_ms is None and row.effective_from_ms <= done.armed_ms:
+            self._commit(job_id, row._replace(finished_at_ms=done.at_ms), logged=True)
 
     def commit_due(self) -> None:
         """Commit the transactions whose time has come, the latest opened first."""
@@ -203,13 +203,13 @@ class SimStore:
         for key in lifted:
             self._table.quarantine.pop(key, None)
 
-    def finish(self, finished: Mapping[int, int]) -> None:
+    def finish(self, finished: Mapping[int, Finished]) -> None:
         self._link.reach("finish")
         if self._table.locked.keys() & finished.keys():
             self._link.disturb()
             raise SourceError("lock timeout")
-        for job_id, at_ms in finished.items():
-            self._table.finish(job_id, at_ms)
+        for job_id, done in finished.items():
+            self._table.finish(job_id, done)
 
 
 def _rearms(former: MonitorRow, row: MonitorRow) -> bool:

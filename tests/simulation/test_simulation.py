@@ -8,6 +8,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+
 from simulation.world import FAULTS, World, run_seed
 
 if TYPE_CHECKING:

@@ -10,18 +10,19 @@ import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.schedules import crontab, schedule
-from simulation.auditor import Auditor, AuditError, demand
-from simulation.edits import Edits
-from simulation.expectation import Job, Rules
-from simulation.fire_times import entry_id, entry_plan
-from simulation.life import Life
-from simulation.sim_broker import SimBroker, SimPublisher
-from simulation.sim_clock import SimClock
-from simulation.sim_database import Link, SimSource, SimStore, SimTable
 
 from celery_wheelbeat.errors import SourceError
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.sources import MonitorDatabase
+from simulation.auditor import Auditor
+from simulation.edits import Edits
+from simulation.expectation import Job, Rules
+from simulation.fire_times import entry_id, entry_plan
+from simulation.life import Life
+from simulation.promises import AuditError
+from simulation.sim_broker import SimBroker, SimPublisher
+from simulation.sim_clock import SimClock
+from simulation.sim_database import Link, SimSource, SimStore, SimTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,8 +35,8 @@ BEGINNINGS = (
 )
 FAULTS = (
     "crash", "restart", "database down", "database flaky", "cursor lost", "log late", "commit late", "untriggered",
-    "broker down", "broker faults", "broker slow", "poison", "unroutable", "stall", "long stall", "suspended", "clock ahead",
-    "clock back", "clock jitter", "slow turns",
+    "broker down", "broker faults", "broker slow", "poison", "unroutable", "stall", "long stall", "suspended",
+    "clock ahead", "clock back", "clock jitter", "slow turns",
 )  # fmt: skip
 ENTRIES: Mapping[str, tuple[int | None, str | None]] = {
     "every 7": (7, None),
@@ -319,6 +320,3 @@ def _entry_job(name: str) -> Job:
     seconds, expression = ENTRIES[name]
     plan = entry_plan(name, seconds, expression)
     return Job(entry_id(name), f"entry:{name}", plan, True, "latest", False, 0)
-
-
-__all__ = ["Report", "World", "demand", "run_seed"]

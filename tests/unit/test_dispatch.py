@@ -18,6 +18,7 @@ from celery_wheelbeat.monitors import MonitorRow, compile_rows, key_of
 from celery_wheelbeat.observe.lateness import Lateness
 from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, PublisherHealth, Run
 from celery_wheelbeat.runs import RunIds, run_id
+from celery_wheelbeat.sources import Finished
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -199,7 +200,7 @@ def test_a_one_off_is_finished_by_its_first_confirmed_run(bench: Bench) -> None:
     (run,) = bench.pass_time(1)
     assert bench.pass_time(2) == []
     settled = bench.settle([run])
-    assert settled.finished == {1: run.fire_ms + 7}
+    assert settled.finished == {1: Finished(run.fire_ms + 7, ROW.effective_from_ms)}
     assert bench.pass_time(3) == []
     assert bench.skipped() == {"ended": 2}
 
@@ -210,7 +211,7 @@ def test_a_one_off_that_failed_is_the_one_that_is_sent_again(bench: Bench) -> No
     bench.settle([run], FailureKind.UNCERTAIN)
     (again,) = bench.pass_time(0)
     assert again.run_id == run.run_id
-    assert bench.settle([again]).finished == {1: run.fire_ms + 7}
+    assert bench.settle([again]).finished == {1: Finished(run.fire_ms + 7, ROW.effective_from_ms)}
 
 
 def test_an_entry_that_cannot_be_built_is_set_aside(bench: Bench) -> None:

@@ -85,7 +85,7 @@ DELETE FROM wheelbeat_quarantine WHERE job_key = %(job_key)s
 -- name: finish
 UPDATE wheelbeat_monitor SET finished_at = TIMESTAMPADD(MICROSECOND, %(finished_ms)s * 1000, '1970-01-01')
 WHERE id = %(id)s AND finished_at IS NULL
-  AND effective_from <= TIMESTAMPADD(MICROSECOND, %(finished_ms)s * 1000, '1970-01-01')
+  AND effective_from < TIMESTAMPADD(MICROSECOND, (%(armed_ms)s + 1) * 1000, '1970-01-01')
 
 -- name: beats
 SELECT beat_id, namespace, host, pid, version, TIMESTAMPDIFF(MICROSECOND, seen_at, UTC_TIMESTAMP(6)) / 1000000.0, status FROM wheelbeat_beat ORDER BY seen_at DESC LIMIT 100

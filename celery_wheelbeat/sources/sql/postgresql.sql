@@ -137,7 +137,7 @@ DELETE FROM wheelbeat_quarantine WHERE job_key = %(job_key)s
 
 -- name: finish
 UPDATE wheelbeat_monitor SET finished_at = to_timestamp(%(finished_ms)s / 1000.0)
-WHERE id = %(id)s AND finished_at IS NULL AND effective_from <= to_timestamp(%(finished_ms)s / 1000.0)
+WHERE id = %(id)s AND finished_at IS NULL AND effective_from < to_timestamp((%(armed_ms)s + 1) / 1000.0)
 
 -- name: beats
 SELECT beat_id, namespace, host, pid, version, extract(epoch FROM now() - seen_at)::float8, status FROM wheelbeat_beat ORDER BY seen_at DESC LIMIT 100

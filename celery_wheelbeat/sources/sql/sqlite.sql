@@ -80,7 +80,7 @@ DELETE FROM wheelbeat_quarantine WHERE job_key = :job_key
 -- name: finish
 UPDATE wheelbeat_monitor SET finished_at = strftime('%Y-%m-%d %H:%M:%f000', :finished_ms / 1000.0, 'unixepoch')
 WHERE id = :id AND finished_at IS NULL
-  AND effective_from <= strftime('%Y-%m-%d %H:%M:%f000', :finished_ms / 1000.0, 'unixepoch')
+  AND effective_from < strftime('%Y-%m-%d %H:%M:%f000', (:armed_ms + 1) / 1000.0, 'unixepoch')
 
 -- name: beats
 SELECT beat_id, namespace, host, pid, version, (julianday('now') - julianday(substr(seen_at, 1, 23))) * 86400.0, status FROM wheelbeat_beat ORDER BY seen_at DESC LIMIT 100

@@ -9,6 +9,7 @@ import pytest
 from changelog_places import many
 
 from celery_wheelbeat.errors import SourceError
+from celery_wheelbeat.sources import Finished
 from django_wheelbeat.models import Monitor
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def test_a_connection_may_die_at_any_statement(place: Place, reader: Reader) -> 
         "snapshot": lambda: reader.source.snapshot().cursor == cursor,
         "report": lambda: store.report("beat", row),
         "quarantine": lambda: store.quarantine({"monitor:1": ("h", "r")}, ["monitor:2"]),
-        "finish": lambda: store.finish({one.pk: 2**41}),
+        "finish": lambda: store.finish({one.pk: Finished(2**41, 2**41)}),
     }
     execute, statements = session.rows, session.write_many
     for name, call in calls.items():

@@ -17,6 +17,7 @@ from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.jobs import RouteTable
 from celery_wheelbeat.monitors import compile_rows
+from celery_wheelbeat.sources import Finished
 from celery_wheelbeat.sources.definitions import Definitions
 from celery_wheelbeat.sources.news import Changed, Loaded, Opened
 from celery_wheelbeat.sources.tail import Tail
@@ -85,7 +86,8 @@ def test_edits_are_in_force_and_everything_is_written_back(place: Place) -> None
         Monitor.objects.filter(name__startswith="m2").delete()
         one = monitor("one", one_off=True)
         engine.wait_for_table()
-        engine.tail.finish({one.pk: int(time.time() * 1000) + 5_000})
+        now_ms = int(time.time() * 1000) + 5_000
+        engine.tail.finish({one.pk: Finished(now_ms, now_ms)})
         engine.tail.report(STATUS)
         wait_until(lambda: Monitor.objects.get(pk=one.pk).finished_at is not None, "finished_at")
         wait_until(Beat.objects.exists, "the status row")
@@ -189,7 +191,7 @@ def test_a_database_that_stops_delays_edits_and_loses_none(server: PrivatePostgr
             stamp_s = engine.tail.stamp_s()
             server.stop()
             engine.wait(lambda: not engine.tail.status()["connected"], "the outage", 10)
-            engine.tail.finish({one.pk: 2**41})
+            engine.tail.finish({one.pk: Finished(2**41, 2**41)})
             engine.tail.report(STATUS)
             assert engine.held == {one.pk: 60_000}
             server.start()

@@ -16,6 +16,7 @@ from services.found import OWN_NAME, with_path
 from services.server import wait_until
 
 from celery_wheelbeat.errors import CursorLost, SourceError
+from celery_wheelbeat.sources import Finished
 from celery_wheelbeat.sources.databases import from_url, open_database
 from celery_wheelbeat.sources.postgres import PostgresSource
 from celery_wheelbeat.sources.session import Session
@@ -86,7 +87,7 @@ def test_a_beat_needs_few_rights(place: Place, role: str) -> None:
     row = {"namespace": "n", "host": "h", "pid": 1, "version": "1", "started_ms": 0, "marks": "{}", "status": "{}"}
     database.store.report("beat", row)
     database.store.quarantine({"monitor:1": ("hash", "reason")}, [])
-    database.store.finish({one.pk: 2**41})
+    database.store.finish({one.pk: Finished(2**41, 2**41)})
     assert Monitor.objects.get().finished_at is not None
     database.source.close()
 
@@ -120,46 +121,6 @@ def test_a_truncated_log_loses_the_cursor(place: Place, reader: Reader) -> None:
     with pytest.raises(CursorLost) as lost:
         reader.news()
     assert lost.value.reason == "replaced"
-
-
-def test_pruning_spares_whoever_is_up_to_date(place: Place, reader: Reader) -> None:
-    late = Reader(place)
-    Monitor.objects.bulk_create(many(5))
-    assert len(reader.news()) == 5
-    wait_until(_pruned_to_the_end, "the end of foreign transactions that keep the log from being pruned")
-    assert reader.news() == {}
-    with pytest.raises(CursorLost) as lost:
-        late.news()
-    assert lost.value.reason == "pruned"
-    late.close()
-
-
-def test_a_floor_from_another_server_is_ignored(place: Place) -> None:
-    """A dump brings the installation row along, to a server whose transaction ids are lower."""
-    place.execute("UPDATE wheelbeat_installation SET pruned_xid = 1000000000000")
-    reader = Reader(place)
-    one = monitor()
-    assert reader.news().keys() == {one.pk}
-    wait_until(_pruned_to_the_end, "the end of foreign transactions that keep the log from being pruned")
-    assert place.execute("SELECT pruned_xid FROM wheelbeat_installation")[0][0] < 1_000_000_000_000
-    assert reader.news() == {}
-    reader.close()
-
-
-def _pruned_to_the_end() -> bool:
-    call_command("wheelbeat_prune", days=0, verbosity=0)
-    return not Change.objects.exists()
-
-
-def test_pruning_spares_what_an_open_transaction_hides(place: Place, reader: Reader) -> None:
-    with place.another_writer() as slow, transaction.atomic():
-        late = monitor("late")
-        connections["default"] = place.connection
-        monitor("beside")
-        call_command("wheelbeat_prune", days=0, verbosity=0)
-        assert len(reader.news()) == 1
-        connections["default"] = slow
-    assert reader.news().keys() == {late.pk}
 
 
 def test_a_long_transaction_elsewhere_holds_nothing_back_and_its_age_is_told(place: Place, postgres_url: str) -> None:
@@ -205,7 +166,7 @@ def test_nothing_is_kept_in_the_session(place: Place) -> None:
     assert poll.ids.tolist() == pks
     assert [row.id for row in source.fetch(poll.ids)] == pks
     assert [row.id for row in source.block(pks[0], 10, poll.cursor).rows] == pks[1:]
-    database.store.finish({pks[0]: 2**41})
+    database.store.finish({pks[0]: Finished(2**41, 2**41)})
     assert source.poll(poll.cursor).ids.tolist() == [pks[0]]
 
 
@@ -234,7 +195,7 @@ def test_the_hot_statements_use_their_indexes(place: Place) -> None:
     """A poll must not depend on the size of the log, nor a fetch on the size of the table."""
     fill(place.connection, 5_000)
     place.execute(
-        "INSERT INTO wheelbeat_changelog (monitor_id, operation) SELECT 1, 'U' FROM generate_series(1, 50000)"
+        "INSERT INTO wheelbeat_changelog (monitor_id, operation) SELECT n, 'U' FROM generate_series(1, 50000) n"
     )
     place.execute("ANALYZE wheelbeat_monitor")
     place.execute("ANALYZE wheelbeat_changelog")
@@ -244,8 +205,10 @@ def test_the_hot_statements_use_their_indexes(place: Place) -> None:
         "changes": {"xmax": str(reader.cursor.xmax), "in_progress": "{7,8,9}"},
         "fetch": {"ids": [1, 2, 3]},
         "block": {"after_id": 17, "limit": 100},
+        "logged": {"ids": [1, 2, 3], "within_s": 7_200.0},
     }
     indexes = {
+        "logged": "wheelbeat_changelog_monitor",
         "changes": "wheelbeat_changelog_xid",
         "fetch": "wheelbeat_monitor_pkey",
         "block": "wheelbeat_monitor_pkey",

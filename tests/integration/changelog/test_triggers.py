@@ -12,6 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from celery_wheelbeat.sources import Finished
 from django_wheelbeat import triggers
 from django_wheelbeat.actors import acting
 from django_wheelbeat.checks import check_triggers
@@ -71,7 +72,7 @@ def test_a_copy_read_before_a_one_off_was_done_cannot_arm_it_again(place: Place)
     stale = Monitor.objects.get()
     database = place.open()
     done_ms = int(timezone.now().timestamp() * 1000) + 1_000
-    database.store.finish({one.pk: done_ms})
+    database.store.finish({one.pk: Finished(done_ms, done_ms)})
     database.source.close()
     stale.description = "saved from an old form"
     stale.save()
@@ -83,9 +84,11 @@ def test_finishing_is_written_once_and_never_over_a_newer_definition(place: Plac
     one, edited = monitor("one", one_off=True), monitor("edited", one_off=True)
     now_ms = int(timezone.now().timestamp() * 1000)
     reader.news()
-    reader.database.store.finish({one.pk: now_ms + 1_000, edited.pk: now_ms - 3_600_000})
+    reader.database.store.finish(
+        {one.pk: Finished(now_ms + 1_000, now_ms + 1_000), edited.pk: Finished(now_ms, now_ms - 3_600_000)}
+    )
     assert reader.news()[one.pk].finished_at_ms == now_ms + 1_000
-    reader.database.store.finish({one.pk: now_ms + 9_000})
+    reader.database.store.finish({one.pk: Finished(now_ms + 9_000, now_ms + 9_000)})
     assert reader.news() == {}
     one.refresh_from_db()
     edited.refresh_from_db()
