@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from changelog_places import Place, Reader
 from django_site import as_default, set_up_django, site_database
+from services import PrivatePostgres
 from services.found import OWN_NAME, with_path
 
 if TYPE_CHECKING:
@@ -30,6 +31,20 @@ def postgres_place(postgres_url: str) -> Iterator[Place]:
         with site_database(with_path(postgres_url, NAME)) as connection:
             yield Place(connection)
         server.execute(f'DROP DATABASE IF EXISTS "{NAME}" WITH (FORCE)')
+
+
+@pytest.fixture(scope="session")
+def quiet_server() -> Iterator[PrivatePostgres]:
+    """A PostgreSQL that runs no transactions but those of the test."""
+    with PrivatePostgres(autovacuum="off") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def quiet_place(quiet_server: PrivatePostgres) -> Iterator[Place]:
+    """PostgreSQL, on a server without other transactions."""
+    with site_database(quiet_server.url) as connection:
+        yield Place(connection)
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +90,12 @@ def _emptied(place: Place) -> Iterator[Place]:
 def postgres(postgres_place: Place) -> Iterator[Place]:
     """PostgreSQL without monitors."""
     yield from _emptied(postgres_place)
+
+
+@pytest.fixture
+def quiet(quiet_place: Place) -> Iterator[Place]:
+    """PostgreSQL without monitors and without other transactions."""
+    yield from _emptied(quiet_place)
 
 
 @pytest.fixture

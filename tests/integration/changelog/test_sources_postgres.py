@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from changelog_places import Place, Reader, fill, many, monitor
+from changelog_places import Place, Reader, fill, monitor
 from django.core.management import call_command
 from django.db import connections, transaction
 from django.test import override_settings
 from services.found import OWN_NAME, with_path
-from services.server import wait_until
 
 from celery_wheelbeat.errors import CursorLost, SourceError
 from celery_wheelbeat.sources import Finished
