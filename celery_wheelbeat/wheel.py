@@ -1,7 +1,8 @@
 """The time wheel of one shard: row numbers filed under the tick in which they fire.
 
-Near ticks are *slots* (``dict[tick → array('I')]``); everything past ``edge`` is *far*, filed by window of ticks (an
-hour) and promoted window by window. Keys are absolute, so nothing aliases, and empty slots cost nothing.
+Near ticks are *slots* (``dict[tick → bytearray]``, four bytes a row); everything past ``edge`` is *far*, filed by
+window of ticks (an hour) and promoted window by window. Keys are absolute, so nothing aliases, and empty slots cost
+nothing. The garbage collector does not see them: hundreds of thousands of ``array`` objects would stop the beat for it.
 
 Deletion is lazy: an entry counts only while ``next_fire`` of its row still falls into its slot. Invariant: whoever
 moves a row away from where it is filed marks that place *dirty*; a dirty place may hold a row twice (it left and came
@@ -11,7 +12,7 @@ file a row that it already holds as valid.
 
 from __future__ import annotations
 
-from array import array
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs import Int64s, UInt32s
 
 NO_ROWS: UInt32s = np.empty(0, np.uint32)
+ROW_BYTES = 4
 
 
 class Wheel:
@@ -32,8 +34,8 @@ class Wheel:
 
     def __init__(self, cursor: int, window_ticks: int) -> None:
         self.window_ticks = window_ticks
-        self.slots: dict[int, array[int]] = {}
-        self.far: dict[int, array[int]] = {}
+        self.slots: dict[int, bytearray] = {}
+        self.far: dict[int, bytearray] = {}
         self.dirty_slots: set[int] = set()
         self.dirty_far: set[int] = set()
         self.edge = (cursor // window_ticks + 1) * window_ticks
@@ -87,24 +89,21 @@ class Wheel:
     def entries(self) -> Iterator[tuple[bool, UInt32s, Int64s]]:
         """Yield (is far, rows, place of each row) for the slots and for the far windows."""
         for is_far, places in ((False, self.slots), (True, self.far)):
-            lengths = np.fromiter(map(len, places.values()), np.int64, len(places))
+            lengths = np.fromiter(map(len, places.values()), np.int64, len(places)) // ROW_BYTES
             rows = np.frombuffer(b"".join(places.values()), np.uint32)
             yield is_far, rows, np.repeat(np.fromiter(places, np.int64, len(places)), lengths)
 
     def entry_count(self) -> int:
         """Entries held, stale ones included."""
-        return sum(map(len, self.slots.values())) + sum(map(len, self.far.values()))
+        return (sum(map(len, self.slots.values())) + sum(map(len, self.far.values()))) // ROW_BYTES
 
     def _arm_one(self, row: int, tick: int) -> None:
         near = tick < self.edge
         places, place = (self.slots, tick) if near else (self.far, tick // self.window_ticks)
-        rows = places.get(place)
-        if rows is None:
-            places[place] = rows = array("I")
-        rows.append(row)
+        _extend(places, place, row.to_bytes(ROW_BYTES, sys.byteorder))
 
 
-def _file(places: dict[int, array[int]], rows: UInt32s, keys: Int64s) -> None:
+def _file(places: dict[int, bytearray], rows: UInt32s, keys: Int64s) -> None:
     if not len(rows):
         return
     low = int(keys.min())
@@ -123,8 +122,9 @@ def _file(places: dict[int, array[int]], rows: UInt32s, keys: Int64s) -> None:
         start = end
 
 
-def _extend(places: dict[int, array[int]], place: int, content: memoryview) -> None:
+def _extend(places: dict[int, bytearray], place: int, content: memoryview | bytes) -> None:
     rows = places.get(place)
     if rows is None:
-        places[place] = rows = array("I")
-    rows.frombytes(content)
+        places[place] = bytearray(content)
+    else:
+        rows += content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,6 +64,11 @@ def rotation(engine: Engine) -> dict[str, int]:
     return counts
 
 
+def entry(row: int) -> bytes:
+    """What the wheel keeps of one row."""
+    return np.uint32(row).tobytes()
+
+
 def lose_a_slot(shard: Shard) -> None:
     """Drop a whole slot."""
     shard.wheel.slots.pop(max(shard.wheel.slots))
@@ -77,7 +81,7 @@ def lose_a_window(shard: Shard) -> None:
 
 def lose_an_entry(shard: Shard) -> None:
     """Drop one entry."""
-    shard.wheel.slots[max(shard.wheel.slots)].pop()
+    del shard.wheel.slots[max(shard.wheel.slots)][-4:]
 
 
 def misfile_a_slot(shard: Shard) -> None:
@@ -94,22 +98,22 @@ def file_in_the_past(shard: Shard) -> None:
 def double_an_entry(shard: Shard) -> None:
     """File a row twice."""
     rows = shard.wheel.slots[max(shard.wheel.slots)]
-    rows.append(rows[0])
+    rows += rows[:4]
 
 
 def forget_a_mark(shard: Shard) -> None:
     """Leave an entry behind without marking its slot."""
-    shard.wheel.slots.setdefault(shard.cursor + 17, array("I")).append(0)
+    shard.wheel.slots.setdefault(shard.cursor + 17, bytearray()).extend(entry(0))
 
 
 def point_outside(shard: Shard) -> None:
     """Add a row that does not exist."""
-    shard.wheel.slots.setdefault(shard.cursor + 3, array("I")).append(10**6)
+    shard.wheel.slots.setdefault(shard.cursor + 3, bytearray()).extend(entry(10**6))
 
 
 def point_outside_far(shard: Shard) -> None:
     """Add a row that does not exist to a far window."""
-    next(iter(shard.wheel.far.values())).append(2**32 - 1)
+    next(iter(shard.wheel.far.values())).extend(entry(2**32 - 1))
 
 
 def move_the_edge(shard: Shard) -> None:
@@ -306,7 +310,7 @@ def test_lost_runs_are_entered_into_the_account(engine):
 def test_a_run_that_fires_twice_is_surplus(engine):
     shard = engine.shards[0]
     tick = min(tick for tick in shard.wheel.slots if tick not in shard.wheel.dirty_slots)
-    shard.wheel.slots[tick].append(shard.wheel.slots[tick][0])
+    shard.wheel.slots[tick] += shard.wheel.slots[tick][:4]
     while engine.cursor < tick:
         engine.advance((engine.cursor + 1) * 1_000)
     assert engine.sweep(0).counts["surplus"] == 1

@@ -1,0 +1,125 @@
+"""What every benchmark has in common: the machine, a table for people, and JSON for ``docs/explanation/benchmarks.md``.
+
+A figure is worth little without what limits it: each one may name a floor that was measured in the same run, and the
+ratio to it is what can be compared between machines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("celery", "kombu", "numpy", "psycopg", "redis", "django", "django-celery-beat", "celery-redbeat")
+
+
+class Figure(NamedTuple):
+    """One measured number."""
+
+    what: str
+    value: float
+    unit: str
+    floor: float | None = None
+    """What the same work costs where it is least, in the same unit and run."""
+    note: str = ""
+    """What limits it."""
+
+
+def machine() -> dict[str, Any]:
+    """Describe where this runs."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "load_before": round(os.getloadavg()[0], 1),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what is measured or compared."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+class Report:
+    """The figures of one benchmark; printed as they come, written at the end."""
+
+    def __init__(self, name: str, *, full: bool, **settings: Any) -> None:
+        self.name = name
+        self._figures: list[Figure] = []
+        self._series: dict[str, list[list[float]]] = {}
+        self._head = {"name": name, "full": full, "machine": machine(), "versions": versions(), "settings": settings}
+        self._begun_s = time.monotonic()
+        print(f"{name}: {self._head['machine']}", flush=True)
+
+    def add(self, what: str, value: float, unit: str, *, floor: float | None = None, note: str = "") -> None:
+        """Take in one figure and print it."""
+        self._figures.append(Figure(what, float(value), unit, floor, note))
+        beside = f"   {value / floor:6.2f} × {shown(floor)} {unit}" if floor else ""
+        print(f"  {what:<66} {shown(value):>12} {unit:<10}{beside}  {note}", flush=True)
+
+    def plot(self, name: str, points: list[tuple[float, float]]) -> None:
+        """Keep a series of points for a plot."""
+        self._series[name] = [list(point) for point in points]
+
+    def write(self) -> None:
+        """Write ``results/<name>.json``."""
+        RESULTS.mkdir(exist_ok=True)
+        document = {
+            **self._head,
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "took_s": round(time.monotonic() - self._begun_s, 1),
+            "load_after": round(os.getloadavg()[0], 1),
+            "figures": [figure._asdict() for figure in self._figures],
+            "series": self._series,
+        }
+        path = RESULTS / f"{self.name}.json"
+        path.write_text(json.dumps(document, indent=1) + "\n")
+        print(f"  → {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}", flush=True)
+
+
+def shown(value: float) -> str:
+    """Return a number with three significant digits, and separators."""
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def in_process(file: str, *arguments: object) -> Any:
+    """Run ``python file arguments…`` and return the JSON of its last line: each measurement gets clean memory."""
+    command = [sys.executable, file, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def resident_bytes(pid: int | str = "self", field: str = "VmRSS") -> int:
+    """Return the resident memory of a process, or its peak (``VmHWM``)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def cpu_s(pid: int) -> float:
+    """Return user and system time of a process so far."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
