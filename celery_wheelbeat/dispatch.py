@@ -125,7 +125,8 @@ class Dispatch(Lane):
                 self.one_offs.give_up(token)
                 continue
             key, headers = rendering.key_of(view.id), rendering.headers_of(view, entry)
-            runs.append(Run(view.id, key, view.name, pair.fire_ms, run_id, entry, token, headers))
+            named = (rendering.run_ids.namespace, _suffix(pair.step))
+            runs.append(Run(view.id, key, view.name, pair.fire_ms, run_id, entry, token, headers, *named))
         return runs
 
     def _reason_to_skip(self, pair: Pair, view: JobView | None) -> str | None:
@@ -151,7 +152,11 @@ def _run_ids(kept: Sequence[tuple[int, Pair, JobView]], rendering: Rendering) ->
         keys = [rendering.key_of(kept[position][1].job_id) for position in positions]
         fires_ms = np.array([kept[position][1].fire_ms for position in positions], np.int64)
         for position, run_id in zip(
-            positions, rendering.run_ids.render(keys, fires_ms, f"~{step}" if step else ""), strict=True
+            positions, rendering.run_ids.render(keys, fires_ms, _suffix(step)), strict=True
         ):
             ids[position] = run_id
     return ids
+
+
+def _suffix(step: int) -> str:
+    return f"~{step}" if step else ""

@@ -82,8 +82,9 @@ def send_now(
     entry, key = definition.entry, definition.key
     claims = ClaimHeaders(namespace, int(settings.dedup_ttl), visibility_timeout_s(app))
     headers = claims.of(key, definition.overlap.name.lower(), entry.schedule, entry.options.get("expires"))
-    sent_as = run_id(key, fire_ms, namespace, f"!{request}")
-    run = Run(definition.job_id, key, entry.name, fire_ms, sent_as, entry, 0, headers)
+    suffix = f"!{request}"
+    sent_as = run_id(key, fire_ms, namespace, suffix)
+    run = Run(definition.job_id, key, entry.name, fire_ms, sent_as, entry, 0, headers, namespace, suffix)
     stamped = Attempt(run).stamp(entry)
     if "retry" not in entry.options:
         del stamped.options["retry"]  # nobody sends this run again: Celery's own retries are welcome here

@@ -7,6 +7,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from celery_wheelbeat.runs import run_id
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -26,6 +28,15 @@ class Run(NamedTuple):
     """Identity of this pending run in the backlog; comes back in the outcome."""
     headers: Mapping[str, Any] = MappingProxyType({})
     """Further message headers (``wheelbeat_*``) that the job's definition asks for."""
+    namespace: str = "celery"
+    suffix: str = ""
+    """What the name of the run ends with, as in ``runs.run_id``."""
+
+    def message_id(self, number: int) -> str:
+        """Return the task id of the run's ``number``-th message, from 1: an extension may send several for one run."""
+        if number == 1:
+            return self.run_id
+        return run_id(self.key, self.fire_ms, self.namespace, f"{self.suffix}#{number}")
 
 
 class FailureKind(Enum):

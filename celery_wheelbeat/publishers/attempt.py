@@ -58,10 +58,9 @@ class Attempt:
     def stamp(self, entry: Any) -> Any:
         """Return a copy of ``entry`` that carries the run id, our headers and a fresh nonce.
 
-        The user's ``task_id`` wins. The n-th message of one run (extensions that send once per tenant) gets ``…#n``.
+        The user's ``task_id`` wins. Each message of one run (extensions send once per tenant) has an id of its own.
         """
         self._stamped += 1
-        run_id = self.run.run_id if self._stamped == 1 else f"{self.run.run_id}#{self._stamped}"
         headers = {
             **(entry.options.get("headers") or {}),
             **self.run.headers,
@@ -72,5 +71,6 @@ class Attempt:
         }
         stamped = entry.__class__.__new__(entry.__class__)
         stamped.__dict__.update(entry.__dict__)
-        stamped.options = {**self._options, "task_id": run_id, **entry.options, "headers": headers, "retry": False}
+        task_id = self.run.message_id(self._stamped)
+        stamped.options = {**self._options, "task_id": task_id, **entry.options, "headers": headers, "retry": False}
         return stamped

@@ -12,6 +12,7 @@ from celery_lanes import Lane, RecordingScheduler, a_run
 from kombu import Producer
 from kombu.exceptions import EncodeError
 
+from celery_wheelbeat import run_id
 from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind
 from celery_wheelbeat.publishers.attempt import Attempt, current
@@ -94,7 +95,8 @@ def test_the_nth_message_of_a_run_has_its_own_id(app: Celery) -> None:
     lane = Lane(app, Tenants(app, lazy=True))
     lane.when_connected().submit([a_run(app, 1)])
     assert [type(outcome) for outcome in lane.outcomes(1)] == [Confirmed]
-    assert [message.headers["id"] for message in messages(app)] == ["id-1", "id-1#2", "id-1#3"]
+    numbered = [run_id("monitor:7", 1_700_000_000_000, "celery", f"#{number}") for number in (2, 3)]
+    assert [message.headers["id"] for message in messages(app)] == ["id-1", *numbered]
     lane.lane.close(5)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import threading
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -241,13 +242,16 @@ def test_an_entry_added_while_it_runs_is_sent_and_a_removed_one_is_not(app: Cele
 def test_extensions_that_send_several_messages_get_numbered_ids(app: Celery, make: MakeScheduler) -> None:
     class Tenants(WheelScheduler):
         def apply_entry(self, entry: Any, producer: Any = None) -> None:
-            for _tenant in "ab":
+            for _tenant in "abc":
                 self.apply_async(entry, producer=producer, advance=False)
 
     app.conf.beat_schedule = {"a": every(0.5)}
-    ids: list[str] = []
-    tick_until(make(Tenants), lambda: ids.extend(message.headers["id"] for message in sent(app)) or ids)
-    assert ids[1] == ids[0] + "#2"
+    messages: list[Any] = []
+    tick_until(make(Tenants), lambda: messages.extend(sent(app)) or messages)
+    fire_ms = messages[0].headers["wheelbeat_fire_ms"]
+    expected = [run_id("entry:a", fire_ms, "tests", suffix) for suffix in ("", "#2", "#3")]
+    assert [message.headers["id"] for message in messages[:3]] == expected
+    assert [str(uuid.UUID(task_id)) for task_id in expected] == expected
 
 
 def test_a_custom_schedule_and_a_lazy_argument_are_honoured(app: Celery, make: MakeScheduler) -> None:
