@@ -165,7 +165,11 @@ def test_the_button_sends_one_run_and_says_which(
     assert [message.headers["id"] for message in broker.messages()] == [sent_as, sent_as]
 
 
-@pytest.mark.parametrize("request_text", ["", "x", str(uuid.uuid4()), str(new_request(1_764_000_000_000))])
+@pytest.mark.parametrize(
+    "request_text",
+    ["", "x", str(uuid.uuid4()), str(new_request(1_764_000_000_000))],
+    ids=["empty", "no uuid", "uuid without an instant", "uuid of an hour ago"],
+)
 def test_a_page_that_was_left_open_sends_nothing(
     db: Any, broker: Broker, login: Callable[..., Any], request_text: str
 ) -> None:
