@@ -151,9 +151,7 @@ def _run_ids(kept: Sequence[tuple[int, Pair, JobView]], rendering: Rendering) ->
     for step, positions in by_step.items():
         keys = [rendering.key_of(kept[position][1].job_id) for position in positions]
         fires_ms = np.array([kept[position][1].fire_ms for position in positions], np.int64)
-        for position, run_id in zip(
-            positions, rendering.run_ids.render(keys, fires_ms, _suffix(step)), strict=True
-        ):
+        for position, run_id in zip(positions, rendering.run_ids.render(keys, fires_ms, _suffix(step)), strict=True):
             ids[position] = run_id
     return ids
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
-from typing import TYPE_CHECKING
+from collections import Counter
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from processes import DjangoProject, Project, redis_conf
+from processes import DjangoProject, Project, RunLine, redis_conf
+from services import PrivateRedis
 
 from celery_wheelbeat import run_id
 from celery_wheelbeat.marks import EntryMark, MarkDocument
@@ -20,6 +24,7 @@ pytestmark = pytest.mark.processes
 
 HOUR_MS = 3_600_000
 GAP_MS = 2 * HOUR_MS + 600_000
+POLICIES = ("auto", "skip", "latest", "all")
 
 
 def test_monitors_are_offered_as_their_policy_says(tmp_path: Path, redis_url: str) -> None:
@@ -133,3 +138,94 @@ def test_entries_are_offered_once_within_their_deadline(tmp_path: Path, redis_ur
 def _seconds_since_fire(name: str, now_ms: int) -> float:
     """Return how long ago the hourly entry of this name fired."""
     return (now_ms - interval_offset_ms(entry_id(name), HOUR_MS)) % HOUR_MS / 1000
+
+
+class StatusRow(NamedTuple):
+    """What a beat has stored about itself."""
+
+    mark_ms: int
+    status: dict[str, Any]
+
+
+def newest_row(project: Project) -> StatusRow | None:
+    with closing(sqlite3.connect(project.folder / "db.sqlite3")) as database:
+        found = database.execute("SELECT marks, status FROM wheelbeat_beat ORDER BY seen_at DESC LIMIT 1").fetchone()
+    marks = json.loads(found[0]) if found else {}
+    return StatusRow(marks["broker"]["mark_ms"], json.loads(found[1])) if marks else None
+
+
+def test_the_broker_dies_and_then_the_beat(tmp_path: Path) -> None:
+    lookback_ms = 2_000
+    with PrivateRedis(appendonly="yes", appendfsync="always") as redis:
+        conf = redis_conf(redis.url, wheelbeat_restart_lookback=lookback_ms / 1000)
+        with DjangoProject(tmp_path, conf) as project:
+            project.django(
+                f"""
+                for policy in {POLICIES}:
+                    Monitor.objects.create(name=policy, task="proj.note", interval_ms=1000, misfire=policy)
+                """
+            )
+            first = project.beat()
+            project.wait_for(lambda: (row := newest_row(project)) and row.status["runs"]["sent"] >= 8, "runs are sent")
+            redis.stop()
+            first.wait_for("onnection")
+            stays: list[int] = []
+
+            def is_held() -> bool:
+                row = newest_row(project)
+                assert row is not None
+                if not row.status["destinations"]["broker"]["connected"]:
+                    stays.append(row.mark_ms)
+                return bool(stays) and row.status["at_ms"] >= stays[0] + 2 * lookback_ms + 1000
+
+            project.wait_for(is_held, "the broker is away for longer than is offered again")
+            first.kill()
+            died = newest_row(project)
+            assert died is not None
+            mark_ms = died.mark_ms
+            assert set(stays) == {mark_ms}
+            killed_ms = round(time.time() * 1000)
+
+            redis.start()
+            second = project.beat()
+            project.worker()
+
+            def all_go_on(runs: list[RunLine]) -> bool:
+                newest_ms = max((run.fire_ms or 0 for run in runs if run.name == "skip"), default=0)
+                return newest_ms > killed_ms and {run.name for run in runs if run.fire_ms == newest_ms} == {*POLICIES}
+
+            runs = project.wait_for_runs(all_go_on, "every monitor runs again")
+            assert second.stop() == 0
+            stopped = newest_row(project)
+            assert stopped is not None
+
+    keys = {policy: f"monitor:{number}" for number, policy in enumerate(POLICIES, start=1)}
+    fires: dict[str, list[int]] = {policy: [] for policy in POLICIES}
+    copies = Counter((run.name, run.fire_ms) for run in runs)
+    for name, fire_ms in sorted(copies):
+        fires[name].append(fire_ms)
+    assert all(run.id == run_id(keys[str(run.name)], run.fire_ms or 0, "tests") for run in runs)
+
+    held = [fire_ms for fire_ms in fires["all"] if fire_ms <= mark_ms]
+    account = died.status["runs"]
+    assert 4 * len(held) <= account["sent"] < 4 * len(held) + 4, "the mark stands before the first run not confirmed"
+    assert account["expected"] == account["sent"] + sum(account["skipped"].values()) + account["pending"]
+    window = [held[-1] + 1000, held[-1] + lookback_ms]
+    assert all(count == 1 for (_, fire_ms), count in copies.items() if fire_ms not in window)
+    assert all(count <= 2 for count in copies.values()), "a copy only where the broker may have had the first"
+
+    resumed_ms = next(fire_ms for fire_ms in fires["skip"] if fire_ms > window[-1])
+    assert resumed_ms > killed_ms
+    for policy, first_ms in (
+        ("auto", resumed_ms),
+        ("skip", resumed_ms),
+        ("latest", resumed_ms - 1000),
+        ("all", window[-1] + 1000),
+    ):
+        later = [*range(first_ms, fires[policy][-1] + 1, 1000)]
+        assert fires[policy] == [*held, *window, *later], policy
+
+    account = stopped.status["runs"]
+    assert account["reoffered"] == 4 * len(window)
+    assert account["expected"] == account["sent"] + sum(account["skipped"].values()) + account["pending"]
+    assert account["skipped"]["restart"] > 0
