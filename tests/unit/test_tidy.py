@@ -29,6 +29,8 @@ WORD_EXCEPTIONS = {
         "sources/celery_objects.py": "argument of Celery's BaseSchedule.is_due",
         "sources/celery_schedules.py": "argument of Celery's BaseSchedule.is_due",
         "sources/monitor_entries.py": "attribute of Celery's own ScheduleEntry",
+        "transfer/celery_beat.py": "column of django-celery-beat",
+        "transfer/redbeat.py": "key of redbeat's meta",
     },
 }
 """Per word: modules (path inside the package) that may use it, and why."""
