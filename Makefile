@@ -15,7 +15,9 @@ PYTEST := $(BIN)/pytest
 export PYTHONUNBUFFERED := 1
 export WHEELBEAT_CELERY55_PYTHON := $(CURDIR)/$(VENV55)/bin/python
 
-.PHONY: help demo test check lint unit axe soak soak-engine soak-grid soak-simulation soak-claims bench-claims services venv venv-celery55 clean
+BENCHMARKS := engine memory coldstart edits dispatch peers
+
+.PHONY: bench bench-full help demo test check lint unit axe soak soak-engine soak-grid soak-simulation soak-claims bench-claims services venv venv-celery55 clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -54,6 +56,17 @@ soak-simulation: venv ## the whole beat under 20,000 seeds, with an auditor that
 
 soak-claims: services venv ## of several copies one runs: thousands of copies, every store
 	$(SOAK) tests/acceptance/test_claims_*.py
+
+bench: services venv ## benchmarks, in ten minutes; writes docs/explanation/benchmarks.md
+	$(BIN)/python benchmarks/guard.py
+	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	$(BIN)/python benchmarks/page.py
+
+bench-full: services venv ## the same with up to 25 million monitors: an hour, 16 GB of memory, 20 GB of disk
+	$(BIN)/python benchmarks/guard.py
+	for name in $(filter-out dispatch,$(BENCHMARKS)); do $(BIN)/python benchmarks/$$name.py --full || exit 1; done
+	$(BIN)/python benchmarks/dispatch.py
+	$(BIN)/python benchmarks/page.py
 
 bench-claims: services venv ## what a claim costs a task
 	$(BIN)/python benchmarks/claims.py
