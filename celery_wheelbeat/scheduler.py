@@ -108,7 +108,7 @@ class WheelScheduler(Scheduler):
             beat.take_in_outcomes()
             beat.move_mark(parts.guard.look(now_ms, parts.clock.monotonic_s()))
         beat.state = "stopped"
-        supervision.report(now_ms)
+        supervision.close(now_ms)
         parts.desk.close(STORE_S)
         parts.lines.remove()
         left = parts.dispatch.backlog.shutdown()
@@ -194,6 +194,7 @@ class WheelScheduler(Scheduler):
             supervision = self._supervision = Supervision(beat)
             self._embedded = self._embedded or threading.current_thread() is not threading.main_thread()
             beat.start()
+            supervision.start()
         return beat, supervision
 
     def _note_embedded(self, **_kwargs: Any) -> None:

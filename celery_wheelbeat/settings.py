@@ -185,6 +185,16 @@ class Settings:
         low=1,
         high=3_600,
     )
+    http_port: int = _setting(
+        0,
+        int,
+        "Port on which the beat answers /livez, /readyz, /metrics and /status; 0 = none.",
+        low=0,
+        high=65_535,
+    )
+    http_host: str = _setting(
+        "127.0.0.1", str, "Address of that port. Nobody is asked for a password: 0.0.0.0 only where a firewall stands."
+    )
     worker: bool | None = _setting(
         None, bool, "Workers drop copies of runs and prevent overlap; by default only with django_wheelbeat installed."
     )

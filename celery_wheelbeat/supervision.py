@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat import __version__
 from celery_wheelbeat.findings import FINDINGS
+from celery_wheelbeat.observe.otel import instruments
+from celery_wheelbeat.observe.probes import Answers, Probes
+from celery_wheelbeat.observe.sight import Sight
 from celery_wheelbeat.observe.status import (
     ENTRIES_SHOWN,
     REFUSED_SHOWN,
@@ -53,6 +56,25 @@ class Supervision:
         self._swept = 0
         self._findings: Counter[str] = Counter()
         self._surveyor = Surveyor(beat.parts.engine, beat.parts.clock.monotonic_s)
+        self.sight = Sight(beat.parts.clock.monotonic_s())
+        """What other threads may see: replaced by each turn, never changed."""
+        self._probes: Probes | None = None
+
+    def start(self) -> None:
+        """Open the HTTP port, where there is to be one, and export metrics."""
+        instruments.show(lambda: self.sight.status)
+        clock, settings = self._beat.parts.clock, self._beat.parts.settings
+        if settings.http_port:
+            answers = Answers(lambda: self.sight, clock.monotonic_s, settings.live_timeout)
+            self._probes = Probes(settings.http_host, settings.http_port, answers)
+            self._probes.start()
+
+    def close(self, now_ms: int) -> None:
+        """Report for the last time, and give the port back."""
+        self.report(now_ms)
+        instruments.hide()
+        if self._probes is not None:
+            self._probes.close()
 
     def look(self, reading: Reading) -> None:
         """Report when it is time, and say once when a thread stops turning or turns again."""
@@ -74,6 +96,7 @@ class Supervision:
             if self._beat.parts.lane_report is not None:
                 self._beat.parts.lane_report.look(now_s, reading.now_ms)
             self.report(reading.now_ms)
+        self.sight = self.sight._replace(turned_s=now_s, wedged=tuple(wedged))
 
     def _sweep(self, now_ms: int) -> None:
         engine = self._beat.parts.engine
@@ -98,9 +121,11 @@ class Supervision:
         return bool(self._wedged)
 
     def report(self, now_ms: int) -> None:
-        """Hand mark and status to the I/O thread; nothing as long as it is not known who we are."""
+        """Show the status; hand it and the mark to the I/O thread as soon as it is known who we are."""
         beat = self._beat
         mark = beat.mark_document()
+        status = document(self.observe(now_ms))
+        self.sight = self.sight._replace(status=status)
         if beat.namespace is None:
             return
         row: dict[str, Any] = {
@@ -112,7 +137,7 @@ class Supervision:
             "started_ms": self._started_ms,
             "seen_ms": now_ms,
             "marks": json.dumps({} if mark is None else {beat.parts.publisher.destination: mark.to_json()}),
-            "status": json.dumps(document(self.observe(now_ms))),
+            "status": json.dumps(status),
         }
         beat.parts.desk.report(row)
 
@@ -140,6 +165,7 @@ class Supervision:
             ledger=parts.ledger,
             pending=backlog.pending,
             lateness=parts.lateness.quantiles(now_s),
+            histogram=parts.lateness.histogram(),
             destinations={
                 parts.publisher.destination: DestinationState(
                     health=parts.publisher.health(),

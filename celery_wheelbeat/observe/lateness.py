@@ -1,12 +1,13 @@
-"""Lateness of confirmed runs over the last minute or two, as quantiles with a bounded error.
+"""Lateness of confirmed runs: quantiles of the last minute or two, and a histogram since the start of the process.
 
-Counts in buckets that grow by an eighth of a power of two: a quantile is at most 9 % too high, whatever the number of
-runs. Two halves of a minute each, so that old runs leave without a list of them.
+Quantiles come from buckets that grow by an eighth of a power of two: each is at most 9 % too high, whatever the number
+of runs. Two halves of a minute each, so that old runs leave without a list of them.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from typing import NamedTuple
 
 _STEPS = 8
@@ -14,6 +15,10 @@ _STEPS = 8
 _BUCKETS = 30 * _STEPS
 """Up to 2**30 ms, twelve days; what is later counts in the last one."""
 _HALF_S = 60.0
+
+BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds, inclusive, of the histogram; frozen, because alarms and graphs are built on them."""
+_BOUNDS_MS = tuple(round(bound_s * 1000) for bound_s in BOUNDS_S)
 
 
 class Quantiles(NamedTuple):
@@ -25,10 +30,21 @@ class Quantiles(NamedTuple):
     max_s: float
 
 
+class Histogram(NamedTuple):
+    """Lateness of every run confirmed since the start of the process."""
+
+    counts: tuple[int, ...]
+    """Runs per bound of ``BOUNDS_S``, each run in the first that it does not exceed, and those beyond the last."""
+    sum_s: float
+    """Sum of all latenesses; a run confirmed ahead of its fire time (a clock set back) counts as 0."""
+
+
 class Lateness:
-    """A histogram of the last one to two minutes. Owned by the scheduling thread."""
+    """See the module. Owned by the scheduling thread."""
 
     def __init__(self) -> None:
+        self._ever = [0] * (len(BOUNDS_S) + 1)
+        self._ever_ms = 0
         self._now = _Half()
         self._before = _Half()
         self._turn_s: float | None = None
@@ -38,6 +54,12 @@ class Lateness:
         self._turn(now_s)
         self._now.counts[_bucket(lateness_ms)] += runs
         self._now.max_ms = max(self._now.max_ms, lateness_ms)
+        self._ever[bisect_left(_BOUNDS_MS, lateness_ms)] += runs
+        self._ever_ms += max(0, lateness_ms) * runs
+
+    def histogram(self) -> Histogram:
+        """Return what was noted since the start."""
+        return Histogram(tuple(self._ever), self._ever_ms / 1000)
 
     def quantiles(self, now_s: float) -> Quantiles:
         """Return the quantiles of what was noted within the last one to two minutes."""

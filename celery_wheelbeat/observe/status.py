@@ -8,6 +8,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery_wheelbeat.observe.lateness import BOUNDS_S, Histogram
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -63,6 +65,7 @@ class EntryState(NamedTuple):
 
 
 ENTRIES_SHOWN = 100
+_NO_RUNS = Histogram((0,) * (len(BOUNDS_S) + 1), 0.0)
 _NO_SURVEY: Mapping[str, Any] = MappingProxyType({"load": None, "minutes": ()})
 
 
@@ -86,6 +89,8 @@ class Observed(NamedTuple):
     threads: Mapping[str, float]
     """Seconds since each thread's last turn."""
     wedged: list[str]
+    histogram: Histogram = _NO_RUNS
+    """Lateness of every run since the start."""
     tzdata: str = "unknown"
     """Version of the zone database."""
     skips: Sequence[Skips] = ()
@@ -125,6 +130,8 @@ def document(seen: Observed) -> dict[str, Any]:
             "p50_s": round(seen.lateness.p50_s, 3),
             "p99_s": round(seen.lateness.p99_s, 3),
             "max_s": round(seen.lateness.max_s, 3),
+            "histogram": list(seen.histogram.counts),
+            "sum_s": round(seen.histogram.sum_s, 3),
         },
         "destinations": {name: _destination(state, seen.now_ms) for name, state in seen.destinations.items()},
         "lanes": dict(seen.lanes),

@@ -1,0 +1,278 @@
+"""Metrics of one beat: a closed table of families, and their values in a status document.
+
+Pure, and the only place that knows a name, a type or a label; every exporter renders this table. Whatever is counted
+since the start of the process restarts at 0 with it. No job, task or monitor is ever a label: the number of series does
+not depend on the number of jobs. Names and labels are frozen like an API: ``docs/reference/metrics.md`` is this table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_wheelbeat import __version__
+from celery_wheelbeat.findings import FINDINGS
+from celery_wheelbeat.ledger import REASONS
+from celery_wheelbeat.observe.lateness import BOUNDS_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    Read = Callable[[Mapping[str, Any]], Iterable["Sample"]]
+
+STATES = ("starting", "loading", "running", "stopped")
+RESYNCS = ("failover", "manual", "pruned", "replaced", "truncated")
+"""Why a change log could not be continued."""
+CAUSES_SHOWN = 20
+"""Reasons for the celery lane that get a series of their own; the jobs of all others count as ``other``."""
+CAUSE_LENGTH = 120
+
+
+class Sample(NamedTuple):
+    """One value of a family; ``labels`` are values in the order of the family's label names."""
+
+    labels: tuple[str, ...]
+    value: float
+
+
+class Family(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    """As Prometheus shows it; a counter's ends in ``_total``, a unit is part of it."""
+    kind: str
+    """``counter``, ``gauge`` or ``histogram``."""
+    help: str
+    labels: tuple[str, ...]
+    read: Read
+    """Status document → samples; none where a beat has nothing of the kind (no database, no fast lane).
+
+    A histogram's samples are its buckets by upper bound (cumulated, the last one ``+Inf``), then ``sum``.
+    """
+    silent: bool = False
+    """Whether its only good value is 0."""
+
+
+def samples(status: Mapping[str, Any]) -> Iterator[tuple[Family, list[Sample]]]:
+    """Return every family that has something to say in ``status``, in the order of the table."""
+    for family in FAMILIES:
+        found = list(family.read(status))
+        if found:
+            yield family, found
+
+
+def _field(*path: str) -> Read:
+    def read(status: Mapping[str, Any]) -> Iterator[Sample]:
+        value: Any = status
+        for key in path:
+            value = value.get(key)
+            if value is None:
+                return
+        yield Sample((), float(value))
+
+    return read
+
+
+def _closed(names: Iterable[str], *path: str) -> Read:
+    """Read counts of a closed list; those that are not there are 0, so that a rate sees the first one."""
+
+    def read(status: Mapping[str, Any]) -> Iterator[Sample]:
+        counts: Any = status
+        for key in path:
+            counts = counts[key]
+        return (Sample((name,), float(counts.get(name, 0))) for name in names)
+
+    return read
+
+
+def _destinations(key: str, scale: float = 1.0) -> Read:
+    def read(status: Mapping[str, Any]) -> Iterator[Sample]:
+        for name, destination in status["destinations"].items():
+            if destination[key] is not None:
+                yield Sample((name,), destination[key] * scale)
+
+    return read
+
+
+def _build(status: Mapping[str, Any]) -> Iterator[Sample]:
+    yield Sample((__version__, status["tzdata"]), 1.0)
+
+
+def _state(status: Mapping[str, Any]) -> Iterator[Sample]:
+    return (Sample((state,), float(state == status["state"])) for state in STATES)
+
+
+def _instant(status: Mapping[str, Any]) -> Iterator[Sample]:
+    yield Sample((), status["at_ms"] / 1000)
+
+
+def _jobs(status: Mapping[str, Any]) -> Iterator[Sample]:
+    yield Sample(("monitor",), float(status["jobs"]["monitors"]))
+    yield Sample(("entry",), float(status["jobs"]["entries"]))
+
+
+def _lateness(status: Mapping[str, Any]) -> Iterator[Sample]:
+    bounds = (*(str(bound_s) for bound_s in BOUNDS_S), "+Inf")
+    for bound, runs in zip(bounds, accumulate(status["lateness"]["histogram"]), strict=True):
+        yield Sample((bound,), float(runs))
+    yield Sample(("sum",), float(status["lateness"]["sum_s"]))
+
+
+def _next_minute(status: Mapping[str, Any]) -> Iterator[Sample]:
+    if status["load"] is not None:
+        counts = [int(count) for count in status["load"]["seconds"].split()]
+        start = max(0, status["at_ms"] // 1000 + 1 - status["load"]["from_s"])
+        yield Sample((), float(sum(counts[start : start + 60])))
+
+
+def _lane_jobs(status: Mapping[str, Any]) -> Iterator[Sample]:
+    if status["lanes"]:
+        yield Sample(("fast",), float(status["lanes"]["fast"]))
+        yield Sample(("celery",), float(sum(status["lanes"]["celery"].values())))
+
+
+def _causes(status: Mapping[str, Any]) -> Iterator[Sample]:
+    causes = Counter(status["lanes"].get("celery", {}))
+    shown = Counter[str]()
+    for cause, jobs in causes.most_common(CAUSES_SHOWN):
+        shown[cause[:CAUSE_LENGTH]] += jobs
+    if len(causes) > CAUSES_SHOWN:
+        shown["other"] += causes.total() - shown.total()
+    return (Sample((cause,), float(jobs)) for cause, jobs in shown.items())
+
+
+def _resyncs(status: Mapping[str, Any]) -> Iterator[Sample]:
+    counts = status["source"].get("resyncs")
+    if counts is not None:
+        yield from (Sample((reason,), float(counts.get(reason, 0))) for reason in RESYNCS)
+
+
+def _threads(status: Mapping[str, Any]) -> Iterator[Sample]:
+    return (Sample((name,), float(age_s)) for name, age_s in status["threads"].items())
+
+
+def _wedged(status: Mapping[str, Any]) -> Iterator[Sample]:
+    yield Sample((), float(len(status["wedged"])))
+
+
+def _family(kind: str, name: str, help_: str, read: Read, *labels: str, silent: bool = False) -> Family:
+    return Family(f"wheelbeat_{name}", kind, help_, labels, read, silent)
+
+
+_counter, _gauge, _histogram = (partial(_family, kind) for kind in ("counter", "gauge", "histogram"))
+
+FAMILIES: tuple[Family, ...] = (
+    _gauge("build_info", "1, with what this beat is made of.", _build, "version", "tzdata"),
+    _gauge("state", "1 for the state that the beat is in, 0 for the others.", _state, "state"),
+    _gauge(
+        "last_tick_timestamp_seconds",
+        "When the scheduling thread last reported; every two seconds while it turns.",
+        _instant,
+    ),
+    _gauge("behind_seconds", "How far the wheel is behind the clock.", _field("behind_s")),
+    _gauge("jobs", "Jobs in the engine, paused ones included.", _jobs, "kind"),
+    _gauge("jobs_refused", "Definitions that cannot run or be sent.", _field("jobs", "refused")),
+    _gauge("runs_next_minute", "Runs that fall due within the next minute, as of the last survey.", _next_minute),
+    _counter(
+        "expected_total", "Fire times that were due, those of the gap at start included.", _field("runs", "expected")
+    ),
+    _counter("sent_total", "Runs that the broker has confirmed.", _field("runs", "sent")),
+    _counter("skipped_total", "Runs that were not sent, by reason.", _closed(REASONS, "runs", "skipped"), "reason"),
+    _counter(
+        "reoffered_total",
+        "Runs sent again with the same ids after a restart; outside the account.",
+        _field("runs", "reoffered"),
+    ),
+    _gauge("pending", "Runs due, neither sent nor skipped yet.", _field("runs", "pending")),
+    _gauge(
+        "account_difference",
+        "Expected minus sent, skipped and pending runs.",
+        _field("runs", "difference"),
+        silent=True,
+    ),
+    _histogram("lateness_seconds", "Confirmed by the broker minus fire time, per run.", _lateness),
+    _gauge("broker_connected", "Whether the broker answers.", _destinations("connected"), "destination"),
+    _gauge("in_flight", "Runs handed to the publisher and not settled.", _destinations("in_flight"), "destination"),
+    _gauge("backlog", "Runs waiting to be sent.", _destinations("waiting"), "destination"),
+    _gauge(
+        "oldest_run_seconds", "Age of the oldest run that is not settled.", _destinations("oldest_s"), "destination"
+    ),
+    _gauge(
+        "mark_timestamp_seconds",
+        "Every run up to here is confirmed or counted as skipped.",
+        _destinations("mark_ms", 0.001),
+        "destination",
+    ),
+    _gauge("lane_jobs", "Jobs by the lane that their runs take.", _lane_jobs, "lane"),
+    _gauge(
+        "celery_lane_jobs",
+        "Jobs on the celery lane, by the reason why; the twenty most frequent ones.",
+        _causes,
+        "reason",
+    ),
+    _gauge(
+        "celery_lane_behind",
+        "1 while the celery lane is a minute late although its broker answers.",
+        _field("lanes", "behind"),
+        silent=True,
+    ),
+    _counter(
+        "envelope_differences_total",
+        "Messages that Celery rendered otherwise than the fast lane.",
+        _field("lanes", "differences"),
+        silent=True,
+    ),
+    _gauge("changelog_connected", "Whether the change log can be read.", _field("source", "connected")),
+    _gauge(
+        "changelog_lag_seconds", "Age of the last moment at which no known edit was waiting.", _field("source", "lag_s")
+    ),
+    _gauge("changelog_behind", "Edits known and waiting.", _field("source", "behind")),
+    _counter("changelog_polls_total", "Looks at the change log.", _field("source", "polls")),
+    _counter("changelog_changes_total", "Changes taken from the change log.", _field("source", "changes")),
+    _counter(
+        "changelog_failures_total",
+        "Reads and writes of the database that failed and were tried again.",
+        _field("source", "failures"),
+    ),
+    _counter(
+        "changelog_resyncs_total",
+        "How often the whole table was read again, by reason.",
+        _resyncs,
+        "reason",
+    ),
+    _gauge(
+        "changelog_oldest_transaction_seconds",
+        "Age of the oldest transaction that may still write a change.",
+        _field("source", "oldest_transaction_s"),
+    ),
+    _counter(
+        "reconcile_rounds_total",
+        "How often the whole table was compared with the wheel.",
+        _field("source", "reconcile_rounds"),
+    ),
+    _counter(
+        "drift_found_total",
+        "Monitors that the reconcile found wrong although the change log told of them.",
+        _field("source", "drift_found"),
+        silent=True,
+    ),
+    _counter(
+        "reconciled_untriggered_total",
+        "Monitors that had changed without a row in the change log.",
+        _field("source", "reconciled_untriggered"),
+    ),
+    _counter("watchdog_sweeps_total", "Shards that the watchdog checked.", _field("sweeps")),
+    _counter(
+        "watchdog_found_total",
+        "What the watchdog found and healed, by kind.",
+        _closed(FINDINGS, "watchdog"),
+        "kind",
+        silent=True,
+    ),
+    _counter("clock_steps_total", "How often the clock was set back by more than five seconds.", _field("clock_steps")),
+    _gauge("thread_age_seconds", "Time since the last turn of each thread.", _threads, "thread"),
+    _gauge("wedged_threads", "Threads that have not turned for wheelbeat_live_timeout.", _wedged, silent=True),
+)
+"""Every metric that a beat exports."""

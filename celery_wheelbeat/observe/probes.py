@@ -1,0 +1,203 @@
+"""HTTP port of one beat: ``/livez``, ``/readyz``, ``/metrics``, ``/status``. For probes and scrapers, not for people.
+
+A thread of its own that only reads what the scheduling thread shows. It never decides by its own health, and whatever
+goes wrong in here (a port in use, a client that does not read) stops no run. Connections are bounded, in number and in
+time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sys
+import threading
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from celery_wheelbeat.observe.checks import alive, ready
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from celery_wheelbeat.observe.checks import Check
+    from celery_wheelbeat.observe.sight import Sight
+
+logger = logging.getLogger("celery.beat")
+
+CONNECTIONS_MAX = 16
+"""At a time; one more is closed without an answer, so that nobody can take threads without end."""
+CLIENT_S = 5.0
+"""A client that neither sends nor reads for this long is dropped."""
+BIND_AGAIN_S = 5.0
+"""A port in use is tried again: the beat before this one may still be stopping."""
+_POLL_S = 0.5
+_TEXT = "text/plain; charset=utf-8"
+_NO_METRICS = "The metrics need prometheus_client: pip install 'celery-wheelbeat[prometheus]', then restart the beat.\n"
+
+
+class Answer(NamedTuple):
+    """One response."""
+
+    status: int
+    body: bytes
+    content_type: str = _TEXT
+
+
+class Answers:
+    """What each path answers."""
+
+    def __init__(self, look: Callable[[], Sight], monotonic_s: Callable[[], float], timeout_s: float) -> None:
+        """``look`` returns what the beat last showed, ``monotonic_s`` is the clock of its stamps."""
+        self._look = look
+        self._monotonic_s = monotonic_s
+        self._timeout_s = timeout_s
+        self._render = _exposition(lambda: look().status)
+
+    def of(self, target: str, accept: str) -> Answer:
+        """Answer GET ``target`` (path and query) for a client that sent the header ``Accept``."""
+        parts = urlsplit(target)
+        verbose = "verbose" in parse_qs(parts.query, keep_blank_values=True)
+        if parts.path == "/livez":
+            return _checked(alive(self._look(), self._monotonic_s(), self._timeout_s), verbose=verbose)
+        if parts.path == "/readyz":
+            return _checked(ready(self._look(), self._monotonic_s(), self._timeout_s), verbose=verbose)
+        if parts.path == "/metrics":
+            return Answer(501, _NO_METRICS.encode()) if self._render is None else Answer(200, *self._render(accept))
+        if parts.path == "/status":
+            status = self._look().status
+            if not status:
+                return Answer(503, b"no status yet\n")
+            return Answer(200, json.dumps(dict(status)).encode(), "application/json")
+        return Answer(404, b"here are /livez, /readyz, /metrics and /status\n")
+
+
+class Probes:
+    """The thread with the port. ``start`` and ``close`` belong to the scheduling thread."""
+
+    def __init__(self, host: str, port: int, answers: Answers) -> None:
+        self._address = (host, port)
+        self._handler = type("Handler", (_Handler,), {"answers": answers})
+        self._server: _Server | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="wheelbeat-http", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen; in the process that schedules, so after any fork."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Give the port back, within a second."""
+        self._closing.set()
+        if self._server is not None:
+            with suppress(OSError):  # wakes the thread on Linux; elsewhere it looks up by itself
+                self._server.socket.shutdown(socket.SHUT_RDWR)
+        if self._thread.is_alive():
+            self._thread.join(2 * _POLL_S)
+
+    def _run(self) -> None:
+        server = self._bind()
+        if server is None:
+            return
+        self._server = server
+        logger.info("beat: Probes and metrics on %s port %d", *self._address)
+        with server:
+            while not self._closing.is_set():
+                server.handle_request()
+
+    def _bind(self) -> _Server | None:
+        """Return a server that listens; None if the beat stops before it could."""
+        warned = False
+        while not self._closing.is_set():
+            try:
+                return _Server(self._address, self._handler)
+            except OSError as error:
+                if not warned:
+                    logger.warning(
+                        "beat: Cannot listen on wheelbeat_http_host %s, wheelbeat_http_port %d (%s): no probes and no "
+                        "metrics until it is free, runs are not affected; each beat of a host needs a port of its own",
+                        *self._address,
+                        error,
+                    )
+                warned = True
+                self._closing.wait(BIND_AGAIN_S)
+        return None
+
+
+class _Server(ThreadingMixIn, TCPServer):
+    """``http.server.HTTPServer`` would ask the name service about the address first."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+    timeout = _POLL_S
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread to be had
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the signature is socketserver's
+        logger.debug("beat: An HTTP request of %s failed: %r", client_address, sys.exception())
+
+
+class _Handler(BaseHTTPRequestHandler):
+    answers: Answers
+    timeout = CLIENT_S
+    server_version = "celery-wheelbeat"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        try:
+            answer = self.answers.of(self.path, self.headers.get("Accept", ""))
+        except Exception:
+            logger.exception("beat: The answer to GET %r failed", self.path)
+            answer = Answer(500, b"the log of the beat says why\n")
+        with suppress(OSError):  # the client is gone
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.content_type)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(answer.body)
+
+    do_HEAD = do_GET  # noqa: N815 - the name is http.server's
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is http.server's
+        logger.debug(f"beat: HTTP {format}", *args)  # noqa: G004
+
+
+def _checked(checks: Sequence[Check], *, verbose: bool) -> Answer:
+    failed = [check for check in checks if not check.good]
+    shown = checks if verbose else failed
+    lines = [f"[{'+' if check.good else '-'}] {check.name}: {check.said}" for check in shown]
+    lines.append("failed" if failed else "ok")
+    return Answer(503 if failed else 200, ("\n".join(lines) + "\n").encode())
+
+
+def _exposition(status: Callable[[], Any]) -> Callable[[str], tuple[bytes, str]] | None:
+    """Return what renders the metrics; None without the extra."""
+    try:
+        from celery_wheelbeat.observe.prometheus import Exposition  # noqa: PLC0415 - optional
+    except ImportError:
+        return None
+    return Exposition(status).render
