@@ -19,6 +19,7 @@ from celery_wheelbeat.loading import Loading
 from celery_wheelbeat.marks import EntryMark, InvalidMark, MarkDocument, choose
 from celery_wheelbeat.monitors import REPLACEABLE_ENTRY
 from celery_wheelbeat.monitors import key_of as monitor_key
+from celery_wheelbeat.refusals import Refusals
 from celery_wheelbeat.runs import RunIds
 from celery_wheelbeat.sources.entries import key_of as entry_key
 from celery_wheelbeat.sources.monitor_entries import private_entry
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.clock import Reading
     from celery_wheelbeat.errors import InvalidMonitor
     from celery_wheelbeat.findings import SweepReport
-    from celery_wheelbeat.jobs import DefinitionBatch, Int64s
+    from celery_wheelbeat.jobs import DefinitionBatch
     from celery_wheelbeat.parts import Parts
     from celery_wheelbeat.shards import JobView
 
@@ -51,8 +52,7 @@ class Beat:
         self.parts = parts
         self.pid = os.getpid()
         self.state = "starting"
-        self.refused: dict[str, InvalidMonitor] = {}
-        """Monitors that cannot run, by key."""
+        self.refusals = Refusals(parts.entries, parts.desk)
         self._begun_s = parts.clock.monotonic_s()
         self._begun_ms = 0
         """Where the engine began. A first start has missed nothing before, but what passes while it loads."""
@@ -98,6 +98,7 @@ class Beat:
             self._begin(Opened(None, {}, loading=True), reading.now_ms)
         if self.state != "starting":
             self._update_entries(reading.now_ms)
+            self.refusals.look_at_entries()
 
     def advance(self, reading: Reading) -> list[DueBatch]:
         """Empty every slot up to now; returns the runs that are due."""
@@ -119,7 +120,7 @@ class Beat:
         if settled.finished:
             self.parts.desk.finish({job_id: at_ms for job_id, at_ms in settled.finished.items() if job_id >= 0})
         if settled.poisoned:
-            self.parts.desk.quarantine({self.key_of(job): why for job, why in settled.poisoned.items()}, [])
+            self.refusals.look_at_poison({job: (self.key_of(job), why) for job, why in settled.poisoned.items()})
 
     def move_mark(self, reading: Reading) -> None:
         """Move the mark up to the oldest run that is not settled; not before everything was loaded."""
@@ -170,6 +171,11 @@ class Beat:
         )
 
     @property
+    def refused(self) -> Mapping[str, InvalidMonitor]:
+        """Monitors that cannot run, by key."""
+        return self.refusals.monitors
+
+    @property
     def namespace(self) -> str | None:
         """Namespace of the run ids; None while it is not known."""
         return self._namespace
@@ -198,7 +204,7 @@ class Beat:
             case Sized(jobs, text_bytes):
                 self._loading.begin(jobs, text_bytes, self.parts.clock.monotonic_s())
             case Loaded(batch, refused, last):
-                self._refuse(refused, batch.ids)
+                self.refusals.look_at_monitors(refused, batch.ids)
                 self._watch_replaceable(batch, ())
                 self._load(batch)
                 self._loading.go_on(self.parts.clock.monotonic_s())
@@ -206,7 +212,8 @@ class Beat:
                     self.state = "running"
                     self._loading.end(self.parts.clock.monotonic_s())
             case Changed(changes, refused):
-                self._refuse(refused, np.concatenate((changes.upserts.ids, changes.deleted_ids)))
+                seen_ids = np.concatenate((changes.upserts.ids, changes.deleted_ids))
+                self.refusals.look_at_monitors(refused, seen_ids)
                 monitors = changes.deleted_ids[changes.deleted_ids >= 0]  # of a row below 0 the id may be an entry's
                 self._watch_replaceable(changes.upserts, monitors.tolist())
                 self._apply(ChangeBatch(changes.upserts, monitors, changes.cursor))
@@ -214,6 +221,7 @@ class Beat:
     def _begin(self, opened: Opened, now_ms: int) -> None:
         """Start the engine with what earlier processes left, or learn it late."""
         known = self._known_marks(opened.marks, now_ms)
+        self.refusals.recall(opened.quarantined)
         if opened.namespace or self.state == "starting":
             self._set_namespace(opened)
         if self.state == "starting":
@@ -275,25 +283,11 @@ class Beat:
         first = self._entries_version is None
         self._entries_version = view.version
         replaced = {REPLACEABLE_ENTRY} if self._replaced_by is not None else set()
-        before = dict(entries.refused)
         changes = entries.changes({name: view.data[name] for name in view.data if name not in replaced}, now_ms)
-        self._report_refused(before, first=first)
         if first:
             self._due_at_start += self.parts.engine.load(changes.upserts, self._marks, self.parts.routes)
         else:
             self._apply(changes)
-
-    def _report_refused(self, before: Mapping[str, InvalidMonitor], *, first: bool) -> None:
-        """Say which entries are broken, once, in the log and in the table of the quarantine."""
-        entries = self.parts.entries
-        added = {}
-        for name, problem in entries.refused.items():
-            if str(before.get(name)) != str(problem):
-                logger.error("beat: Entry %r of beat_schedule is left out: %s", name, problem)
-                added[entry_key(name)] = ("", str(problem))
-        lifted = [name for name in (entries.marks() if first else before) if name not in entries.refused]
-        if added or lifted:
-            self.parts.desk.quarantine(added, [entry_key(name) for name in lifted])
 
     def _load(self, batch: DefinitionBatch) -> None:
         """Take in a block of the load. What a load that had to begin again brings a second time is an edit."""
@@ -310,8 +304,7 @@ class Beat:
         parts.engine.apply(changes)
         touched = np.concatenate((changes.upserts.ids, changes.deleted_ids))
         lifted = parts.dispatch.redefined(touched)
-        if lifted:
-            parts.desk.quarantine({}, [monitor_key(job_id) for job_id in lifted if job_id >= 0])
+        self.refusals.lift(lifted)
         one_offs = parts.dispatch.one_offs.redefine(changes.upserts, changes.deleted_ids.tolist())
         self._keep_done(one_offs.done)
         if len(changes.deleted_ids) or one_offs.armed:
@@ -337,12 +330,3 @@ class Beat:
         if found != self._replaced_by:
             self._replaced_by = found
             self.parts.view.version += 1
-
-    def _refuse(self, refused: Mapping[int, InvalidMonitor], seen_ids: Int64s) -> None:
-        """Note refused monitors; those that were seen well are lifted by the desk, which wrote them down."""
-        if self.refused:
-            for key in [monitor_key(job_id) for job_id in seen_ids.tolist()]:
-                self.refused.pop(key, None)
-        for job_id, problem in refused.items():
-            self.refused[monitor_key(job_id)] = problem
-            logger.error("beat: Monitor %d is quarantined: %s", job_id, problem)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from celery_wheelbeat.errors import InvalidMonitor
     from celery_wheelbeat.jobs import ChangeBatch, DefinitionBatch
@@ -25,6 +25,8 @@ class Opened(NamedTuple):
     """Per destination the stored mark documents, as JSON values, unchecked."""
     loading: bool
     """Whether blocks of monitors follow."""
+    quarantined: Collection[str] = ()
+    """Job keys in the table of the quarantine."""
 
 
 class Sized(NamedTuple):

@@ -57,13 +57,13 @@ class Store:
         """Record job keys with (definition hash, reason), and remove the lifted ones."""
         with self._session.transaction("begin_write"):
             if lifted:
-                self._session.write_many("lift", [{"job_key": _storable(key, MAX_KEY)} for key in sorted(lifted)])
+                self._session.write_many("lift", [{"job_key": stored_key(key)} for key in sorted(lifted)])
             if added:
                 self._session.write_many(
                     "quarantine",
                     [
                         {
-                            "job_key": _storable(key, MAX_KEY),
+                            "job_key": stored_key(key),
                             "definition_hash": definition_hash,
                             "reason": _storable(reason, MAX_REASON),
                         }
@@ -93,6 +93,11 @@ class Store:
         """Return the primary key of the monitor with this name."""
         found = self._session.rows("id_of", {"name": name})
         return int(found[0][0]) if found else None
+
+
+def stored_key(key: str) -> str:
+    """Return ``key`` as the table of the quarantine holds it: names of entries may be longer than its column."""
+    return _storable(key, MAX_KEY)
 
 
 def _documents(text: str) -> dict[str, Mapping[str, Any]]:

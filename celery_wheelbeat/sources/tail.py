@@ -167,9 +167,10 @@ class Tail:
             store = self._database.store
             installation = store.namespace()
             marks = store.marks(self._namespace or installation or "")
-            self._definitions.quarantine.adopt(store.quarantined())
+            quarantined = store.quarantined()
+            self._definitions.quarantine.adopt(quarantined)
             self._opened = True
-            return [Opened(installation, marks, loading=True)], True
+            return [Opened(installation, marks, loading=True, quarantined=[*quarantined])], True
         while not self._rereads.empty():
             self._follower.reread(self._rereads.get())
         begun_s = self._clock.monotonic_s()

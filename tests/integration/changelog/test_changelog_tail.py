@@ -114,13 +114,15 @@ def test_what_a_database_cannot_store_is_written_down_all_the_same(place: Place)
     database.source.close()
 
 
-def test_the_next_start_finds_the_marks(place: Place) -> None:
+def test_the_next_start_finds_the_marks_and_the_quarantine(place: Place) -> None:
     with Engine(place) as engine:
         namespace = engine.opened.namespace
         row = {**STATUS, "namespace": namespace, "marks": '{"broker": {"mark_ms": 17}}'}
         engine.tail.report(row)
+        engine.tail.quarantine({"entry:a": ("", "never fires")}, [])
     with Engine(place) as engine:
         assert engine.opened.marks == {"broker": [{"mark_ms": 17}]}
+        assert engine.opened.quarantined == ["entry:a"]
 
 
 def test_the_reconcile_finds_what_no_trigger_saw(place: Place) -> None:
