@@ -4,7 +4,7 @@ Invariant: the greatest deleted transaction or id is stored in the transaction t
 cursor lies before it notices and reads the table again. Where the cursor is an id, the newest row always stays: it is
 where beats stopped reading. Where it is a snapshot, only transactions are pruned that had all ended some seconds ago:
 to a beat that polls, none of them is in progress any more. A floor from another history (a restored dump, a truncated
-log) is replaced.
+log) is replaced, and rows whose transaction ids the server has not reached yet go too.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ _POSTGRESQL = """
     WITH gone AS (
         DELETE FROM wheelbeat_changelog WHERE id IN (
             SELECT id FROM wheelbeat_changelog
-            WHERE at < statement_timestamp() - %(older_than_s)s * interval '1 second' AND xid < %(ended)s::xid8
+            WHERE at < statement_timestamp() - %(older_than_s)s * interval '1 second'
+              AND (xid < %(ended)s::xid8 OR xid >= pg_snapshot_xmax(pg_current_snapshot()))
             ORDER BY id LIMIT %(rows)s
         ) RETURNING xid
     ), noted AS (
         UPDATE wheelbeat_installation SET pruned_xid = greatest(
-            (SELECT max(xid::text::bigint) FROM gone),
-            CASE WHEN pruned_xid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint THEN pruned_xid END
+            (SELECT max(xid::text::bigint) FROM gone WHERE xid < %(ended)s::xid8),
+            CASE WHEN pruned_xid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint THEN pruned_xid ELSE 0 END
         ) WHERE EXISTS (SELECT FROM gone)
     )
     SELECT count(*) FROM gone

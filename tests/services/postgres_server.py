@@ -79,6 +79,15 @@ class PrivatePostgres(PrivateServer):
         self.run(_binary("pg_ctl"), "promote", "-w", "-D", str(self.data))
         wait_until(self._takes_writes, f"promotion of the standby on port {self.port}")
 
+    def dump(self, database: str, file: str) -> None:
+        """Write a dump of ``database`` into ``file`` in the server's folder."""
+        self.run(_binary("pg_dump"), "-d", self.database_url(database), "-f", file)
+
+    def restore(self, database: str, file: str) -> None:
+        """Fill an empty ``database`` from a dump."""
+        quiet = ("-q", "-v", "ON_ERROR_STOP=1")
+        self.run(_binary("psql"), *quiet, "-d", self.database_url(database), "-f", file)
+
     def _takes_writes(self) -> bool:
         with psycopg.connect(self.url, connect_timeout=2, autocommit=True) as connection:
             row = connection.execute("SELECT pg_is_in_recovery()").fetchone()

@@ -24,6 +24,11 @@ nullif(shape, 0) # coalesce(interval_ms, 0) # {content}
 -- name: content
 hashtextextended(name, 1) # hashtextextended(args || ', ' || kwargs, 2)
 
+-- name: row_estimate
+-- As the planner does it: the present size, at the density of the last ANALYZE. A restored table has known none.
+ceil(pg_relation_size(oid) / current_setting('block_size')::float8
+     * CASE WHEN relpages > 0 AND reltuples > 0 THEN reltuples / relpages ELSE 20 END)::bigint
+
 -- name: begin_columns
 -- Aggregation must keep the order of the rows: no parallel workers. Compiling the statement would cost more than it.
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
@@ -31,7 +36,7 @@ SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '60s';
 SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL jit = off
 
 -- name: extent
-SELECT greatest(reltuples, 0)::bigint, (pg_table_size(oid) / greatest(reltuples, 1))::bigint,
+SELECT {row_estimate}, (pg_table_size(oid) / greatest({row_estimate}, 1))::bigint,
        (SELECT max(id) FROM wheelbeat_monitor)
 FROM pg_class WHERE oid = 'wheelbeat_monitor'::regclass
 
@@ -69,7 +74,7 @@ BEGIN; SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '5s'
 COMMIT
 
 -- name: estimate
-SELECT greatest(reltuples, 0)::bigint,
+SELECT {row_estimate},
     (SELECT avg(octet_length(name) + octet_length(args) + octet_length(kwargs))::float8 FROM
      (SELECT name, args, kwargs FROM wheelbeat_monitor LIMIT 1000) AS few)
 FROM pg_class WHERE oid = 'wheelbeat_monitor'::regclass
@@ -93,9 +98,11 @@ SELECT pg_current_snapshot()::text,
 FROM wheelbeat_installation ORDER BY id LIMIT 1
 
 -- name: changes
--- Rows that the snapshot (xmax, in_progress) could not see and the present one can.
+-- Rows that the snapshot (xmax, in_progress) could not see and the present one can. Rows that a dump brought from
+-- another server carry transaction ids of that server: those that this one has not reached are no news.
 WITH found AS MATERIALIZED (
-    SELECT monitor_id, operation FROM wheelbeat_changelog WHERE xid >= %(xmax)s::xid8
+    SELECT monitor_id, operation FROM wheelbeat_changelog
+    WHERE xid >= %(xmax)s::xid8 AND xid < pg_snapshot_xmax(pg_current_snapshot())
     UNION ALL
     SELECT monitor_id, operation FROM wheelbeat_changelog WHERE xid = ANY(%(in_progress)s::xid8[])
 )

@@ -1,0 +1,190 @@
+"""A whole beat on a real database, without threads: the test moves the clock, and each thread has its turn in between.
+
+Real are the scheduler and all of its parts, the I/O thread's work and the database; simulated are clock and broker.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+from simulation.sim_broker import SimBroker, SimPublisher
+from simulation.sim_clock import SimClock
+
+from celery_wheelbeat import sources
+from celery_wheelbeat.beat import Beat
+from celery_wheelbeat.dispatch import Dispatch
+from celery_wheelbeat.observe.liveness import Liveness
+from celery_wheelbeat.parts import assemble
+from celery_wheelbeat.scheduler import WheelScheduler
+from celery_wheelbeat.settings import Settings
+from celery_wheelbeat.sources.news import Changed
+from celery_wheelbeat.sources.tail import NEWS_MAX
+from celery_wheelbeat.supervision import Supervision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from celery_wheelbeat.sources import MonitorDatabase
+    from celery_wheelbeat.sources.news import News
+
+STEP_MS = 250
+PATIENCE_MS = 120_000
+
+
+class SteppedBeat:
+    """See the module. Monitors must say a version as their first argument; messages carry it."""
+
+    def __init__(self, database: MonitorDatabase, *, start_ms: int, **settings: Any) -> None:
+        app = Celery("stepped", set_as_current=False, broker="memory://")
+        app.conf.result_expires = None  # else Celery adds an entry of its own
+        self.clock = SimClock(start_ms)
+        self.broker = SimBroker()
+        self.database = database
+        sources.register(lambda _app: database)
+        try:
+            scheduler = WheelScheduler(app)
+            scheduler.settings = Settings(**{"shards": 16, "namespace": "stepped", **settings})
+            parts = assemble(scheduler, scheduler.settings, self.clock)
+        finally:
+            sources.register(None)
+        self.publisher = SimPublisher(
+            self.broker,
+            self.clock,
+            random.Random(0),
+            life=1,
+            window=1_000_000,
+            reach=lambda _place: None,
+            disturb=lambda: None,
+        )
+        self.desk = Desk(parts.desk)
+        parts = replace(
+            parts,
+            wake=_NoRest(),
+            desk=self.desk,
+            publisher=self.publisher,
+            dispatch=Dispatch(parts.engine, parts.dispatch.backlog, self.publisher, parts.lateness),
+            liveness=Liveness(scheduler.settings.live_timeout),
+        )
+        self.parts = parts
+        self.scheduler = scheduler
+        self._beat = scheduler._beat = Beat(parts)
+        scheduler.schedule.monitors = parts.monitor_entries
+        scheduler._supervision = Supervision(self._beat)
+        self._io_at_s = 0.0
+        self._beat.start()
+
+    def step(self, ms: int = STEP_MS) -> None:
+        """Let time pass and give every thread one turn."""
+        self.clock.let_pass(ms)
+        if self.clock.monotonic_s() >= self._io_at_s and self.desk.has_room:
+            self._io_at_s = self.clock.monotonic_s() + self.desk.tail.turn()
+        self.publisher.step()
+        self.scheduler.tick()
+
+    def run(self, seconds: float) -> SteppedBeat:
+        """Let so much time pass."""
+        for _ in range(int(seconds * 1000 / STEP_MS)):
+            self.step()
+        return self
+
+    def until(self, condition: Callable[[], object], what: str) -> SteppedBeat:
+        """Step until ``condition`` holds, up to two simulated minutes."""
+        for _ in range(PATIENCE_MS // STEP_MS):
+            if condition():
+                return self
+            self.step()
+        raise AssertionError(f"{what}: not within {PATIENCE_MS / 1000:g} s; {self.status}")
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """What the I/O thread says about the database."""
+        return self.desk.status()
+
+    @property
+    def current(self) -> bool:
+        """Whether the table has been read and nothing known is waiting."""
+        status = self.status
+        return status["loaded"] and status["reading"] == "reconcile" and not status["behind"] and self.desk.empty
+
+    def jobs(self, ids: Iterable[int]) -> dict[int, str]:
+        """Return the arguments of those of ``ids`` that the engine holds."""
+        views = self.parts.engine.lookup(list(ids))
+        return {view.id: view.payload.decode() for view in views if view is not None}
+
+    def sent(self, job_id: int, version: int | None = None) -> list[int]:
+        """Fire times of one monitor's messages, in the order in which the broker took them."""
+        return [
+            message.fire_ms
+            for message in self.broker.messages
+            if message.job_id == job_id and version in (None, message.version)
+        ]
+
+    def fires(self) -> dict[int, list[int]]:
+        """Fire times of all messages, by monitor."""
+        found: dict[int, list[int]] = {}
+        for message in self.broker.messages:
+            found.setdefault(message.job_id, []).append(message.fire_ms)
+        return found
+
+    @property
+    def account(self) -> Counter[str]:
+        """Runs by what became of them."""
+        ledger = self.parts.ledger
+        return Counter({"expected": ledger.expected, "sent": ledger.sent, **ledger.skipped})
+
+    def close(self) -> None:
+        """Stop in good order."""
+        self.scheduler.close()
+
+
+class Desk:
+    """The real I/O thread's work; the test gives it its turns. ``slices`` are the sizes of the changes handed over."""
+
+    def __init__(self, tail: Any) -> None:
+        self.tail = tail
+        self.slices: list[int] = []
+        self.taken: deque[int] = deque(maxlen=1_000)
+        """How many items each turn of the scheduling thread took."""
+        self.report, self.finish, self.quarantine, self.reread = tail.report, tail.finish, tail.quarantine, tail.reread
+        self.stamp_s, self.status = tail.stamp_s, tail.status
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a turn cannot have to wait for the scheduling thread."""
+        return bool(self.tail._news.qsize() <= NEWS_MAX - 3)
+
+    @property
+    def empty(self) -> bool:
+        """Whether the scheduling thread has taken everything."""
+        return bool(self.tail._news.empty())
+
+    def start(self) -> None:
+        """There is no thread."""
+
+    def take(self) -> Sequence[News]:
+        """See ``celery_wheelbeat.sources.news.Desk``."""
+        news = self.tail.take()
+        self.taken.append(len(news))
+        self.slices += [
+            len(one.changes.upserts) + len(one.changes.deleted_ids) for one in news if isinstance(one, Changed)
+        ]
+        return news
+
+    def close(self, _timeout_s: float) -> None:
+        """Write what is waiting and drop the connection."""
+        self.tail._write()
+        self.tail._database.source.close()
+
+
+class _NoRest:
+    """See ``celery_wheelbeat.wake.Wake``."""
+
+    def wait(self, seconds: float) -> None:
+        """The test lets time pass."""
+
+    def set(self) -> None:
+        """Nobody waits."""
