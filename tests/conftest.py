@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from services import amqp_vhost, mysql_database, postgres_database, redis_database
+from processes import ROOT
+from services import PrivateRabbit, amqp_vhost, mysql_database, postgres_database, redis_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +36,23 @@ def amqp_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def private_rabbit() -> Iterator[PrivateRabbit]:
+    """A RabbitMQ whose memory alarm may be set off, and which takes no messages above 100 kB."""
+    with PrivateRabbit(max_message_size="100000") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
     """URL of an empty Redis database."""
     with redis_database() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def celery55() -> str:
+    """Interpreter of an environment with Celery 5.5."""
+    python = os.environ.get("WHEELBEAT_CELERY55_PYTHON", str(ROOT / ".venv-celery55/bin/python"))
+    if not Path(python).exists():
+        pytest.fail(f"{python} does not exist: run `make venv-celery55`, or set WHEELBEAT_CELERY55_PYTHON")
+    return python

@@ -172,22 +172,23 @@ def test_what_rabbitmq_cannot_route_comes_back(amqp_url: str, options: dict[str,
 
 
 @pytest.mark.amqp
-def test_an_alarm_of_rabbitmq_is_waited_for_on_the_same_connection() -> None:
-    with PrivateRabbit() as rabbit:
-        app = an_app(rabbit.url)
-        lane = Lane(app)
-        lane.when_connected().submit([a_run(app, 0)])
-        assert isinstance(lane.outcomes(1)[0], Confirmed)
-        rabbit.ctl("set_vm_memory_high_watermark", "absolute", "1MB")
+def test_an_alarm_of_rabbitmq_is_waited_for_on_the_same_connection(private_rabbit: PrivateRabbit) -> None:
+    app = an_app(private_rabbit.url)
+    lane = Lane(app)
+    lane.when_connected().submit([a_run(app, 0)])
+    assert isinstance(lane.outcomes(1)[0], Confirmed)
+    private_rabbit.ctl("set_vm_memory_high_watermark", "absolute", "1MB")
+    try:
         lane.lane.submit([a_run(app, 1), a_run(app, 2)])
         assert [token for token, _ in failures(lane.outcomes(2))] == [1, 2]
         assert lane.lane.capacity() == 0
         lane.lane.submit([a_run(app, 3)])
         assert failures(lane.outcomes(1)) == [(3, FailureKind.NOT_SENT)]
-        rabbit.ctl("set_vm_memory_high_watermark", "0.4")
-        lane.when_connected().submit([a_run(app, 1), a_run(app, 2)])
-        assert {type(outcome) for outcome in lane.outcomes(2)} == {Confirmed}
-        ids = [message.headers["id"] for message in drained(app)]
-        assert set(ids) == {"id-0", "id-1", "id-2"}
-        assert ids.count("id-1") <= 2, "at most the copy that RabbitMQ had not read yet"
-        lane.lane.close(5)
+    finally:
+        private_rabbit.ctl("set_vm_memory_high_watermark", "0.4")
+    lane.when_connected().submit([a_run(app, 1), a_run(app, 2)])
+    assert {type(outcome) for outcome in lane.outcomes(2)} == {Confirmed}
+    ids = [message.headers["id"] for message in drained(app)]
+    assert set(ids) == {"id-0", "id-1", "id-2"}
+    assert ids.count("id-1") <= 2, "at most the copy that RabbitMQ had not read yet"
+    lane.lane.close(5)

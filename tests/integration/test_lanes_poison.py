@@ -9,18 +9,16 @@ import pytest
 from definitions import Job
 from fast_bench import MINUTE_MS, FastBench, numbered
 from lanes import make_app
-from services import PrivateRabbit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from services import PrivateRabbit
 
 pytestmark = pytest.mark.amqp
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PrivateRabbit]:
-    with PrivateRabbit(max_message_size="100000") as server:
-        yield server
+@pytest.fixture
+def server(private_rabbit: PrivateRabbit) -> PrivateRabbit:
+    return private_rabbit
 
 
 def received(server: PrivateRabbit, queue: str) -> list[str]:
