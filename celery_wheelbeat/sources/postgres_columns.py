@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.sources.session import Session
 
-SMALL_ROWS = 200_000
-"""Up to here every id is looked at to cut the table into blocks, beyond only those of some pages."""
+SMALL_BYTES = 32 << 20
+"""Up to here (some 200,000 rows) every id is looked at to cut the table into blocks, beyond only a sample."""
 SAMPLE_PERCENT = 3.0
 BLOCK_BYTES = 8 << 20
 """Above this the server is slower per row: its buffers no longer stay in the cache of a core."""
@@ -46,15 +46,13 @@ class PostgresColumns:
 
         Cut by a sample, so blocks differ in size; smaller ones where rows are long.
         """
-        rows, row_bytes, last = self._session.rows("extent")[0]
+        own_bytes, all_bytes, last = self._session.rows("extent")[0]
         if last is None or last <= after_id:
             return []
-        percent = 100.0 if rows < SMALL_ROWS else SAMPLE_PERCENT
-        sample = unpack_int64s(
-            self._session.rows("sample", {"after_id": after_id, "percent": percent}, binary=True)[0][0]
-        )
-        wanted = max(1, min(block_rows, BLOCK_BYTES // max(1, row_bytes)))
-        step = max(1, round(wanted * percent / 100))
+        percent = 100.0 if own_bytes < SMALL_BYTES else SAMPLE_PERCENT
+        sample = unpack_int64s(self._session.rows("sample", {"percent": percent}, binary=True)[0][0])
+        step = max(1, min(round(block_rows * percent / 100), len(sample) * BLOCK_BYTES // all_bytes))
+        sample = sample[sample > after_id]
         return [*sample[step - 1 :: step][:-1].tolist(), last]
 
     def named(self, names: Sequence[str]) -> Int64s:

@@ -36,13 +36,12 @@ SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '60s';
 SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL jit = off
 
 -- name: extent
-SELECT {row_estimate}, (pg_table_size(oid) / greatest({row_estimate}, 1))::bigint,
+-- Sizes, which are never out of date: statistics of a table that was emptied and filled again may be far off.
+SELECT pg_relation_size('wheelbeat_monitor'), pg_table_size('wheelbeat_monitor'),
        (SELECT max(id) FROM wheelbeat_monitor)
-FROM pg_class WHERE oid = 'wheelbeat_monitor'::regclass
 
 -- name: sample
 SELECT array_send(array_agg(id ORDER BY id)) FROM wheelbeat_monitor TABLESAMPLE SYSTEM (%(percent)s)
-WHERE id > %(after_id)s
 
 -- name: named
 SELECT id FROM wheelbeat_monitor WHERE name = ANY(%(names)s)

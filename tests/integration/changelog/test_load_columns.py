@@ -279,6 +279,16 @@ def test_ids_may_be_sparse_or_random(
     assert_engine_is_the_table(beat, postgres)
 
 
+@pytest.mark.parametrize("rows", [-1, 3])
+def test_a_table_without_statistics_is_read_in_large_blocks(beat: LoadingBeat, postgres: Place, rows: int) -> None:
+    """As it is after a bulk fill or a restored dump, until somebody has analysed it."""
+    fill(postgres, 40_000)
+    postgres.execute(f"UPDATE pg_class SET reltuples = {rows} WHERE oid = 'wheelbeat_monitor'::regclass")
+    beat.load()
+    assert sum(beat.loaded_rows) == 40_000
+    assert len(beat.loaded_rows) <= 4
+
+
 def test_an_empty_table_is_loaded_at_once(beat: LoadingBeat) -> None:
     beat.load()
     assert beat.loaded_rows == [0]
