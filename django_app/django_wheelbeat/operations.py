@@ -39,8 +39,8 @@ EMPTIED: Mapping[str, Mapping[str, Any]] = {
 """What a bulk edit can take away: choice → columns with their empty value."""
 
 
-def _named(chunk: Any) -> list[Monitor]:
-    return list(chunk.only("pk", "name"))
+def _keys(chunk: Any) -> list[int]:
+    return list(chunk.order_by("pk").values_list("pk", flat=True))
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Pause:
     def apply(self, chunk: Any) -> Outcome:
         """See ``Operation``."""
         chunk = chunk.filter(enabled=True)
-        named = _named(chunk)
+        keys = _keys(chunk)
         chunk.pause(self.reason)
-        return Outcome(named, {})
+        return Outcome(keys, {})
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class Resume:
     def apply(self, chunk: Any) -> Outcome:
         """See ``Operation``."""
         chunk = chunk.filter(enabled=False)
-        named = _named(chunk)
+        keys = _keys(chunk)
         chunk.resume()
-        return Outcome(named, {})
+        return Outcome(keys, {})
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,13 @@ class Delete:
 
     def apply(self, chunk: Any) -> Outcome:
         """See ``Operation``."""
-        named = _named(chunk)
+        named = list(chunk.only("pk", "name"))
+        keys = [monitor.pk for monitor in named]
         try:
             chunk.delete()
         except (ProtectedError, RestrictedError):
             return self._one_by_one(chunk, named)
-        return Outcome(named, {})
+        return Outcome(keys, {}, named)
 
     def _one_by_one(self, chunk: Any, named: list[Monitor]) -> Outcome:
         deleted, refused = [], {}
@@ -110,7 +111,7 @@ class Delete:
                 refused[monitor.name] = _("kept by %(object)s") % {"object": next(iter(kept_by))}
             else:
                 deleted.append(monitor)
-        return Outcome(deleted, refused)
+        return Outcome([monitor.pk for monitor in deleted], refused, deleted)
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class Edit:
             elif len(monitor.tags) > TAGS_LENGTH:
                 refused[monitor.name] = _("its tags would have more than %(most)d characters") % {"most": TAGS_LENGTH}
             else:
-                changed.append(monitor)
+                changed.append(monitor.pk)
                 groups[tuple(new.items())].append(monitor.pk)
         for new_values, ids in groups.items():
             chunk.model._default_manager.using(chunk.db).filter(pk__in=ids).update(**dict(new_values))
@@ -186,9 +187,9 @@ class SpeedUp:
     def apply(self, chunk: Any) -> Outcome:
         """See ``Operation``."""
         chunk = chunk.slower_than(self.every_ms)
-        named = _named(chunk)
+        keys = _keys(chunk)
         chunk.speed_up(self.every_ms / 1000, self.until)
-        return Outcome(named, {})
+        return Outcome(keys, {})
 
 
 @dataclass(frozen=True)
@@ -206,6 +207,6 @@ class EndIncident:
     def apply(self, chunk: Any) -> Outcome:
         """See ``Operation``."""
         chunk = chunk.filter(incident_until__isnull=False)
-        named = _named(chunk)
+        keys = _keys(chunk)
         chunk.end_incident()
-        return Outcome(named, {})
+        return Outcome(keys, {})
