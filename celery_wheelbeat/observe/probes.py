@@ -131,6 +131,7 @@ class _Server(ThreadingMixIn, TCPServer):
     """``http.server.HTTPServer`` would ask the name service about the address first."""
 
     allow_reuse_address = True
+    request_queue_size = CONNECTIONS_MAX
     daemon_threads = True
     block_on_close = False
     timeout = _POLL_S

@@ -39,8 +39,8 @@ Beside them stand the metrics of the process that `prometheus_client` has: `proc
 
 ## OpenTelemetry
 
-Counters lose `_total`, times have the unit `s`. The histogram arrives as two counters, because the API has no observable
-histogram: `wheelbeat_lateness_seconds_bucket` with the attribute `le`, and `wheelbeat_lateness_seconds_sum`.
+Counters lose `_total`, times have the unit `s`. The histogram arrives as two counters, because the API has no
+observable histogram: `wheelbeat_lateness_seconds_bucket` with the attribute `le`, and `wheelbeat_lateness_seconds_sum`.
 
 ## Workers
 

@@ -1,0 +1,242 @@
+"""The HTTP port: what each path answers at times that the test chooses; a port that is taken, flooded, given back."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sys
+import threading
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from services import free_port
+
+from celery_wheelbeat.observe import probes
+from celery_wheelbeat.observe.checks import LAG_LIMIT_S, ready
+from celery_wheelbeat.observe.probes import CONNECTIONS_MAX, Answers, Probes
+from celery_wheelbeat.observe.sight import Sight
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WAIT_S = 10.0
+NOW_S = 1_000.0
+STATUS: dict[str, Any] = {
+    "state": "running",
+    "behind_s": 0.0,
+    "destinations": {"broker": {"connected": True, "last_error": ""}},
+    "source": {"kind": "sqlite", "lag_s": 0.3},
+}
+
+
+def answers(sight: Sight, now_s: float = NOW_S) -> Answers:
+    return Answers(lambda: sight, lambda: now_s, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("sight", "status", "said"),
+    [
+        (Sight(NOW_S - 30.0), 200, "ok\n"),
+        (Sight(NOW_S - 30.1), 503, "[-] tick: last turn 30.1 s ago, limit 30 s\nfailed\n"),
+        (Sight(NOW_S, ("publisher", "desk")), 503, "[-] threads: no turn of publisher, desk for 30 s\nfailed\n"),
+        (Sight(NOW_S, (), {**STATUS, "state": "loading"}), 200, "ok\n"),
+        (
+            Sight(NOW_S, (), {**STATUS, "destinations": {"broker": {"connected": False, "last_error": "x"}}}),
+            200,
+            "ok\n",
+        ),
+    ],
+)
+def test_livez_goes_by_our_threads_alone(sight: Sight, status: int, said: str) -> None:
+    found = answers(sight).of("/livez", "")
+    assert (found.status, found.body.decode()) == (status, said)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"state": "loading"}, "loaded: loading"),
+        ({"state": "stopped"}, "loaded: stopped"),
+        ({"behind_s": LAG_LIMIT_S + 1}, "wheel: 11.0 s behind, limit 10 s"),
+        ({"destinations": {"broker": {"connected": False, "last_error": "refused"}}}, "broker: refused"),
+        ({"destinations": {"broker": {"connected": False, "last_error": ""}}}, "broker: not connected"),
+        ({"source": {"kind": "sqlite", "lag_s": LAG_LIMIT_S + 1}}, "changelog: 11.0 s behind, limit 10 s"),
+        ({"source": {"kind": "file", "path": "x"}}, ""),
+    ],
+)
+def test_readyz_says_what_is_missing(changes: dict[str, Any], said: str) -> None:
+    found = answers(Sight(NOW_S, (), {**STATUS, **changes})).of("/readyz", "")
+    assert found.status == (503 if said else 200)
+    assert found.body.decode() == (f"[-] {said}\nfailed\n" if said else "ok\n")
+
+
+def test_readyz_before_the_first_status_and_without_life() -> None:
+    assert answers(Sight(NOW_S)).of("/readyz", "").body == b"[-] loaded: no status yet\nfailed\n"
+    assert [check.name for check in ready(Sight(0.0, (), STATUS), NOW_S, 30.0) if not check.good] == ["tick"]
+
+
+def test_verbose_lists_every_check() -> None:
+    lines = answers(Sight(NOW_S, (), STATUS)).of("/readyz?verbose", "").body.decode().splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        "[+] tick", "[+] threads", "[+] loaded", "[+] wheel", "[+] broker", "[+] changelog", "ok",
+    ]  # fmt: skip
+
+
+def test_other_paths() -> None:
+    assert json.loads(answers(Sight(NOW_S, (), STATUS)).of("/status", "").body) == STATUS
+    assert answers(Sight(NOW_S)).of("/status", "").status == 503
+    assert answers(Sight(NOW_S)).of("/", "").status == 404
+    assert b"/readyz" in answers(Sight(NOW_S)).of("/healthz", "").body
+
+
+def test_metrics_without_the_extra_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "celery_wheelbeat.observe.prometheus", None)
+    found = answers(Sight(NOW_S, (), STATUS)).of("/metrics", "")
+    assert found.status == 501
+    assert b"pip install 'celery-wheelbeat[prometheus]'" in found.body
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Probes]]:
+    started: list[Probes] = []
+
+    def start(port: int, sight: Sight | None = None, host: str = "127.0.0.1") -> Probes:
+        made = Probes(host, port, answers(sight or Sight(NOW_S, (), STATUS)))
+        made.start()
+        started.append(made)
+        return made
+
+    yield start
+    for made in started:
+        made.close()
+
+
+class Lines(logging.Handler):
+    """Lines of the log, which a test can wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self._news = threading.Condition()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with self._news:
+            self.texts.append(record.getMessage())
+            self._news.notify_all()
+
+    def wait_for(self, text: str) -> None:
+        with self._news:
+            assert self._news.wait_for(lambda: any(text in line for line in self.texts), WAIT_S), self.texts
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    handler, logger = Lines(), logging.getLogger("celery.beat")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+def get(port: int, path: str, host: str = "127.0.0.1", method: str = "GET") -> tuple[int, bytes]:
+    request = urllib.request.Request(f"http://{host}:{port}{path}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=WAIT_S) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_it_listens_and_gives_the_port_back(start: Callable[..., Probes], lines: Lines) -> None:
+    port = free_port()
+    for _ in range(2):
+        lines.texts.clear()
+        made = start(port)
+        lines.wait_for(f"Probes and metrics on 127.0.0.1 port {port}")
+        assert get(port, "/livez") == (200, b"ok\n")
+        assert get(port, "/livez", method="HEAD") == (200, b"")
+        assert get(port, "/livez", method="POST")[0] == 501
+        made.close()
+        with pytest.raises(urllib.error.URLError):
+            get(port, "/livez")
+
+
+def test_it_listens_on_ipv6(start: Callable[..., Probes], lines: Lines) -> None:
+    port = free_port()
+    start(port, host="::1")
+    lines.wait_for(f"on ::1 port {port}")
+    assert get(port, "/readyz", host="[::1]") == (200, b"ok\n")
+
+
+def test_a_port_in_use_is_one_warning_and_is_taken_once_it_is_free(
+    start: Callable[..., Probes], lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        made = Probes("127.0.0.1", port, answers(Sight(NOW_S)))
+        tries = []
+
+        def pause(_seconds: float) -> bool:
+            tries.append(1)
+            if len(tries) == 2:
+                again.set()
+            return threading.Event().wait(0.01)
+
+        monkeypatch.setattr(made._closing, "wait", pause)
+        made.start()
+        assert again.wait(WAIT_S)
+    lines.wait_for(f"Probes and metrics on 127.0.0.1 port {port}")
+    assert [line for line in lines.texts if "Cannot listen" in line] == [
+        line for line in lines.texts if f"wheelbeat_http_port {port}" in line and "Address already in use" in line
+    ]
+    assert len([line for line in lines.texts if "Cannot listen" in line]) == 1
+    made.close()
+
+
+def test_an_address_of_another_host_does_not_keep_a_beat_from_stopping(
+    start: Callable[..., Probes], lines: Lines
+) -> None:
+    made = start(free_port(), host="192.0.2.1")
+    lines.wait_for("Cannot listen on wheelbeat_http_host 192.0.2.1")
+    made.close()
+    assert not made._thread.is_alive()
+
+
+def test_connections_are_bounded_and_silent_clients_are_dropped(
+    start: Callable[..., Probes], lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    start(port)
+    lines.wait_for("Probes and metrics")
+    threads = threading.active_count()
+    silent = [socket.create_connection(("127.0.0.1", port), WAIT_S) for _ in range(CONNECTIONS_MAX)]
+    extra = socket.create_connection(("127.0.0.1", port), WAIT_S)
+    assert extra.recv(1) == b"", "one too many is closed without an answer"
+    extra.close()
+    assert threading.active_count() <= threads + CONNECTIONS_MAX
+    for client in silent:
+        client.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
+    for client in silent:
+        assert client.makefile("rb").readline() == b"HTTP/1.0 200 OK\r\n"
+        client.close()
+    monkeypatch.setattr(probes._Handler, "timeout", 0.1)
+    with socket.create_connection(("127.0.0.1", port), WAIT_S) as client:
+        assert client.recv(1) == b"", "who says nothing is dropped"
+    assert get(port, "/livez") == (200, b"ok\n")
+
+
+def test_a_failure_inside_is_a_500_and_a_line_in_the_log(start: Callable[..., Probes], lines: Lines) -> None:
+    port = free_port()
+    start(port, Sight(NOW_S, (), {"state": "half a document"}))
+    lines.wait_for("Probes and metrics")
+    assert get(port, "/readyz") == (500, b"the log of the beat says why\n")
+    lines.wait_for("The answer to GET '/readyz' failed")
+    assert get(port, "/livez") == (200, b"ok\n")
