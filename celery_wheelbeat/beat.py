@@ -23,7 +23,7 @@ from celery_wheelbeat.refusals import Refusals
 from celery_wheelbeat.runs import RunIds
 from celery_wheelbeat.sources.entries import key_of as entry_key
 from celery_wheelbeat.sources.monitor_entries import private_entry
-from celery_wheelbeat.sources.news import Changed, Loaded, News, Opened, Sized
+from celery_wheelbeat.sources.news import Changed, Loaded, News, Opened, Remembered, Sized
 from celery_wheelbeat.worker.headers import ClaimHeaders, visibility_timeout_s
 from celery_wheelbeat.zones import database_version
 
@@ -61,6 +61,8 @@ class Beat:
         """Highest id of the load so far."""
         self._stored: MarkDocument | None = None
         self._namespace: str | None = None
+        self._remembered: str | None = None
+        """The installation's namespace at an earlier start."""
         self._replaced_by: int | None = None
         """Monitor that stands in for the default entry ``celery.backend_cleanup``."""
         self._entries_version: int | None = None
@@ -94,8 +96,7 @@ class Beat:
         for news in self.parts.desk.take():
             self._take_in(news, reading.now_ms)
         if self.state == "starting" and self.parts.clock.monotonic_s() - self._begun_s > OPENING_S:
-            logger.warning("beat: The database does not answer; starting without what it knows of earlier runs")
-            self._begin(Opened(None, {}, loading=True), reading.now_ms)
+            self._begin_without_database(reading.now_ms)
         if self.state != "starting":
             self._update_entries(reading.now_ms)
             self.refusals.look_at_entries()
@@ -199,8 +200,13 @@ class Beat:
 
     def _take_in(self, news: News, now_ms: int) -> None:
         match news:
+            case Remembered(namespace):
+                self._remembered = namespace
+                if self._namespace is None and self.state != "starting":
+                    self._set_namespace(namespace)
             case Opened():
                 self._begin(news, now_ms)
+                self._set_namespace(news.namespace)
             case Sized(jobs, text_bytes):
                 self._loading.begin(jobs, text_bytes, self.parts.clock.monotonic_s())
             case Loaded(batch, refused, last):
@@ -222,13 +228,23 @@ class Beat:
         """Start the engine with what earlier processes left, or learn it late."""
         known = self._known_marks(opened.marks, now_ms)
         self.refusals.recall(opened.quarantined)
-        if opened.namespace or self.state == "starting":
-            self._set_namespace(opened)
         if self.state == "starting":
             self._start_engine(known, now_ms)
             self.state = "loading" if opened.loading else "running"
         self._marks = {self.parts.publisher.destination: self._begun_ms}
         self._marks.update((destination, document.mark_ms) for destination, document in known.items())
+
+    def _begin_without_database(self, now_ms: int) -> None:
+        """Let the wheel turn. Nothing is sent under another id than the one that the database would give it."""
+        logger.warning("beat: The database does not answer; starting without what it knows of earlier runs")
+        self._begin(Opened(None, {}, loading=True), now_ms)
+        if self.parts.settings.namespace or self._remembered:
+            self._set_namespace(self._remembered)
+        else:
+            logger.error(
+                "beat: Runs wait for the database, which knows the namespace of their ids; "
+                "with wheelbeat_namespace they would not have to"
+            )
 
     def _start_engine(self, known: Mapping[str, MarkDocument], now_ms: int) -> None:
         self._stored = choose(known.values(), now_ms).document
@@ -257,8 +273,8 @@ class Beat:
                 known[destination] = chosen.document
         return known
 
-    def _set_namespace(self, opened: Opened) -> None:
-        self._namespace = self.parts.namespace_of(opened.namespace)
+    def _set_namespace(self, installation: str | None) -> None:
+        self._namespace = self.parts.namespace_of(installation)
         remembered_s = int(self.parts.settings.dedup_ttl)
         claims = ClaimHeaders(self._namespace, remembered_s, visibility_timeout_s(self.parts.app))
 

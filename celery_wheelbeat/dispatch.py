@@ -54,7 +54,7 @@ class Dispatch(Lane):
         super().__init__(engine, backlog, lateness)
         self.publisher = publisher
         self.rendering: Rendering | None = None
-        """None while the namespace of run ids is not known: runs wait."""
+        """None while the namespace of run ids is not known: runs wait, as they do for a broker."""
         self.one_offs = OneOffs()
 
     def offer(self, due: Iterable[DueBatch]) -> None:
@@ -65,7 +65,7 @@ class Dispatch(Lane):
     def hand_over(self, now_s: float) -> int:
         """Give the publisher as many waiting runs as it has room for, up to ``HAND_OVER_MAX``; returns how many."""
         self._held.give_back(now_s)
-        if self._is_down(now_s, connected=self.publisher.health().connected):
+        if self._is_down(now_s, connected=self.rendering is not None and self.publisher.health().connected):
             self.backlog.squeeze()
             return 0
         room = min(self.publisher.capacity(), HAND_OVER_MAX)

@@ -34,6 +34,7 @@ from celery_wheelbeat.sources.databases import database_of
 from celery_wheelbeat.sources.definitions import Definitions
 from celery_wheelbeat.sources.entries import Entries, timezone_of
 from celery_wheelbeat.sources.file_desk import FileDesk
+from celery_wheelbeat.sources.installation_file import InstallationFile
 from celery_wheelbeat.sources.monitor_entries import MonitorEntries
 from celery_wheelbeat.sources.namespaces import namespace_of
 from celery_wheelbeat.sources.solar import SolarSchedule
@@ -171,8 +172,8 @@ def _desk(
     scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons: CronTable, routes: RouteTable
 ) -> Desk:
     database = database_of(scheduler.app, settings)
+    path = scheduler.schedule_filename or scheduler.app.conf.beat_schedule_filename
     if database is None:
-        path = scheduler.schedule_filename or scheduler.app.conf.beat_schedule_filename
         return FileDesk(MarkFile(path), clock, wake.ring)
     compile_all = partial(
         compile_rows,
@@ -194,6 +195,7 @@ def _desk(
         wake.ring,
         namespace=settings.namespace,
         reconcile_period_s=settings.reconcile_period,
+        memory=InstallationFile(path),
     )
 
 

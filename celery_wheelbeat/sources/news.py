@@ -20,13 +20,19 @@ class Opened(NamedTuple):
     """The store was read for the first time: who we are, and where earlier processes stopped."""
 
     namespace: str | None
-    """The installation's own namespace of run ids; None without a database."""
+    """The installation's own namespace of run ids; None where there is none."""
     marks: Mapping[str, Sequence[Mapping[str, Any]]]
     """Per destination the stored mark documents, as JSON values, unchecked."""
     loading: bool
     """Whether blocks of monitors follow."""
     quarantined: Collection[str] = ()
     """Job keys in the table of the quarantine."""
+
+
+class Remembered(NamedTuple):
+    """Who we were when the database answered last; comes before it is asked."""
+
+    namespace: str
 
 
 class Sized(NamedTuple):
@@ -53,7 +59,7 @@ class Changed(NamedTuple):
     refused: Mapping[int, InvalidMonitor]
 
 
-News = Opened | Sized | Loaded | Changed
+News = Remembered | Opened | Sized | Loaded | Changed
 
 
 class Desk(Protocol):

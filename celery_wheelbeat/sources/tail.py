@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.errors import SourceError
 from celery_wheelbeat.sources.follower import Follower
-from celery_wheelbeat.sources.news import Opened
+from celery_wheelbeat.sources.news import Opened, Remembered
 from celery_wheelbeat.sources.outage import Outage
 from celery_wheelbeat.sources.outbox import Outbox
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.clock import Clock
     from celery_wheelbeat.sources import Finished, MonitorDatabase
     from celery_wheelbeat.sources.definitions import Definitions
+    from celery_wheelbeat.sources.installation_file import InstallationFile
     from celery_wheelbeat.sources.news import News
 
 logger = logging.getLogger(__name__)
@@ -48,12 +49,14 @@ class Tail:
         *,
         namespace: str | None = None,
         reconcile_period_s: float = 3_600.0,
+        memory: InstallationFile | None = None,
     ) -> None:
         self._database = database
         self._definitions = definitions
         self._clock = clock
         self._wake = wake
         self._namespace = namespace
+        self._memory = memory
         self._follower = Follower(
             database.source, definitions, reconcile_period_s=reconcile_period_s, open_reader=database.open_reader
         )
@@ -139,6 +142,9 @@ class Tail:
         return wait_s
 
     def _loop(self) -> None:
+        remembered = None if self._memory is None else self._memory.read()
+        if remembered is not None:
+            self._hand_over(Remembered(remembered))
         while not self._closing.is_set():
             self._closing.wait(self.turn())
         self._follower.close()
@@ -169,6 +175,8 @@ class Tail:
             marks = store.marks(self._namespace or installation or "")
             quarantined = store.quarantined()
             self._definitions.quarantine.adopt(quarantined)
+            if self._memory is not None and installation is not None:
+                self._memory.write(installation)
             self._opened = True
             return [Opened(installation, marks, loading=True, quarantined=[*quarantined])], True
         while not self._rereads.empty():

@@ -9,20 +9,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from celery import Celery
+from kombu import Queue
 from table_of_monitors import PLAIN
 
+from celery_wheelbeat import run_id
 from celery_wheelbeat.beat import OPENING_S, Beat
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.jobs import ChangeBatch, RouteTable
 from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.parts import assemble
 from celery_wheelbeat.scheduler import WheelScheduler
-from celery_wheelbeat.sources.news import Changed
+from celery_wheelbeat.sources.installation_file import InstallationFile
+from celery_wheelbeat.sources.news import Changed, Opened
 from celery_wheelbeat.supervision import Supervision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+
+NOWHERE = {"wheelbeat_database_url": "postgresql://postgres@127.0.0.1:9/nowhere?connect_timeout=1"}
+INSTALLATION = "5d2b2a0e-7c0f-4b51-9a52-1f6a3f1f0c11"
 
 
 class Moved:
@@ -44,12 +51,8 @@ class Bench:
 
     def __init__(self, folder: Path, **conf: Any) -> None:
         self.app = Celery("beat", broker="memory://", set_as_current=False)
-        self.app.conf.update(
-            wheelbeat_namespace="tests",
-            beat_schedule={"a": {"task": "t", "schedule": 1.0}},
-            result_expires=None,
-            **conf,
-        )
+        entries = {"a": {"task": "t", "schedule": 1.0}}
+        self.app.conf.update({"wheelbeat_namespace": "tests", "beat_schedule": entries, "result_expires": None, **conf})
         self.scheduler = WheelScheduler(app=self.app, schedule_filename=str(folder / "schedule"))
         self.clock = Moved()
         self.beat = Beat(assemble(self.scheduler, self.scheduler.settings, self.clock))
@@ -85,7 +88,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
 def test_a_database_that_does_not_answer_delays_the_entries_by_ten_seconds(
     make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench = make(wheelbeat_database_url="postgresql://postgres@127.0.0.1:9/nowhere?connect_timeout=1")
+    bench = make(**NOWHERE)
     bench.turn_until(lambda: bench.beat.parts.desk.status()["failures"])
     assert bench.beat.state == "starting"
     assert bench.beat.parts.ledger.expected == 0
@@ -94,6 +97,64 @@ def test_a_database_that_does_not_answer_delays_the_entries_by_ten_seconds(
     assert bench.beat.state == "loading"
     assert "starting without what it knows" in caplog.text
     assert bench.beat.mark_document() is None, "a mark that was never read is not overwritten"
+
+
+def ids_of_messages(app: Celery) -> dict[str, int]:
+    """Return id → fire time of the messages in the queue."""
+    found = {}
+    with app.connection_for_read() as connection:
+        queue = Queue("celery")(connection.default_channel)
+        queue.declare()
+        while (message := queue.get(no_ack=True)) is not None:
+            found[str(message.headers["id"])] = int(message.headers["wheelbeat_fire_ms"])
+    return found
+
+
+def test_no_run_is_sent_under_another_id_than_the_database_would_give_it(
+    make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make(**NOWHERE, wheelbeat_namespace=None)
+    ids_of_messages(bench.app)  # the memory transport is one for the whole process
+    parts = bench.beat.parts
+    bench.clock.passed_s += OPENING_S
+    bench.turn_until(lambda: bench.beat.state == "loading")
+    bench.clock.passed_s += 60
+    bench.turn_until(lambda: parts.ledger.expected >= 60)
+    bench.turn_until(lambda: parts.ledger.skipped["backlog"] >= 59)
+    assert "Runs wait for the database" in caplog.text
+    assert (parts.ledger.sent, parts.dispatch.backlog.pending) == (
+        0,
+        parts.ledger.expected - parts.ledger.skipped.total(),
+    )
+    assert ids_of_messages(bench.app) == {}
+    bench.beat._take_in(Opened(INSTALLATION, {}, loading=True), parts.clock.wall_ms())
+    bench.turn_until(lambda: parts.ledger.sent)
+    sent = ids_of_messages(bench.app)
+    assert list(sent) == [run_id("entry:a", fire_ms, INSTALLATION) for fire_ms in sent.values()] != []
+
+
+def test_the_installation_is_remembered_for_a_start_without_its_database(
+    make: Callable[..., Bench], tmp_path: Path
+) -> None:
+    InstallationFile(tmp_path / "schedule").write(INSTALLATION)
+    bench = make(**NOWHERE, wheelbeat_namespace=None)
+    ids_of_messages(bench.app)
+    bench.clock.passed_s += OPENING_S
+    bench.turn_until(lambda: bench.beat.parts.ledger.sent)
+    sent = ids_of_messages(bench.app)
+    assert list(sent) == [run_id("entry:a", fire_ms, INSTALLATION) for fire_ms in sent.values()] != []
+
+
+def test_a_file_that_holds_no_installation_is_none_and_is_replaced(tmp_path: Path) -> None:
+    file = InstallationFile(tmp_path / "schedule")
+    assert file.read() is None
+    file.path.write_bytes(b"\xff\x00 half of a")
+    assert file.read() is None
+    file.write(INSTALLATION)
+    assert file.read() == INSTALLATION
+    assert [path.name for path in tmp_path.iterdir()] == ["schedule.wheelbeat-installation"]
+    InstallationFile(tmp_path / "missing" / "schedule").write(INSTALLATION)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["schedule.wheelbeat-installation"]
 
 
 def test_a_row_with_the_id_of_an_entry_leaves_the_entry_alone(make: Callable[..., Bench]) -> None:

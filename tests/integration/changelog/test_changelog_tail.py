@@ -19,13 +19,15 @@ from celery_wheelbeat.jobs import RouteTable
 from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.sources import Finished
 from celery_wheelbeat.sources.definitions import Definitions
-from celery_wheelbeat.sources.news import Changed, Loaded, Opened
+from celery_wheelbeat.sources.installation_file import InstallationFile
+from celery_wheelbeat.sources.news import Changed, Loaded, Opened, Remembered
 from celery_wheelbeat.sources.tail import Tail
 from django_wheelbeat.database import install_triggers
 from django_wheelbeat.models import Beat, Monitor, Quarantine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 IN_FORCE_S = 2.0
 STATUS = {"namespace": "n", "host": "h", "pid": 1, "version": "1", "started_ms": 0, "marks": "{}", "status": "{}"}
@@ -34,9 +36,14 @@ STATUS = {"namespace": "n", "host": "h", "pid": 1, "version": "1", "started_ms":
 class Engine:
     """What an engine would hold, and the tail that tells it."""
 
-    def __init__(self, place: Place, reconcile_period_s: float = 3_600.0) -> None:
+    def __init__(
+        self, place: Place, reconcile_period_s: float = 3_600.0, memory: InstallationFile | None = None
+    ) -> None:
         definitions = Definitions(partial(compile_rows, crons=CronTable(), routes=RouteTable()))
-        self.tail = Tail(place.open(), definitions, SystemClock(), lambda: None, reconcile_period_s=reconcile_period_s)
+        self.tail = Tail(
+            place.open(), definitions, SystemClock(), lambda: None, reconcile_period_s=reconcile_period_s, memory=memory
+        )
+        self.remembered: str | None = None
         self.held: dict[int, int] = {}
         self.opened: Opened | None = None
         self.loaded = False
@@ -52,6 +59,8 @@ class Engine:
     def take(self) -> None:
         for news in self.tail.take():
             match news:
+                case Remembered(namespace):
+                    self.remembered = namespace
                 case Opened():
                     self.opened = news
                 case Loaded(batch, _, last):
@@ -123,6 +132,13 @@ def test_the_next_start_finds_the_marks_and_the_quarantine(place: Place) -> None
     with Engine(place) as engine:
         assert engine.opened.marks == {"broker": [{"mark_ms": 17}]}
         assert engine.opened.quarantined == ["entry:a"]
+
+
+def test_the_installation_is_remembered_beside_the_schedule_file(place: Place, tmp_path: Path) -> None:
+    with Engine(place, memory=InstallationFile(tmp_path / "schedule")) as engine:
+        assert engine.remembered is None
+    with Engine(place, memory=InstallationFile(tmp_path / "schedule")) as again:
+        assert again.remembered == engine.opened.namespace
 
 
 def test_the_reconcile_finds_what_no_trigger_saw(place: Place) -> None:
