@@ -21,6 +21,9 @@ from django_wheelbeat.rows import row_of
 if TYPE_CHECKING:
     from django.http import QueryDict
 
+KIND_FIELDS = ("interval_ms", "cron", "once_at", "solar_event")
+"""Of these exactly one is given."""
+
 ROUTING_FIELDS = ("queue", "exchange", "routing_key", "priority", "expires_s", "headers", "options")
 
 NO_COLUMNS = ("change_reason", "definition_read")
@@ -153,11 +156,19 @@ class MonitorForm(forms.ModelForm):
         return [name for name in super().changed_data if name not in NO_COLUMNS]
 
     def add_error(self, field: str | None, error: Any) -> None:
-        """Show an error of a column that this form does not have above the form instead of failing on it."""
+        """Show an error of a column that this form does not have above the form instead of failing on it.
+
+        What could not be read from its field is missing in the instance; nothing is said about its being empty.
+        """
         if field is None and isinstance(error, ValidationError) and hasattr(error, "error_dict"):
+            unread = set(self.errors)
+            if not unread.isdisjoint(KIND_FIELDS):
+                unread.update(KIND_FIELDS)
             placed: dict[str, list[ValidationError]] = {}
             for name, errors in error.error_dict.items():
                 home = "expires_s" if name == "expires_next" else name
+                if home in unread:
+                    continue
                 placed.setdefault(home if home in self.fields else NON_FIELD_ERRORS, []).extend(errors)
             error = ValidationError(placed)
         super().add_error(field, error)
