@@ -22,7 +22,7 @@ def main(chosen: str) -> int:
             report = run_seed(seed)
         except AuditError as error:
             failed += 1
-            sys.stdout.write(f"{error}\n")
+            print(error, flush=True)  # noqa: T201 - a program for the terminal
             if len(seeds) == 1:
                 raise
             continue

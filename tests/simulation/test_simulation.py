@@ -1,4 +1,4 @@
-"""Worlds under a seed: a thousand in every run of the tests, tens of thousands in ``make soak-simulation``."""
+"""Worlds under a seed: eight hundred in every run of the tests, tens of thousands in ``make soak-simulation``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from simulation.world import FAULTS, World, run_seed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PARTS = 10
-WORLDS = 100
+PARTS = 16
+WORLDS = 50
 """Worlds of one part."""
 
 
