@@ -32,9 +32,7 @@ class InstallationFile:
             return None
 
     def write(self, installation: str) -> None:
-        """Replace the file, unless it says so already."""
-        if self.read() == installation:
-            return
+        """Replace the file."""
         partial = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         try:
             partial.write_text(f"{installation}\n", encoding="ascii")

@@ -65,6 +65,7 @@ class Tail:
         self._rereads: SimpleQueue[Sequence[int] | None] = SimpleQueue()
         self._closing = threading.Event()
         self._opened = False
+        self._installation: str | None = None
         self._asking = False
         self._stamp_s = self._current_s = self._write_at_s = clock.monotonic_s()
         self._reading = Outage("changelog.read", clock.monotonic_s)
@@ -146,7 +147,11 @@ class Tail:
         if remembered is not None:
             self._hand_over(Remembered(remembered))
         while not self._closing.is_set():
-            self._closing.wait(self.turn())
+            wait_s = self.turn()
+            if self._memory is not None and self._installation != remembered and self._installation is not None:
+                remembered = self._installation
+                self._memory.write(remembered)
+            self._closing.wait(wait_s)
         self._follower.close()
         self._write()
         self._database.source.close()
@@ -175,9 +180,7 @@ class Tail:
             marks = store.marks(self._namespace or installation or "")
             quarantined = store.quarantined()
             self._definitions.quarantine.adopt(quarantined)
-            if self._memory is not None and installation is not None:
-                self._memory.write(installation)
-            self._opened = True
+            self._opened, self._installation = True, installation
             return [Opened(installation, marks, loading=True, quarantined=[*quarantined])], True
         while not self._rereads.empty():
             self._follower.reread(self._rereads.get())
