@@ -128,6 +128,21 @@ def test_names_the_field_and_the_remedy(
     assert not Monitor.objects.exists()
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        {"name": "x" * 300},
+        {"task": ""},
+        {"interval_ms": "10"},
+        {"interval_ms": "", "once_at_0": "2031-13-01", "once_at_1": "12:00"},
+        {"interval_ms": "", "solar_event": "sunset", "solar_latitude": "1e400", "solar_longitude": "0"},
+    ],
+)
+def test_says_one_thing_about_what_it_cannot_read(db: Any, login: Callable[..., Any], typed: dict[str, str]) -> None:
+    errors = errors_of(login().post(ADD, PLAIN | typed))
+    assert [len(texts) for texts in errors.values()] == [1], errors
+
+
 def test_the_model_refuses_what_the_form_refuses(db: Any) -> None:
     from django.core.exceptions import ValidationError
 
