@@ -1,8 +1,8 @@
 """Bodies: the pieces of messages that belong to single jobs, kept because they are the same in every run.
 
 A bounded cache in front of the renderer: 16 bytes of index per job and one slice of a chunk. A job is known by the
-ref of its payload *and* by the age of that ref's page, so a ref that was given to another job never finds the old one's
-pieces. What is not kept is rendered again, never wrong.
+ref of its payload; ``forget`` hears of every ref that is given up, before it can be given to another job. What is not
+kept is rendered again, never wrong.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.envelopes import Hole, Pieces
-from celery_wheelbeat.payloads import PAGE_BITS, PAGE_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from celery_wheelbeat.jobs import Int64s, UInt32s
+    from celery_wheelbeat.jobs import UInt32s
 
 _CHUNK_BITS = 20
 CHUNK_BYTES = 1 << _CHUNK_BITS
@@ -27,8 +26,11 @@ _PLACE_BITS = 40
 """Number of the chunk and offset in it; the other bits are the number of the skeleton."""
 _NOWHERE = np.uint64(2**64 - 1)
 SKELETONS_MAX = (1 << (64 - _PLACE_BITS)) - 1
-CHUNKS_MAX = 1 << (_PLACE_BITS - _CHUNK_BITS)
+CHUNKS_MAX = (1 << (_PLACE_BITS - _CHUNK_BITS)) - 1
+"""The greatest number stands for no chunk."""
 _SHORT_MAX = 2**16 - 1
+_STEP_ROWS = 1 << 20
+"""Rows of the index that are looked through at once."""
 
 
 class Columns(NamedTuple):
@@ -49,102 +51,152 @@ class Columns(NamedTuple):
         return {Hole.OPENING: self.opening, Hole.BODY: self.body, Hole.REPRS: self.reprs, Hole.NAME: self.name}
 
 
+class _Chunk(NamedTuple):
+    data: bytes
+    jobs: int
+    """How many it was made of."""
+    alive: int
+    """How many of them are not forgotten."""
+
+    @property
+    def is_thin(self) -> bool:
+        return 2 * self.alive < self.jobs
+
+
+_GONE = _Chunk(b"", 0, 0)
+
+
 class Bodies:
-    """The cache. ``limit_bytes`` bounds its chunks; a job that does not fit any more is rendered for each run."""
+    """The cache. ``limit_bytes`` bounds its chunks; a job that does not fit any more is rendered for each run.
+
+    A chunk whose last piece is forgotten goes at once. Where room is wanted, chunks that are more than half forgotten
+    go too, and the rest of their pieces is rendered again: what is forgotten never fills more than half of the cache.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self.resident_bytes = 0
         self._limit_bytes = limit_bytes
-        self._chunks: list[bytes] = []
+        self._chunks: list[_Chunk] = []
+        self._free: list[int] = []
+        """Numbers of chunks that are gone."""
+        self._thin_bytes = 0
+        """Size of the chunks that are more than half forgotten."""
         self._place: NDArray[np.uint64] = np.full(0, _NOWHERE)
         """By ref: number of the skeleton, then of the chunk, then offset."""
         self._body_length: NDArray[np.uint32] = np.zeros(0, np.uint32)
         self._reprs_length: NDArray[np.uint16] = np.zeros(0, np.uint16)
         self._name_length: NDArray[np.uint16] = np.zeros(0, np.uint16)
-        self._births: Int64s = np.zeros(0, np.int64)
-        """By page: when it was made, as far as this cache has seen."""
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._chunks.clear()
-        self.resident_bytes = 0
-        self._place[:] = _NOWHERE
 
     def columns(
         self,
         refs: UInt32s,
-        births: Int64s,
         skeleton: int,
         opening_width: int,
         render: Callable[[NDArray[np.intp]], Sequence[Pieces]],
     ) -> Columns:
         """Return the pieces of ``refs`` for the skeleton of that number, whose openings are ``opening_width`` long.
 
-        ``births[page]`` is when the page of a ref was made. ``render`` is asked for the pieces at the positions that
-        are not known; what it raises goes on to the caller and leaves the cache as it was.
+        ``render`` is asked for the pieces at the positions that are not known; what it raises goes on to the caller
+        and leaves the cache as it was.
         """
-        self._notice(births)
+        self._grow(int(refs.max(initial=0)) + 1)
         missing = self._missing(refs, skeleton)
         if not len(missing):
             return self._gather(refs, opening_width)
         rendered = render(missing)
-        self._keep(refs[missing], skeleton, rendered)
-        if not len(self._missing(refs, skeleton)):
-            return self._gather(refs, opening_width)
         known = np.setdiff1d(np.arange(len(refs)), missing)
+        found = self._gather(refs[known], opening_width)  # before room is made, which may cost some of them
+        self._keep(refs[missing], skeleton, rendered)
         pieces: list[Pieces] = [_NONE] * len(refs)
-        for position, found in zip(
-            known.tolist(), zip(*self._gather(refs[known], opening_width), strict=True), strict=True
-        ):
-            pieces[position] = Pieces(*found)
-        for position, found in zip(missing.tolist(), rendered, strict=True):
-            pieces[position] = found
+        for position, one in zip(known.tolist(), zip(*found, strict=True), strict=True):
+            pieces[position] = Pieces(*one)
+        for position, one in zip(missing.tolist(), rendered, strict=True):
+            pieces[position] = one
         return Columns.of(pieces)
+
+    def forget(self, refs: UInt32s) -> None:
+        """Let go the pieces of ``refs``."""
+        refs = np.unique(refs[refs < len(self._place)])
+        refs = refs[self._place[refs] != _NOWHERE]
+        if not len(refs):
+            return
+        numbers, counts = np.unique(_chunk_of(self._place[refs]), return_counts=True)
+        self._place[refs] = _NOWHERE
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            before = self._chunks[number]
+            self._chunks[number] = after = before._replace(alive=before.alive - count)
+            if after.is_thin and not before.is_thin:
+                self._thin_bytes += len(after.data)
+            if not after.alive:
+                self._drop(number)
 
     def _missing(self, refs: UInt32s, skeleton: int) -> NDArray[np.intp]:
         return np.flatnonzero(self._place[refs] >> np.uint64(_PLACE_BITS) != np.uint64(skeleton))
 
-    def _notice(self, births: Int64s) -> None:
-        """Forget the pieces of pages that were made anew since."""
-        if len(births) > len(self._births):
-            self._grow(len(births))
-        for page in np.flatnonzero(self._births[: len(births)] != births).tolist():
-            self._place[page << PAGE_BITS : (page + 1) << PAGE_BITS] = _NOWHERE
-            self._births[page] = births[page]
-
-    def _grow(self, pages: int) -> None:
-        more = pages - len(self._births)
-        self._births = np.concatenate((self._births, np.full(more, -1)))
-        self._place = np.concatenate((self._place, np.full(more * PAGE_ROWS, _NOWHERE)))
-        rows = np.zeros(more * PAGE_ROWS, np.uint8)
-        self._body_length = np.concatenate((self._body_length, rows.astype(np.uint32)))
-        self._reprs_length = np.concatenate((self._reprs_length, rows.astype(np.uint16)))
-        self._name_length = np.concatenate((self._name_length, rows.astype(np.uint16)))
+    def _grow(self, rows: int) -> None:
+        more = rows - len(self._place)
+        if more <= 0:
+            return
+        more += len(self._place) // 8
+        self._place = np.concatenate((self._place, np.full(more, _NOWHERE)))
+        self._body_length = np.concatenate((self._body_length, np.zeros(more, np.uint32)))
+        self._reprs_length = np.concatenate((self._reprs_length, np.zeros(more, np.uint16)))
+        self._name_length = np.concatenate((self._name_length, np.zeros(more, np.uint16)))
 
     def _keep(self, refs: UInt32s, skeleton: int, rendered: Sequence[Pieces]) -> None:
-        chunk: list[Pieces] = []
+        self.forget(refs)  # the pieces for another skeleton
+        distinct, first = np.unique(refs, return_index=True)
+        chunk: dict[int, Pieces] = {}
         size = 0
-        for ref, pieces in zip(refs.tolist(), rendered, strict=True):
+        for ref, at in zip(distinct.tolist(), first.tolist(), strict=True):
+            pieces = rendered[at]
             length = sum(map(len, pieces))
             if length > CHUNK_BYTES or len(pieces.reprs) > _SHORT_MAX or len(pieces.name) > _SHORT_MAX:
                 continue
             if size + length > CHUNK_BYTES:
-                self._add_chunk(chunk, size)
-                chunk, size = [], 0
-            if self.resident_bytes + size + length > self._limit_bytes or len(self._chunks) >= CHUNKS_MAX:
-                break
-            self._place[ref] = np.uint64(skeleton << _PLACE_BITS | len(self._chunks) << _CHUNK_BITS | size)
-            self._body_length[ref] = len(pieces.body)
-            self._reprs_length[ref] = len(pieces.reprs)
-            self._name_length[ref] = len(pieces.name)
-            chunk.append(pieces)
+                self._add_chunk(chunk, size, skeleton)
+                chunk, size = {}, 0
+            chunk[ref] = pieces
             size += length
         if chunk:
-            self._add_chunk(chunk, size)
+            self._add_chunk(chunk, size, skeleton)
 
-    def _add_chunk(self, chunk: Sequence[Pieces], size: int) -> None:
-        self._chunks.append(b"".join([piece for pieces in chunk for piece in pieces]))
+    def _add_chunk(self, pieces: Mapping[int, Pieces], size: int, skeleton: int) -> None:
+        """Keep the pieces by ref, ``size`` bytes, if there is room for them."""
+        if self.resident_bytes + size > self._limit_bytes:
+            self._make_room(size)
+        number = self._free.pop() if self._free else len(self._chunks)
+        if self.resident_bytes + size > self._limit_bytes or number >= CHUNKS_MAX:
+            return
+        refs = np.fromiter(pieces, np.uint32, len(pieces))
+        lengths = np.array([[*map(len, one)] for one in pieces.values()], np.uint64)
+        ends = lengths.sum(axis=1).cumsum()
+        starts = np.concatenate((ends[:1] * 0, ends[:-1]))
+        self._place[refs] = np.uint64(skeleton << _PLACE_BITS | number << _CHUNK_BITS) | starts
+        self._body_length[refs], self._reprs_length[refs], self._name_length[refs] = lengths.T[1:]
+        chunk = _Chunk(b"".join([piece for one in pieces.values() for piece in one]), len(pieces), len(pieces))
+        self._chunks[number : number + 1] = [chunk]
         self.resident_bytes += size
+
+    def _make_room(self, size: int) -> None:
+        """Drop the chunks that are more than half forgotten, if that is worth a look through the index."""
+        if self._thin_bytes < max(size, self._limit_bytes // 16):
+            return
+        thin = np.zeros(CHUNKS_MAX + 1, np.bool_)
+        numbers = [number for number, chunk in enumerate(self._chunks) if chunk.is_thin]
+        thin[numbers] = True
+        for start in range(0, len(self._place), _STEP_ROWS):
+            places = self._place[start : start + _STEP_ROWS]
+            places[thin[_chunk_of(places)]] = _NOWHERE
+        for number in numbers:
+            self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        chunk = self._chunks[number]
+        self._thin_bytes -= len(chunk.data)
+        self.resident_bytes -= len(chunk.data)
+        self._chunks[number] = _GONE
+        self._free.append(number)
 
     def _gather(self, refs: UInt32s, opening_width: int) -> Columns:
         places = (self._place[refs] & np.uint64((1 << _PLACE_BITS) - 1)).astype(np.int64)
@@ -153,7 +205,7 @@ class Bodies:
         reprs = body + self._body_length[refs]
         name = reprs + self._reprs_length[refs]
         end = (name + self._name_length[refs]).tolist()
-        chunks = [self._chunks[number] for number in (places >> _CHUNK_BITS).tolist()]
+        chunks = [self._chunks[number].data for number in (places >> _CHUNK_BITS).tolist()]
         body_at, reprs_at, name_at = body.tolist(), reprs.tolist(), name.tolist()
         openings = [b""] * len(chunks) if not opening_width else _slices(chunks, begin.tolist(), body_at)
         return Columns(
@@ -165,6 +217,10 @@ class Bodies:
 
 
 _NONE = Pieces(b"", b"", b"", b"")
+
+
+def _chunk_of(places: NDArray[np.uint64]) -> NDArray[np.int64]:
+    return (places >> np.uint64(_CHUNK_BITS)).astype(np.int64) & CHUNKS_MAX
 
 
 def _slices(chunks: Sequence[bytes], starts: Sequence[int], ends: Sequence[int]) -> list[bytes]:

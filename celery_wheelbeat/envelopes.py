@@ -47,6 +47,7 @@ class Hole(Enum):
     SPAN = "span id"
     CHANCE = "sampling chance"
     QUEUED_AT = "time of enqueuing"
+    STARTED_AT = "time of start"
 
 
 class Uncut(WheelbeatError):

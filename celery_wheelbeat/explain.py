@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo
 
+import numpy as np
 from celery.beat import Scheduler
 
 from celery_wheelbeat.cron import Cron
@@ -19,7 +20,7 @@ from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.fires import fires
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, Misfire
 from celery_wheelbeat.publishers.detection import configuration_reasons, entry_reasons, hooks
-from celery_wheelbeat.publishers.observers import only_observers
+from celery_wheelbeat.publishers.observers import check_ins, only_observers
 from celery_wheelbeat.runs import run_id, shard_of
 from celery_wheelbeat.schedules import Interval, Once
 from celery_wheelbeat.sources.definition_lookup import definition_of
@@ -203,12 +204,21 @@ def _lane(app: Any, definition: Definition, settings: Settings) -> Iterator[tupl
         found = hooks(app, Scheduler(app, lazy=True), definition.entry.task)
         reasons = [] if settings.dispatch == "fast" or only_observers(found) else [hook.what for hook in found]
         reasons += configuration_reasons(app) + entry_reasons(app, definition.entry)
+        sentry = check_ins() if settings.dispatch != "fast" else None
+        every_ms = np.array([_interval_ms(definition.schedule)])
+        if sentry is not None and sentry.of([definition.entry.name], every_ms).any():
+            reasons.append("Sentry checks in for its runs (monitor_beat_tasks; exclude_beat_tasks leaves jobs out)")
         if definition.expires_next:
             reasons.append("it expires at its next fire time, which differs from run to run")
     if not reasons:
         yield "lane", "fast, as far as this process can see; the beat itself proves it, see `lanes` in its status"
     for label, reason in zip(["lane", *[""] * len(reasons)], reasons, strict=False):
         yield label, f"Celery's own: {reason}"
+
+
+def _interval_ms(schedule: Bounded | None) -> int:
+    """Return the interval; 0 where the schedule is none."""
+    return schedule.base.interval_ms if schedule is not None and isinstance(schedule.base, Interval) else 0
 
 
 def _skips(definition: Definition, beats: Beats) -> Iterator[tuple[str, str]]:

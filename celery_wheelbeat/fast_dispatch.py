@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from celery_wheelbeat.canary import Canary
 from celery_wheelbeat.envelopes import FIRST_FIRE_MS, LAST_FIRE_MS
 from celery_wheelbeat.jobs import Flag
 from celery_wheelbeat.lane import Lane, Settled
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch import Dispatch
     from celery_wheelbeat.engine import Engine
     from celery_wheelbeat.job_messages import JobMessages
-    from celery_wheelbeat.jobs import UInt32s
     from celery_wheelbeat.observe.lateness import Lateness
     from celery_wheelbeat.publishers.batch_maker import Load
-    from celery_wheelbeat.publishers.envelope_maker import Arguments, Form
+    from celery_wheelbeat.publishers.envelope_maker import Form
     from celery_wheelbeat.publishers.forms import Forms
+    from celery_wheelbeat.publishers.observers import CheckIns
     from celery_wheelbeat.publishers.sender import Sender
     from celery_wheelbeat.runs import RunIds
     from celery_wheelbeat.shards import JobColumns
@@ -47,7 +48,6 @@ BLOCK_RUNS = 1_000
 CANDIDATES = 4
 """Jobs whose arguments are offered for the making of an envelope."""
 SETTINGS_EVERY_S = 1.0
-COMPARE_EVERY_S = 1.0
 REASONS_KEPT_S = 300.0
 """Some reasons pass (a queue that could not be declared): after this long a form is asked for again."""
 _APART = Flag.ONE_OFF | Flag.OVERLAP_LOW | Flag.OVERLAP_HIGH
@@ -65,6 +65,8 @@ class Edges(NamedTuple):
     """The same, slow: asked once a second."""
     handed_out: Callable[[], frozenset[int]]
     """Jobs whose entries somebody holds and may write to."""
+    check_ins: Callable[[], CheckIns | None]
+    """Whose runs Sentry checks in for; None = nobody's."""
 
 
 class FastDispatch(Lane):
@@ -87,10 +89,11 @@ class FastDispatch(Lane):
         self.forms = forms
         self.run_ids: RunIds | None = None
         """None while the namespace of run ids is not known: runs wait."""
-        self.differences = 0
-        """Messages that Celery renders otherwise than their envelope; the only good value is 0."""
+        self.canary = Canary(sender, forms, messages)
         self.unfit: dict[int, str] = {}
         """Jobs that do not render, with the reason; the celery lane reports them as Celery does."""
+        self.checked_in: set[int] = set()
+        """Jobs that Sentry checks in for, as far as they were due."""
         self._slow = slow
         self._messages = messages
         self._edges = edges
@@ -105,9 +108,7 @@ class FastDispatch(Lane):
         self._guard: object = None
         self._settings: object = None
         self._settings_due_s = 0.0
-        self._compare_due_s = 0.0
         self._reasons_due_s = 0.0
-        self._seen: dict[Form, Arguments] = {}
         self._next_batch = 1 << 40
         """Tokens of batches without a block; above those of the backlog."""
 
@@ -140,14 +141,15 @@ class FastDispatch(Lane):
             if isinstance(news, Outcome):
                 self._take_in_outcome(news, settled, now_s)
             elif isinstance(news, Comparison):
-                self._take_in_comparison(news)
+                self.canary.take_in(news)
             elif news.epoch == self.sender.epoch:
                 self._take_in_verdict(news)
         return settled
 
     def forget(self, ids: Sequence[int]) -> None:
         """Judge jobs anew: their definitions have changed."""
-        if self.unfit:
+        if self.unfit or self.checked_in:
+            self.checked_in.difference_update(ids)
             for job_id in ids:
                 self.unfit.pop(job_id, None)
 
@@ -174,7 +176,7 @@ class FastDispatch(Lane):
                 if len(rendered.positions):
                     loads.append(rendered.load)
                     order += rendered.positions.tolist()
-                    self._remember(group.form, jobs.ref[rendered.positions[:1]])
+                    self.canary.remember(group.form, jobs.ref[rendered.positions[:1]])
         if not order:
             self.backlog.confirm_block(token)  # nothing is left in it
             return len(pairs.ids)
@@ -191,6 +193,12 @@ class FastDispatch(Lane):
             self._skip(token, np.flatnonzero(leaves), "quarantined")
         odd = ((jobs.flags & _APART) > 0) | (pairs.ids < 0)
         odd |= (pairs.fire_ms < FIRST_FIRE_MS) | (pairs.fire_ms > LAST_FIRE_MS)
+        check_ins = self._edges.check_ins()
+        if check_ins is not None:
+            (there,) = np.nonzero(jobs.enabled)
+            watched = there[check_ins.of(self._messages.names(jobs.ref[there]), jobs.interval[there])]
+            odd[watched] = True
+            self.checked_in.update(pairs.ids[watched].tolist())
         others = self._edges.handed_out() | self.unfit.keys()
         if others:
             odd |= np.isin(pairs.ids, _ids_of(others))
@@ -280,34 +288,11 @@ class FastDispatch(Lane):
         if now_s >= self._reasons_due_s:
             self._reasons_due_s = now_s + REASONS_KEPT_S
             self.forms.forget_reasons()
-        if now_s >= self._compare_due_s:
-            self._compare_due_s = now_s + COMPARE_EVERY_S
-            self._compare_next()
-
-    def _compare_next(self) -> None:
-        """Have one envelope compared with what Celery renders now: each in its turn."""
-        for form in list(self._seen):
-            arguments = self._seen.pop(form)
-            answer = dict(self.forms.answers()).get(form)
-            if answer is not None and not isinstance(answer, str) and self.sender.capacity():
-                self.sender.compare(answer, form, arguments)
-                return
-
-    def _remember(self, form: Form, ref: UInt32s) -> None:
-        """Keep the arguments of one job, for the next comparison."""
-        if form not in self._seen:
-            self._seen.update((form, arguments) for arguments in self._messages.arguments(ref))
+        self.canary.look(now_s)
 
     def _take_in_verdict(self, verdict: Verdict) -> None:
         self.forms.learn(verdict.form, verdict.envelope)
         self.backlog.give_back(self._parked.pop(verdict.form, ()))
-
-    def _take_in_comparison(self, comparison: Comparison) -> None:
-        if comparison.difference and comparison.epoch == self.sender.epoch:
-            self.differences += 1
-            reason = f"its message differs from Celery's: {comparison.difference}"
-            self.forms.learn(comparison.form, reason)
-            logger.error("beat: %s goes down the celery lane: %s", comparison.form.task, reason)
 
     def _take_in_outcome(self, outcome: Outcome, settled: Settled, now_s: float) -> None:
         singles = self._singles.pop(outcome.token, None)

@@ -10,7 +10,6 @@ from celery.schedules import schedule
 from kombu.utils.json import loads
 
 from celery_wheelbeat.backlog import Backlog
-from celery_wheelbeat.bodies import Bodies
 from celery_wheelbeat.fast_dispatch import BLOCK_RUNS, Edges, FastDispatch
 from celery_wheelbeat.job_messages import JobMessages
 from celery_wheelbeat.publishers.amqp_lane import AmqpWire
@@ -18,6 +17,7 @@ from celery_wheelbeat.publishers.broker import open_connection
 from celery_wheelbeat.publishers.detection import guard, hooks, settings_token
 from celery_wheelbeat.publishers.envelope_maker import EnvelopeMaker
 from celery_wheelbeat.publishers.forms import Forms
+from celery_wheelbeat.publishers.observers import check_ins
 from celery_wheelbeat.publishers.redis_lane import RedisWire
 from celery_wheelbeat.publishers.sender import Sender
 from celery_wheelbeat.worker.headers import ClaimHeaders, visibility_timeout_s
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("celery.beat")
 
-_EVERY = schedule(timedelta(seconds=60))
-"""Stands for any schedule while a message is recorded: it leaves no trace in it."""
+_EVERY = schedule(timedelta(seconds=30))
+"""Stands for any schedule while a message is recorded: leaves no trace in it, and Sentry does not check in for it."""
 _loads: Callable[[str], Any] = loads
 
 
@@ -88,8 +88,14 @@ def assemble_fast(
         lateness,
         slow=slow,
         forms=forms,
-        messages=JobMessages(engine, forms, Bodies(settings.envelope_bytes)),
-        edges=Edges(app.now, lambda: guard(app), lambda: settings_token(app), monitor_entries.handed_out),
+        messages=JobMessages(engine, forms, limit_bytes=settings.envelope_bytes),
+        edges=Edges(
+            app.now,
+            lambda: guard(app),
+            lambda: settings_token(app),
+            monitor_entries.handed_out,
+            lambda: None if settings.dispatch == "fast" else check_ins(),
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from kombu.utils.json import loads
 
+from celery_wheelbeat.bodies import Bodies
 from celery_wheelbeat.pairs import STEP_SHIFT
 from celery_wheelbeat.publishers.batch_maker import Load
 from celery_wheelbeat.publishers.envelope_maker import Arguments
@@ -21,12 +22,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from celery_wheelbeat.bodies import Bodies
     from celery_wheelbeat.engine import Engine
     from celery_wheelbeat.envelopes import Pieces
     from celery_wheelbeat.jobs import UInt32s
     from celery_wheelbeat.pairs import Pairs
-    from celery_wheelbeat.payloads import Text
+    from celery_wheelbeat.payloads import Payloads, Text
     from celery_wheelbeat.publishers.envelope import Envelope
     from celery_wheelbeat.publishers.forms import Forms
     from celery_wheelbeat.runs import RunIds
@@ -54,16 +54,20 @@ class _Unfit(Exception):
 class JobMessages:
     """See the module. Owned by the scheduling thread."""
 
-    def __init__(self, engine: Engine, forms: Forms, bodies: Bodies) -> None:
-        self.bodies = bodies
+    def __init__(self, engine: Engine, forms: Forms, *, limit_bytes: int) -> None:
+        """``limit_bytes``: memory for rendered pieces."""
+        self.bodies = Bodies(limit_bytes)
+        self._limit_bytes = limit_bytes
         self._engine = engine
         self._forms = forms
+        self._payloads: Payloads | None = None
+        """Whose refs the pieces are kept by; the engine has others after each of its starts."""
 
     def render(
         self, envelope: Envelope, positions: NDArray[np.intp], pairs: Pairs, jobs: JobColumns, run_ids: RunIds
     ) -> Rendered:
         """Render the runs at ``positions`` of ``pairs``, whose jobs have ``envelope``."""
-        payloads, number = self._engine.shards.payloads, self._forms.number_of(envelope)
+        payloads, number = self._followed(), self._forms.number_of(envelope)
         unfit: dict[int, str] = {}
         while True:
             refs = jobs.ref[positions]
@@ -72,13 +76,20 @@ class JobMessages:
                 return _pieces_of(envelope, payloads.read(refs[missing]), missing)
 
             try:
-                columns = self.bodies.columns(refs, payloads.births, number, envelope.opening_width, pieces_of)
+                columns = self.bodies.columns(refs, number, envelope.opening_width, pieces_of)
             except _Unfit as found:
                 unfit.update((int(positions[at]), reason) for at, reason in found.reasons.items())
                 positions = np.delete(positions, list(found.reasons))
                 continue
             runs = pairs.at(positions)
             return Rendered(Load(envelope, columns, ids_of(run_ids, runs), runs.fire_ms), positions, unfit)
+
+    def _followed(self) -> Payloads:
+        payloads = self._engine.shards.payloads
+        if payloads is not self._payloads:
+            self._payloads, self.bodies = payloads, Bodies(self._limit_bytes)
+            payloads.on_release = self.bodies.forget
+        return payloads
 
     def arguments(self, refs: UInt32s) -> list[Arguments]:
         """Return the arguments of some jobs, without those that are not JSON."""

@@ -59,7 +59,7 @@ class LaneReport:
             "fast": self._fast,
             "celery": dict(self._reasons),
             "observers": self._tools,
-            "differences": self._lanes.fast.differences,
+            "differences": self._lanes.fast.canary.differences,
             "behind": self.behind,
         }
 
@@ -98,10 +98,12 @@ class LaneReport:
                 reasons[answer] += by_route[index]
             else:
                 fast += by_route[index]
-        unfit = len(self._lanes.fast.unfit)
-        if unfit:
-            reasons["their arguments do not render"] += unfit
-        return fast, +reasons
+        alone = {
+            "their arguments do not render": len(self._lanes.fast.unfit),
+            "Sentry checks in for their runs (monitor_beat_tasks)": len(self._lanes.fast.checked_in),
+        }
+        reasons.update(alone)
+        return max(0, fast - sum(alone.values())), +reasons
 
     def _observers(self) -> set[str]:
         answers = self._lanes.fast.forms.answers()

@@ -16,11 +16,11 @@ import numpy as np
 from celery_wheelbeat.errors import WheelbeatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from celery_wheelbeat.jobs import Int64s, UInt32s
+    from celery_wheelbeat.jobs import UInt32s
 
 PAGE_BITS = 12
 PAGE_ROWS = 1 << PAGE_BITS
@@ -73,8 +73,8 @@ class Payloads:
 
     def __init__(self) -> None:
         self._pages: list[Page | None] = [None]
-        self._births = np.zeros(64, np.int64)
-        self._made = 0
+        self.on_release: Callable[[UInt32s], None] = lambda _refs: None
+        """Called with refs that are given up, before they stand for anything else."""
         self._rows = [0]
         self._live = [0]
         self._free: list[int] = []
@@ -138,6 +138,7 @@ class Payloads:
         """Give up ``refs``: nobody reads them any more."""
         if not len(refs):
             return
+        self.on_release(refs)
         numbers, counts = np.unique(refs >> PAGE_BITS, return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
             self._live[number] -= count
@@ -169,11 +170,6 @@ class Payloads:
         """Check the pages ``numbers``; returns those whose bytes are not what they were."""
         pages = ((number, self._pages[number]) for number in numbers)
         return [number for number, page in pages if page is not None and not page.intact()]
-
-    @property
-    def births(self) -> Int64s:
-        """By page number, when the page was made: a ref means the same text as long as its page's birth does."""
-        return self._births[: len(self._pages)]
 
     @property
     def page_count(self) -> int:
@@ -210,10 +206,7 @@ class Payloads:
         self._judge(full)
 
     def _new_page(self) -> int:
-        number = self._free.pop() if self._free else self._next_number()
-        self._made += 1
-        self._births[number] = self._made
-        return number
+        return self._free.pop() if self._free else self._next_number()
 
     def _next_number(self) -> int:
         if len(self._pages) == PAGES_MAX:
@@ -221,8 +214,6 @@ class Payloads:
         self._pages.append(None)
         self._rows.append(0)
         self._live.append(0)
-        if len(self._pages) > len(self._births):
-            self._births = np.concatenate((self._births, np.zeros_like(self._births)))
         return len(self._pages) - 1
 
     def _fill(self, number: int, page: Page) -> None:

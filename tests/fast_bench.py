@@ -34,7 +34,7 @@ WAIT_S = 30.0
 class FastBench:
     """See the module. ``now_ms`` is the engine's time; the lanes' time is real."""
 
-    def __init__(self, app: Celery, **settings: Any) -> None:
+    def __init__(self, app: Celery, *, start_ms: int = START_MS, **settings: Any) -> None:
         self.scheduler = WheelScheduler(app)
         self.parts = assemble(self.scheduler, Settings(**settings))
         assert isinstance(self.parts.dispatch, Lanes)
@@ -48,8 +48,8 @@ class FastBench:
                 key_of(view.id), overlap_of(view.flags).name.lower(), entry.schedule, entry.options.get("expires")
             ),
         )
-        self.now_ms = START_MS
-        self.parts.engine.start(START_MS)
+        self.now_ms = start_ms
+        self.parts.engine.start(start_ms)
         self.parts.publisher.start()
 
     def __enter__(self) -> Self:
@@ -77,10 +77,12 @@ class FastBench:
 
     def pass_minutes(self, minutes: int = 1) -> int:
         """Let time pass for the engine and offer what is due; returns how many runs."""
-        due = []
-        for _ in range(minutes * 60):
-            self.now_ms += 1000
-            due += self.parts.engine.advance(self.now_ms)
+        return sum(self.pass_second() for _ in range(minutes * 60))
+
+    def pass_second(self) -> int:
+        """Let a second pass for the engine and offer what is due; returns how many runs."""
+        self.now_ms += 1000
+        due = self.parts.engine.advance(self.now_ms)
         self.lanes.offer(due)
         return sum(map(len, due))
 

@@ -108,7 +108,7 @@ def record_redis(channel: Any, publish: Callable[[], Any]) -> Recording:
         yield _Client()
 
     def record_put(queue: str, message: Any, **kwargs: Any) -> None:
-        if channel._expires and queue in channel._expires:
+        if queue in (getattr(channel, "_expires", None) or ()):  # kombu 5.5 knows no such queues
             raise Uncut(f"the queue {queue!r} expires, which takes further commands")
         messages.append(message)
         with _dressed(channel, conn_or_acquire=no_connection):

@@ -103,6 +103,7 @@ class Envelope(ABC):
             columns[Hole.TRACE], columns[Hole.SPAN] = stamps.traces.traces, stamps.traces.spans
             columns[Hole.CHANCE] = stamps.traces.chances
             columns[Hole.QUEUED_AT] = repeat(self.write_time(stamps.traces.queued_at_s))
+            columns[Hole.STARTED_AT] = repeat(stamps.traces.started_at)
         return self.skeleton.render(columns)
 
     def identity(self) -> tuple[object, ...]:

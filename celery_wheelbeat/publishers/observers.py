@@ -1,13 +1,17 @@
 """Observers: tracing tools that only add headers to a message. Their headers become holes that the fast lane fills.
 
-OpenTelemetry's Celery instrumentation, and Sentry's without ``monitor_beat_tasks``. Both would start a trace of its
-own for each run; here its id is the run id, so a trace is found by the run and the other way round. Their spans of the
-publishing itself are not made. Any other value that varies is found out by the comparison of two messages.
+The Celery integrations of OpenTelemetry and Sentry. Both would start a trace of its own for each run; here its id is
+the run id, so a trace is found by the run and the other way round. Their spans of the publishing itself are not made.
+Any other value that varies is found out by the comparison of two messages.
+
+With ``monitor_beat_tasks`` Sentry also checks in for runs, which only its own code on the celery lane can do:
+``check_ins`` tells which jobs these are.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,8 +19,11 @@ import numpy as np
 from celery_wheelbeat.envelopes import Hole, Mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.publishers.detection import Hook
 
 OBSERVERS = {"sentry_sdk": "Sentry", "opentelemetry": "OpenTelemetry"}
@@ -24,8 +31,13 @@ OBSERVERS = {"sentry_sdk": "Sentry", "opentelemetry": "OpenTelemetry"}
 _TRACE = re.compile(r"(?:00-)?([0-9a-f]{32})-([0-9a-f]{16})(?:-[0-9a-f]{1,2})?")
 _CHANCE = re.compile(r"sentry-sample_rand=(0\.\d{6})(?!\d)")
 _QUEUED_AT = "sentry-task-enqueued-time"
+_STARTED_AT = "sentry-monitor-start-timestamp-s"
 QUEUED_AT_WIDTH = 17
 """Characters of seconds since the epoch with six decimals, as ``new_traces`` makes them."""
+STARTED_AT_WIDTH = 20
+"""The same with nine decimals."""
+_CHECK_IN_FROM_MS = 60_000
+"""Sentry does not check in for shorter intervals."""
 
 
 class Traces(NamedTuple):
@@ -39,26 +51,42 @@ class Traces(NamedTuple):
     """``0.`` and six digits: Sentry compares it with sample rates."""
     queued_at_s: float
     """The same for all."""
+    started_at: bytes
+    """Text of seconds with nine decimals; the same for all."""
+
+
+class CheckIns(NamedTuple):
+    """Whose runs Sentry checks in for. ``excluded``: patterns of plain names (``exclude_beat_tasks``)."""
+
+    excluded: tuple[str, ...]
+
+    def of(self, names: Iterable[str], interval_ms: Int64s) -> NDArray[np.bool_]:
+        """Say for each job whether it may be one of them; ``interval_ms`` ≤ 0: not an interval."""
+        found = np.array([not self._excludes(name) for name in names], np.bool_)
+        return found & ((interval_ms <= 0) | (interval_ms >= _CHECK_IN_FROM_MS))
+
+    def _excludes(self, name: str) -> bool:
+        """Match as Sentry does: anywhere in the name, up to its end."""
+        return any(re.search(one if one.endswith("$") else f"{one}$", name) for one in self.excluded)
+
+
+def check_ins() -> CheckIns | None:
+    """Return whom Sentry checks in for; None where it is not asked to."""
+    sentry: Any = sys.modules.get("sentry_sdk")
+    integration: Any = sentry.get_client().get_integration("celery") if sentry is not None else None
+    if not getattr(integration, "monitor_beat_tasks", False):
+        return None
+    return CheckIns(tuple(integration.exclude_beat_tasks or ()))
 
 
 def only_observers(hooks: Sequence[Hook]) -> bool:
     """Say whether nobody but known observers is on the way."""
-    return all(hook.package in OBSERVERS for hook in hooks) and not _sentry_monitors()
+    return all(hook.package in OBSERVERS for hook in hooks)
 
 
 def names_of(hooks: Sequence[Hook]) -> list[str]:
     """Return the names of the tools behind ``hooks``."""
     return sorted({OBSERVERS[hook.package] for hook in hooks if hook.package in OBSERVERS})
-
-
-def _sentry_monitors() -> bool:
-    """Say whether Sentry checks in for each run of a beat, which only its own code can do."""
-    try:
-        import sentry_sdk  # noqa: PLC0415 - only where it is installed
-    except ImportError:
-        return False
-    integration: Any = sentry_sdk.get_client().get_integration("celery")
-    return bool(getattr(integration, "monitor_beat_tasks", False))
 
 
 def marks_of_observers(headers: dict[str, Any], write_time: Callable[[float], bytes]) -> list[Mark]:
@@ -73,6 +101,8 @@ def marks_of_observers(headers: dict[str, Any], write_time: Callable[[float], by
         marks.append(Mark(Hole.CHANCE, chance[1].encode(), None))
     if _QUEUED_AT in headers:
         marks.append(Mark(Hole.QUEUED_AT, write_time(headers[_QUEUED_AT]), None))
+    if _STARTED_AT in headers:
+        marks.append(Mark(Hole.STARTED_AT, headers[_STARTED_AT].encode(), None))
     return list(dict.fromkeys(marks))
 
 
@@ -85,6 +115,7 @@ def traces_of(headers: dict[str, Any]) -> Traces:
         [found[2].encode() if found else b""],
         [chance[1].encode() if chance else b""],
         float(headers.get(_QUEUED_AT, 0)),
+        str(headers.get(_STARTED_AT, "")).encode(),
     )
 
 
@@ -102,4 +133,5 @@ def new_traces(ids: Sequence[bytes], nonces: Sequence[bytes], entropy: bytes, no
         [nonce[:16] for nonce in nonces],
         [b"0.%06d" % chance for chance in chances.tolist()],
         micros / 1_000_000,
+        b"%.9f" % now_s,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Skeleton, Uncut, cut, fire_texts
 from celery_wheelbeat.publishers.envelope import Envelope, Sample, marks_of
-from celery_wheelbeat.publishers.observers import QUEUED_AT_WIDTH, marks_of_observers
+from celery_wheelbeat.publishers.observers import QUEUED_AT_WIDTH, STARTED_AT_WIDTH, marks_of_observers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +29,7 @@ _WIDTHS = {
     Hole.SPAN: 16,
     Hole.CHANCE: 8,
     Hole.QUEUED_AT: QUEUED_AT_WIDTH,
+    Hole.STARTED_AT: STARTED_AT_WIDTH,
 }
 
 

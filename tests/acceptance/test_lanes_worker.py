@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +11,7 @@ from definitions import Job
 from fast_bench import MINUTE_MS, START_MS, FastBench, numbered
 from lanes import make_app
 from processes import Project, redis_conf
-from services import PrivateRabbit, PrivateRedis
+from services import PrivateRedis
 
 from celery_wheelbeat.runs import run_id
 
@@ -23,13 +23,14 @@ pytestmark = pytest.mark.processes
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", ["redis", "amqp"])
-def test_a_worker_runs_everything_once_and_in_order(tmp_path: Path, kind: str, count: int) -> None:
-    with ExitStack() as stack:
-        server = stack.enter_context(PrivateRedis() if kind == "redis" else PrivateRabbit())
-        options = {"global_keyprefix": "of-this-app:"} if kind == "redis" else {}
-        conf = {"broker_url": server.url, "broker_transport_options": options, "worker_prefetch_multiplier": 100}
-        project = stack.enter_context(Project(tmp_path, {**redis_conf(server.url), **conf}))
-        with FastBench(make_app(server.url, broker_transport_options=options)) as bench:
+def test_a_worker_runs_everything_once_and_in_order(
+    tmp_path: Path, request: pytest.FixtureRequest, kind: str, count: int
+) -> None:
+    url = str(request.getfixturevalue(f"{kind}_url"))
+    options = {"global_keyprefix": f"{uuid.uuid4()}:"} if kind == "redis" else {}
+    queue = {"broker_transport_options": options, "task_default_queue": f"worker-{count}"}
+    with Project(tmp_path, redis_conf(url, worker_prefetch_multiplier=100, **queue)) as project:
+        with FastBench(make_app(url, **queue)) as bench:
             bench.load([*_at_one_instant(count, bench.route("proj.note"))])
             bench.pass_minutes()
             bench.drain()

@@ -257,8 +257,8 @@ def test_a_difference_to_celerys_message_is_found_and_followed(
     bench.pass_minutes()
     bench.drain()
     app.amqp.argsrepr_maxsize = 1  # nothing that the guard looks at
-    bench.lanes.fast._compare_due_s = 0.0
-    bench.until(lambda: bench.lanes.fast.differences == 1, "the comparison")
+    bench.lanes.fast.canary.due_s = 0.0
+    bench.until(lambda: bench.lanes.fast.canary.differences == 1, "the comparison")
     assert "differs from Celery's" in caplog.text
     bench.pass_minutes()
     bench.drain()

@@ -37,6 +37,8 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "gzip": {"compression": "gzip"},
     "bzip2": {"compression": "bzip2"},
     "pickle": {"serializer": "pickle"},
+    "yaml": {"serializer": "yaml"},
+    "msgpack": {"serializer": "msgpack"},
     "message properties": {"app_id": "beat", "type": "check"},
     "link": {"link": {"task": "lanes.check", "args": [1], "kwargs": {}, "options": {}, "subtask_type": None}},
     "direct exchange": {"exchange": "direct-ex", "routing_key": "direct", "queue": "direct-q"},
@@ -48,7 +50,13 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def wire(request: pytest.FixtureRequest, redis_url: str, amqp_url: str) -> Iterator[Any]:
-    url = redis_url if request.param == "redis" else amqp_url
+    wire = connected(request.param, redis_url if request.param == "redis" else amqp_url)
+    yield wire
+    wire.close(broken=False)
+
+
+def connected(kind: str, url: str) -> Any:
+    """Return a wire with queues for all variants."""
     queues = [
         Queue("celery"),
         Queue("direct-q", Exchange("direct-ex"), "direct"),
@@ -56,12 +64,11 @@ def wire(request: pytest.FixtureRequest, redis_url: str, amqp_url: str) -> Itera
     ]
     wire = make_wire(
         make_app(url, task_queues=queues),
-        kind=request.param,
-        options={"mandatory": True} if request.param == "amqp" else {},
+        kind=kind,
+        options={"mandatory": True} if kind == "amqp" else {},
     )
     wire.connect()
-    yield wire
-    wire.close(broken=False)
+    return wire
 
 
 def recorded(wire: Any, form: Form, arguments: Arguments) -> tuple[Recording, Sample]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from celery import Task
 from celery.beat import BeatLazyFunc, ScheduleEntry
+from celery.schedules import crontab, schedule
 from celery.signals import before_task_publish
 from kombu.messaging import Producer
 from lanes import make_app
 
 from celery_wheelbeat.publishers.detection import configuration_reasons, entry_reasons, guard, hooks
-from celery_wheelbeat.publishers.observers import new_traces, only_observers
+from celery_wheelbeat.publishers.observers import CheckIns, check_ins, new_traces, only_observers
 from celery_wheelbeat.scheduler import WheelScheduler
 
 if TYPE_CHECKING:
@@ -107,3 +109,21 @@ def test_traces_are_made_of_the_run_and_never_shorter() -> None:
     assert traces.spans == [b"0123456789abcdef"]
     assert traces.chances == [b"0.000001"]
     assert len(repr(traces.queued_at_s)) == 17
+    assert traces.started_at == b"1764000000.500000000"
+
+
+def test_sentry_checks_in_as_its_own_code_decides() -> None:
+    """Every pair of name and schedule that Sentry itself would check in for is found; those it never would are not."""
+    from sentry_sdk.integrations.celery import beat
+    from sentry_sdk.utils import match_regex_list
+
+    patterns = ["nightly.*", "exact$", "other"]
+    names = ["nightly-1", "not nightly", "exact", "exactly", "another", "plain"]
+    for interval_ms in (0, 30_000, 59_999, 60_000, 90_000, 3_600_000):
+        every = schedule(interval_ms / 1000) if interval_ms else crontab()
+        supported = bool(beat._get_monitor_config(every, make_app("memory://"), "x"))
+        ours = CheckIns(tuple(patterns)).of(names, np.full(len(names), interval_ms)).tolist()
+        theirs = [supported and not match_regex_list(name, patterns) for name in names]
+        assert [one for one, other in zip(ours, theirs, strict=True) if other and not one] == []
+        assert ours == theirs or interval_ms == 90_000, "leaving is always right, only slower"
+    assert check_ins() is None

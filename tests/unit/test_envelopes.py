@@ -64,13 +64,10 @@ def refs(*values: int) -> np.ndarray:
     return np.array(values, np.uint32)
 
 
-BIRTHS = np.array([1, 1], np.int64)
-
-
 def test_pieces_are_rendered_once() -> None:
     bodies, render = Bodies(10 * CHUNK_BYTES), Renderer("n")
-    first = bodies.columns(refs(5, 4096, 7), BIRTHS, 3, 2, render)
-    again = bodies.columns(refs(7, 5, 4096), BIRTHS, 3, 2, render)
+    first = bodies.columns(refs(5, 4096, 7), 3, 2, render)
+    again = bodies.columns(refs(7, 5, 4096), 3, 2, render)
     assert render.asked == [0, 1, 2]
     assert first.body == [b"body0", b"body1", b"body2"]
     assert again.body == [b"body2", b"body0", b"body1"]
@@ -79,22 +76,62 @@ def test_pieces_are_rendered_once() -> None:
 
 def test_another_skeleton_has_other_pieces() -> None:
     bodies, render = Bodies(10 * CHUNK_BYTES), Renderer()
-    bodies.columns(refs(5), BIRTHS, 3, 2, render)
-    bodies.columns(refs(5), BIRTHS, 4, 2, render)
+    bodies.columns(refs(5), 3, 2, render)
+    bodies.columns(refs(5), 4, 2, render)
     assert render.asked == [0, 0]
 
 
-def test_a_page_that_was_made_anew_has_no_pieces() -> None:
+def test_what_is_forgotten_is_rendered_again() -> None:
     bodies, render = Bodies(10 * CHUNK_BYTES), Renderer()
-    bodies.columns(refs(5, 4096), BIRTHS, 3, 2, render)
-    bodies.columns(refs(5, 4096), np.array([1, 2], np.int64), 3, 2, render)
+    bodies.columns(refs(5, 4096), 3, 2, render)
+    bodies.forget(refs(4096, 70_000))
+    bodies.columns(refs(5, 4096), 3, 2, render)
     assert render.asked == [0, 1, 1]
+
+
+def test_a_job_that_is_due_twice_is_kept_once() -> None:
+    bodies, render = Bodies(10 * CHUNK_BYTES), Renderer()
+    for _ in range(2):
+        assert len(bodies.columns(refs(5, 5), 3, 2, render).body) == 2
+    bodies.forget(refs(5))
+    assert bodies.resident_bytes == 0
+
+
+def test_edits_without_end_leave_no_stale_pieces() -> None:
+    """Every piece is forgotten and made anew, one job at a time and many at a time: nothing adds up."""
+    bodies, render = Bodies(4 * CHUNK_BYTES), Renderer(size=3000)
+    every = np.arange(1000, dtype=np.uint32)
+    bodies.columns(every, 3, 2, render)
+    full = bodies.resident_bytes
+    for number in range(3000):
+        one = refs(number % 1000)
+        bodies.forget(one)
+        bodies.columns(one, 3, 2, render)
+        assert bodies.resident_bytes <= 2 * full
+    assert len(bodies._chunks) - len(bodies._free) == 1000
+    bodies.forget(every)
+    assert bodies.resident_bytes == bodies._thin_bytes == 0
+
+
+def test_half_forgotten_chunks_make_room() -> None:
+    bodies, render = Bodies(2 * CHUNK_BYTES), Renderer(size=10_000)
+    every = np.arange(200, dtype=np.uint32)
+    bodies.columns(every, 3, 2, render)
+    bodies.forget(every[:180])
+    newer = every + 1000
+    bodies.columns(newer, 3, 2, render)
+    render.asked.clear()
+    assert bodies.columns(newer, 3, 2, render).body[7] == b"body7" + b"x" * 10_000
+    assert render.asked == []
+    rest = bodies.columns(every[180:], 3, 2, render)
+    assert (len(rest.body), len(render.asked)) == (20, 20), "the rest of their pieces is rendered again"
+    assert bodies.resident_bytes <= 2 * CHUNK_BYTES
 
 
 def test_what_does_not_fit_is_rendered_for_each_run() -> None:
     bodies, render = Bodies(CHUNK_BYTES), Renderer(size=CHUNK_BYTES // 2)
     for _ in range(2):
-        columns = bodies.columns(refs(0, 1, 2), BIRTHS, 3, 2, render)
+        columns = bodies.columns(refs(0, 1, 2), 3, 2, render)
         assert [body[:4] for body in columns.body] == [b"body"] * 3
     assert render.asked == [0, 1, 2, 1, 2]
     assert bodies.resident_bytes <= CHUNK_BYTES
@@ -107,5 +144,5 @@ def test_what_the_renderer_raises_leaves_the_cache_as_it_was() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        bodies.columns(refs(0), BIRTHS, 3, 2, fail)
-    assert bodies.columns(refs(0), BIRTHS, 3, 2, Renderer()).body == [b"body0"]
+        bodies.columns(refs(0), 3, 2, fail)
+    assert bodies.columns(refs(0), 3, 2, Renderer()).body == [b"body0"]
