@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from celery_wheelbeat import json_texts
 from celery_wheelbeat.checks import MAX_TEXT
+from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, DefinitionBatch, Kind
 from celery_wheelbeat.monitors import window_s
+from celery_wheelbeat.rows import MonitorRow
 from celery_wheelbeat.runs import cron_offset_ms
 from celery_wheelbeat.schedules import INTERVAL_MAX_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from celery_wheelbeat.jobs import Int64s, UInt32s
     from celery_wheelbeat.monitors import Compiled
-    from celery_wheelbeat.rows import MonitorRow
 
 RARE = 0
 """The number that stands for "has something rare": no shape."""
@@ -36,6 +38,14 @@ SHAPES_MAX = 65_536
 _WHOLE_INTERVAL = -1
 """``window_s`` of an interval shape that spreads its jobs over their own interval."""
 _MARKER = b'"__type__"'
+_NO_TEXTS = (b"", b"", b"")
+_INT64 = 1 << 63
+_RARE_NAMES = (
+    "once_at_ms", "solar_event", "start_at_ms", "end_at_ms", "incident_interval_ms", "incident_until_ms",
+    "finished_at_ms",
+)  # fmt: skip
+_RARE_COLUMNS = tuple(map(MonitorRow._fields.index, _RARE_NAMES))
+_COMMON_COLUMNS = slice(MonitorRow._fields.index("cron"), MonitorRow._fields.index("incident_interval_ms"))
 _OPENING = (ord("["), ord("{"))
 _CLOSING = (ord("]"), ord("}"))
 
@@ -99,6 +109,7 @@ class Shapes:
         self._lock = threading.Lock()
         self._known: dict[int, Shape | None] = {}
         self._table = _Table.of({})
+        self._numbers: dict[tuple[object, ...], int] = {}
 
     def unknown(self, columns: Columns) -> Mapping[int, int]:
         """Return the shapes that were never seen, each with the id of a row that has it."""
@@ -151,6 +162,47 @@ class Shapes:
             name_lengths=columns.name_lengths.astype(np.uint16),
         )
         return Split(batch if plain.all() else batch.take(np.flatnonzero(plain)), plain)
+
+    def columns_of(self, rows: Sequence[MonitorRow], taken_names: Collection[str] = ()) -> Columns:
+        """Turn rows (ascending by id) into columns; those whose JSON or name is not in order count as rare."""
+        shape = [self._number(row, taken_names) for row in rows]
+        texts = [
+            _NO_TEXTS if number == RARE else (row.name.encode(), (row.args or "").encode(), (row.kwargs or "").encode())
+            for row, number in zip(rows, shape, strict=True)
+        ]
+        payloads = [b"[%b, %b]" % (args, kwargs) if kwargs else b"" for _, args, kwargs in texts]
+        count = len(rows)
+        return Columns(
+            ids=np.fromiter((row.id for row in rows), np.int64, count),
+            shape=np.array(shape, np.int64),
+            interval_ms=np.fromiter(
+                (row.interval_ms or 0 if number != RARE else 0 for row, number in zip(rows, shape, strict=True)),
+                np.int64,
+                count,
+            ),
+            effective_from_ms=np.fromiter((row.effective_from_ms for row in rows), np.int64, count),
+            names=b"".join(name for name, _, _ in texts),
+            name_lengths=np.fromiter((len(name) for name, _, _ in texts), np.int64, count),
+            payload=b"".join(payloads),
+            lengths=np.fromiter(map(len, payloads), np.int64, count),
+            args_lengths=np.fromiter((len(args) for _, args, _ in texts), np.int64, count),
+        )
+
+    def _number(self, row: MonitorRow, taken_names: Collection[str]) -> int:
+        """Return the number of the row's shape, ``RARE`` where it has none."""
+        if any(row[at] is not None for at in _RARE_COLUMNS) or row.name in taken_names:
+            return RARE
+        try:
+            own = isinstance(row.name, str) and isinstance(row.interval_ms, int | None)
+            if not (own and -_INT64 <= (row.interval_ms or 0) < _INT64 and row.args and row.kwargs):
+                return RARE
+            row.name.encode()
+            json_texts.parse_list("args", row.args)
+            json_texts.parse_object("kwargs", row.kwargs)
+        except (InvalidMonitor, UnicodeEncodeError, TypeError):
+            return RARE
+        common = (row.task, row.interval_ms is None, *tuple(row)[_COMMON_COLUMNS])
+        return self._numbers.setdefault(common, -2 - len(self._numbers))
 
     def _compile(self, row: MonitorRow) -> Shape | None:
         """Compile everything about ``row`` that is not its own; None where that has a problem."""

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+MANY_ROWS = 100
+"""From here on rows are compiled as columns."""
+NO_IDS = np.empty(0, np.int64)
+
+
 class Translated(NamedTuple):
     """Rows as the engine takes them."""
 
@@ -99,6 +104,17 @@ class Definitions:
         self.quarantine.keep_only([job_id for job_id in self.quarantine.ids() if job_id in self._fingerprints])
 
     def _compile(self, rows: Sequence[MonitorRow]) -> Compiled:
+        if self.shapes is None or len(rows) < MANY_ROWS:
+            return self._compile_by_rows(rows)
+        by_id = {row.id: row for row in rows}
+        rows = [by_id[job_id] for job_id in sorted(by_id)]
+        columns = self.shapes.columns_of(rows, self.taken_names)
+        self.shapes.learn({number: by_id[job_id] for number, job_id in self.shapes.unknown(columns).items()})
+        split = self.shapes.compile(columns, NO_IDS)
+        rest = self._compile_by_rows([row for row, plain in zip(rows, split.plain.tolist(), strict=True) if not plain])
+        return rest._replace(batch=DefinitionBatch.merged([split.batch, rest.batch]))
+
+    def _compile_by_rows(self, rows: Sequence[MonitorRow]) -> Compiled:
         try:
             return self._compile_rows(rows)
         except Exception as error:
@@ -111,7 +127,7 @@ class Definitions:
 
     def _compile_one_by_one(self, rows: Sequence[MonitorRow]) -> Compiled:
         """Find the rows that raise, then compile the others together."""
-        alone = [self._compile([row]) for row in rows]
+        alone = [self._compile_by_rows([row]) for row in rows]
         compiled = self._compile_rows([row for row, one in zip(rows, alone, strict=True) if not one.refused])
         for one in alone:
             compiled.refused.update(one.refused)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import numpy as np
 from hypothesis import given, settings
@@ -16,6 +17,8 @@ from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.jobs import DefinitionBatch, RouteTable
 from celery_wheelbeat.monitors import Compiled, compile_rows
 from celery_wheelbeat.rows import Limits
+from celery_wheelbeat.sources import definitions as definitions_module
+from celery_wheelbeat.sources.definitions import Definitions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -187,3 +190,19 @@ def test_more_shapes_than_are_kept_are_compiled_by_rows(monkeypatch: pytest.Monk
         shapes.learn({number: table[job_id - 1]})
     assert shapes.compile(columns, np.empty(0, np.int64)).plain.sum() == 3
     assert not shapes.unknown(columns)
+
+
+@given(tables())
+@settings(max_examples=300, deadline=None)
+def test_rows_turned_into_columns_mean_the_same_to_the_last_problem(table: list[MonitorRow]) -> None:
+    crons, routes = CronTable(), RouteTable()
+    compile_all = partial(compile_rows, crons=crons, routes=routes, limits=Limits(LIMIT), entry_names=("entry",))
+    shapes = Shapes(partial(compile_all, entry_names=()), max_payload_bytes=LIMIT)
+    definitions = Definitions(compile_all, shapes, taken_names=("entry",))
+    with mock.patch.object(definitions_module, "MANY_ROWS", 0):
+        changes, refused = definitions.translate(table)
+    expected = compile_all(table)
+    assert by_id(changes.upserts) == by_id(expected.batch)
+    assert {job_id: str(problem) for job_id, problem in refused.items()} == {
+        job_id: str(problem) for job_id, problem in expected.refused.items()
+    }
