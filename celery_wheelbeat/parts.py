@@ -123,8 +123,8 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
     entries.broken = scheduler.schedule.broken
     desk = _desk(scheduler, settings=settings, clock=clock, wake=wake, crons=crons, routes=routes)
     liveness = Liveness(settings.live_timeout)
-    if not app.conf.task_always_eager:  # eager tasks run in the lane's thread, for as long as they like
-        liveness.watch("publisher", lambda: publisher.health().stamp_s)
+    eager = bool(app.conf.task_always_eager)  # then tasks run in the lane's thread, for as long as they like
+    liveness.watch("publisher", lambda: publisher.health().stamp_s, patient=eager)
     liveness.watch("desk", desk.stamp_s)
     return Parts(
         app=app,

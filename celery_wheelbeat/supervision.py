@@ -52,6 +52,7 @@ class Supervision:
         self._started_ms = beat.parts.clock.wall_ms()
         self._report_due_s = 0.0
         self._wedged: list[str] = []
+        self._busy: list[str] = []
         self._sweep_due_s = beat.parts.clock.monotonic_s() + SWEEP_EVERY_S
         self._swept = 0
         self._findings: Counter[str] = Counter()
@@ -86,6 +87,7 @@ class Supervision:
             else:
                 logger.warning("beat: All threads turn again")
             self._wedged = wedged
+        self._look_at_busy(now_s)
         if now_s >= self._sweep_due_s and self._beat.state in ("loading", "running"):
             self._sweep_due_s = now_s + SWEEP_EVERY_S
             self._sweep(reading.now_ms)
@@ -97,6 +99,18 @@ class Supervision:
                 self._beat.parts.lane_report.look(now_s, reading.now_ms)
             self.report(reading.now_ms)
         self.sight = self.sight._replace(turned_s=now_s, wedged=tuple(wedged))
+
+    def _look_at_busy(self, now_s: float) -> None:
+        """Say once that a task has been running in one of our threads for long, and once that it has ended."""
+        busy = self._beat.parts.liveness.busy(now_s)
+        if len(busy) > len(self._busy):
+            logger.warning(
+                "beat: A task has been running inside beat for %.0f s (task_always_eager); other runs wait for it",
+                self._timeout_s,
+            )
+        elif len(busy) < len(self._busy):
+            logger.warning("beat: The task that was running inside beat has ended")
+        self._busy = busy
 
     def _sweep(self, now_ms: int) -> None:
         engine = self._beat.parts.engine
@@ -164,6 +178,7 @@ class Supervision:
             ),
             ledger=parts.ledger,
             pending=backlog.pending,
+            failures=parts.dispatch.failures,
             lateness=parts.lateness.quantiles(now_s),
             histogram=parts.lateness.histogram(),
             destinations={

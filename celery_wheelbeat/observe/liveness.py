@@ -17,10 +17,13 @@ class Liveness:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._stamps: dict[str, Callable[[], float | None]] = {}
+        self._patient: set[str] = set()
 
-    def watch(self, name: str, stamp: Callable[[], float | None]) -> None:
-        """Watch a thread from now on."""
+    def watch(self, name: str, stamp: Callable[[], float | None], *, patient: bool = False) -> None:
+        """Watch a thread from now on. A ``patient`` one may be busy for as long as it likes, and is never wedged."""
         self._stamps[name] = stamp
+        if patient:
+            self._patient.add(name)
 
     def ages(self, now_s: float) -> Mapping[str, float]:
         """Return per thread the seconds since its last turn."""
@@ -28,5 +31,12 @@ class Liveness:
         return {name: max(0.0, now_s - stamp_s) for name, stamp_s in stamps.items() if stamp_s is not None}
 
     def wedged(self, now_s: float) -> list[str]:
-        """Return the threads whose last turn is longer ago than the time-out."""
+        """Return the threads whose last turn is longer ago than the time-out, patient ones excepted."""
+        return [name for name in self._late(now_s) if name not in self._patient]
+
+    def busy(self, now_s: float) -> list[str]:
+        """Return the patient threads whose last turn is longer ago than the time-out."""
+        return [name for name in self._late(now_s) if name in self._patient]
+
+    def _late(self, now_s: float) -> list[str]:
         return [name for name, age_s in self.ages(now_s).items() if age_s > self._timeout_s]

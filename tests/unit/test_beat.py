@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -167,6 +168,30 @@ def test_a_row_with_the_id_of_an_entry_leaves_the_entry_alone(make: Callable[...
     bench.beat._take_in(Changed(changes, {job_id: problem}), 0)
     assert bench.beat.parts.engine.lookup([job_id])[0] is not None
     assert bench.beat.refused == {f"monitor:{job_id}": problem}
+
+
+def test_a_task_that_runs_inside_beat_is_seen_and_does_not_look_wedged(
+    make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make(task_always_eager=True)
+    begun, end = threading.Event(), threading.Event()
+
+    @bench.app.task(name="t", shared=False)
+    def slow() -> None:
+        begun.set()
+        end.wait(60)
+
+    try:
+        bench.turn_until(begun.is_set)
+        bench.clock.passed_s += bench.scheduler.settings.live_timeout + 10
+        bench.turn_until(lambda: "A task has been running inside beat for 30 s" in caplog.text)
+        bench.turn_until(lambda: not bench.supervision.wedged)  # the I/O thread has to turn first, after such a leap
+        seen = bench.supervision.observe(bench.clock.wall_ms())
+        assert seen.wedged == []
+        assert seen.threads["publisher"] > 30
+    finally:
+        end.set()
+    bench.turn_until(lambda: "The task that was running inside beat has ended" in caplog.text)
 
 
 def test_a_stall_is_replayed_and_a_longer_one_goes_by_the_policy(make: Callable[..., Bench]) -> None:

@@ -136,6 +136,15 @@ def test_a_thread_is_wedged_after_the_time_out_and_recovers() -> None:
     assert liveness.wedged(41.0) == []
 
 
+def test_a_patient_thread_is_busy_and_never_wedged() -> None:
+    liveness = Liveness(30.0)
+    liveness.watch("lane", lambda: 0.0, patient=True)
+    liveness.watch("desk", lambda: 0.0)
+    assert (liveness.busy(30.0), liveness.wedged(30.0)) == ([], [])
+    assert (liveness.busy(31.0), liveness.wedged(31.0)) == (["lane"], ["desk"])
+    assert liveness.ages(31.0)["lane"] == 31.0
+
+
 def test_many_sends_are_one_line_in_the_lanes_thread_only(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("celery.beat")
     lines = SendLines()
