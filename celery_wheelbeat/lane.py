@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -49,6 +50,8 @@ class Lane:
     ) -> None:
         self.backlog = backlog
         self.last_error = ""
+        self.failures: Counter[str] = Counter()
+        """Sends that were not confirmed, in runs, by ``FailureKind``; one run may fail many times."""
         self._taken: dict[int, Pair] = {}
         """Pairs that the publisher has, by token."""
         self._held = Held(backlog)
@@ -81,6 +84,7 @@ class Lane:
         return now_s - self._connected_s > SQUEEZE_AFTER_S
 
     def _settle_failed(self, outcomes: Sequence[Failed], settled: Settled, now_s: float) -> None:
+        self.failures.update(outcome.kind.value for outcome in outcomes)
         self.backlog.give_back(o.token for o in outcomes if o.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN))
         for outcome in outcomes:
             self.last_error = outcome.reason

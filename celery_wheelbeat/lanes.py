@@ -13,6 +13,7 @@ import numpy as np
 from celery_wheelbeat.publishers import PublisherHealth
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterable, Sequence
 
     from celery_wheelbeat.backlog import Backlog, Leftover
@@ -58,6 +59,11 @@ class Lanes:
     def last_error(self) -> str:
         """The last failure of either lane; empty where there was none."""
         return self.fast.sender.trouble or self.fast.last_error or self.slow.last_error
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Sends of both lanes that were not confirmed, by kind."""
+        return self.fast.failures + self.slow.failures
 
     def offer(self, due: Iterable[DueBatch]) -> None:
         """Put due runs into the backlog of their lane."""

@@ -16,6 +16,7 @@ from celery_wheelbeat import __version__
 from celery_wheelbeat.findings import FINDINGS
 from celery_wheelbeat.ledger import REASONS
 from celery_wheelbeat.observe.lateness import BOUNDS_S
+from celery_wheelbeat.publishers import FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -191,6 +192,12 @@ FAMILIES: tuple[Family, ...] = (
         "Expected minus sent, skipped and pending runs.",
         _field("runs", "difference"),
         silent=True,
+    ),
+    _counter(
+        "publish_failures_total",
+        "Sends that were not confirmed, by kind; a run that is sent again counts each time.",
+        _closed([kind.value for kind in FailureKind], "runs", "failures"),
+        "kind",
     ),
     _histogram("lateness_seconds", "Confirmed by the broker minus fire time, per run.", _lateness),
     _gauge("broker_connected", "Whether the broker answers.", _destinations("connected"), "destination"),

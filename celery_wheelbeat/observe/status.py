@@ -89,6 +89,8 @@ class Observed(NamedTuple):
     threads: Mapping[str, float]
     """Seconds since each thread's last turn."""
     wedged: list[str]
+    failures: Mapping[str, int] = MappingProxyType({})
+    """Sends that were not confirmed, by kind."""
     histogram: Histogram = _NO_RUNS
     """Lateness of every run since the start."""
     tzdata: str = "unknown"
@@ -122,6 +124,7 @@ def document(seen: Observed) -> dict[str, Any]:
             "sent": ledger.sent,
             "skipped": {reason: runs for reason, runs in ledger.skipped.items() if runs},
             "pending": seen.pending,
+            "failures": dict(seen.failures),
             "reoffered": ledger.reoffered,
             "difference": ledger.difference(seen.pending),
         },

@@ -10,6 +10,7 @@ from celery_wheelbeat.findings import FINDINGS
 from celery_wheelbeat.ledger import REASONS
 from celery_wheelbeat.observe.lateness import BOUNDS_S
 from celery_wheelbeat.observe.metrics import FAMILIES, RESYNCS, STATES
+from celery_wheelbeat.publishers import FailureKind
 
 HEAD = """# Metrics
 
@@ -52,7 +53,9 @@ LABELS = {
     "version": "version of celery-wheelbeat",
     "tzdata": "version of the zone database",
     "state": ", ".join(f"`{state}`" for state in STATES),
-    "kind": "of `wheelbeat_jobs`: `monitor`, `entry`; of `wheelbeat_watchdog_found_total`: "
+    "kind": "of `wheelbeat_jobs`: `monitor`, `entry`; of `wheelbeat_publish_failures_total`: "
+    + ", ".join(f"`{kind.value}`" for kind in FailureKind)
+    + " ([meanings](status.md#how-a-send-failed)); of `wheelbeat_watchdog_found_total`: "
     + ", ".join(f"`{finding}`" for finding in FINDINGS),
     "reason": "of `wheelbeat_skipped_total`: "
     + ", ".join(f"`{reason}`" for reason in REASONS)

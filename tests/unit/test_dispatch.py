@@ -162,6 +162,7 @@ def test_refused_runs_wait_apart_and_the_newest_of_a_job_is_kept(bench: Bench) -
     assert [run.fire_ms - START_MS for run in both] == [1000, 2000]
     bench.settle(both, FailureKind.REFUSED)
     assert bench.skipped() == {"backlog": 1}
+    assert bench.dispatch.failures == {"refused": 3}
     assert [run.fire_ms - START_MS for run in bench.pass_time(PAUSE_S)] == [2000, 3000]
 
 

@@ -12,15 +12,18 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery import Celery
 from services import free_port
 
 from celery_wheelbeat.observe import probes
 from celery_wheelbeat.observe.checks import LAG_LIMIT_S, ready
 from celery_wheelbeat.observe.probes import CONNECTIONS_MAX, Answers, Probes
 from celery_wheelbeat.observe.sight import Sight
+from celery_wheelbeat.scheduler import WheelScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 WAIT_S = 10.0
 NOW_S = 1_000.0
@@ -240,3 +243,44 @@ def test_a_failure_inside_is_a_500_and_a_line_in_the_log(start: Callable[..., Pr
     assert get(port, "/readyz") == (500, b"the log of the beat says why\n")
     lines.wait_for("The answer to GET '/readyz' failed")
     assert get(port, "/livez") == (200, b"ok\n")
+
+
+def test_a_scheduler_opens_the_port_at_its_first_tick_and_answers_before_its_database_does(
+    lines: Lines, tmp_path: Path
+) -> None:
+    port = free_port()
+    app = Celery("probed", broker="memory://", set_as_current=False)
+    app.conf.update(
+        wheelbeat_http_port=port,
+        wheelbeat_database_url="postgresql://postgres@127.0.0.1:9/nowhere?connect_timeout=1",
+    )
+    scheduler = WheelScheduler(app=app, schedule_filename=str(tmp_path / "schedule"))
+    with pytest.raises(urllib.error.URLError):
+        get(port, "/livez")
+    scheduler.tick()
+    lines.wait_for(f"Probes and metrics on 127.0.0.1 port {port}")
+    assert get(port, "/livez") == (200, b"ok\n")
+    assert b"[-] loaded: starting\n" in get(port, "/readyz")[1]
+    assert b'wheelbeat_state{state="starting"} 1.0' in get(port, "/metrics")[1]
+    scheduler.close()
+    app.close()
+    with pytest.raises(urllib.error.URLError):
+        get(port, "/livez")
+
+
+def test_a_port_in_use_stops_no_run(lines: Lines, tmp_path: Path) -> None:
+    app = Celery("probed", broker="memory://", set_as_current=False)
+    app.conf.update(wheelbeat_tick=0.1, beat_schedule={"a": {"task": "t", "schedule": 0.1}}, result_expires=None)
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        app.conf.wheelbeat_http_port = holder.getsockname()[1]
+        scheduler = WheelScheduler(app=app, schedule_filename=str(tmp_path / "schedule"))
+        scheduler.tick()
+        lines.wait_for("Cannot listen on wheelbeat_http_host 127.0.0.1")
+        for _ in range(200):
+            scheduler.tick()
+            if sum("Sending due task a" in line for line in lines.texts) >= 2:
+                break
+        else:
+            pytest.fail(f"no run in 200 ticks: {lines.texts}")
+        scheduler.close()
+    app.close()
