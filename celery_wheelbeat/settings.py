@@ -55,7 +55,7 @@ class Setting(NamedTuple):
         return value
 
     def _number(self, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < math.inf:
             raise ValueError
         if self.kind is int and value != int(value):
             raise ValueError

@@ -70,11 +70,14 @@ def database_of(app: Any, settings: Settings) -> MonitorDatabase | None:
 
 def from_url(url: str) -> MonitorDatabase:
     """Return the database that ``wheelbeat_database_url`` names; raises ``InvalidSetting`` for an unknown scheme."""
-    parts = urlsplit(url)
-    vendor = SCHEMES.get(parts.scheme)
+    expected = "postgresql://user:password@host:5432/name, mysql://… or sqlite:///path"
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:  # the URL itself is not shown: it holds a password
+        raise InvalidSetting(f"wheelbeat_database_url: {error}; expected {expected}") from None
+    vendor = SCHEMES.get(scheme)
     if vendor is None:
-        expected = "postgresql://user:password@host:5432/name, mysql://… or sqlite:///path"
-        raise InvalidSetting(f"wheelbeat_database_url: unknown scheme {parts.scheme!r}; expected {expected}")
+        raise InvalidSetting(f"wheelbeat_database_url: unknown scheme {scheme!r}; expected {expected}")
     return open_database(vendor, lambda: _parameters(vendor, url))
 
 

@@ -14,6 +14,7 @@ from celery import Celery
 
 from celery_wheelbeat.errors import InvalidSetting, WheelbeatError
 from celery_wheelbeat.settings import Settings, defaults, specifications
+from celery_wheelbeat.sources.databases import from_url
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 
@@ -48,6 +49,8 @@ def test_values_arrive_in_their_type():
         ("stall_limit", math.inf, "a number of seconds"),
         ("backlog_max", 1_000.5, "a whole number of runs from 1,000 to 100,000,000"),
         ("backlog_max", timedelta(seconds=2_000), "a whole number of runs"),
+        ("window", 10**400, "a whole number of runs from 1 to 100,000"),
+        ("stall_limit", 10**400, "a number of seconds"),
         ("dispatch", "quick", "one of 'auto', 'fast', 'celery'"),
         ("worker", 1, "True or False"),
         ("namespace", "", "text"),
@@ -126,3 +129,10 @@ def test_every_setting_says_its_bounds_and_its_meaning():
         assert setting.kind in (float, int, bool, str), name
         bounded = setting.choices or (setting.low is not None and setting.high is not None)
         assert bounded or setting.kind in (bool, str), name
+
+
+@pytest.mark.parametrize("url", ["oracle://u:secret@h/n", "postgresql://u:secret@[", "secret"])
+def test_a_database_url_that_is_none_is_refused_without_its_password(url: str):
+    with pytest.raises(InvalidSetting, match=r"^wheelbeat_database_url: .* expected postgresql://") as caught:
+        from_url(url)
+    assert "secret" not in str(caught.value)
