@@ -3,7 +3,7 @@
 
 -- name: function_wheelbeat_audit_changes
 CREATE OR REPLACE FUNCTION {schema}.wheelbeat_audit_changes() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 AS $body$
 DECLARE
     who text := left(coalesce(nullif(current_setting('wheelbeat.actor', true), ''), session_user), 150);

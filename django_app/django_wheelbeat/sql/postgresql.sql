@@ -1,10 +1,11 @@
 -- Statement-level triggers with transition tables: one log row per changed monitor, one INSERT per statement.
 -- {schema} is the schema of the tables; {logged} and {rearming} compare the columns of rows o and n.
--- Trigger functions run with the rights of their owner, so a role that may edit monitors needs no more.
+-- Trigger functions run with the rights of their owner, so a role that may edit monitors needs no more. Without JIT: a
+-- session keeps the plan of its largest statement, and would compile it anew for each single row that it edits later.
 
 -- name: function_wheelbeat_log_changes
 CREATE OR REPLACE FUNCTION {schema}.wheelbeat_log_changes() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 AS $body$
 DECLARE
     who text := left(coalesce(nullif(current_setting('wheelbeat.actor', true), ''), session_user), 150);

@@ -220,6 +220,13 @@ def test_the_hot_statements_use_their_indexes(place: Place) -> None:
     reader.close()
 
 
+def test_triggers_are_never_compiled(place: Place) -> None:
+    """A session that once edited a hundred thousand monitors would pay for it with each one it edits later."""
+    functions = place.execute("SELECT proname, proconfig FROM pg_proc WHERE prosrc LIKE '%new_rows%'")
+    assert "wheelbeat_log_changes" in dict(functions)
+    assert all("jit=off" in settings for _, settings in functions), functions
+
+
 def test_the_documented_fill_can_be_repeated_and_logs_only_differences(place: Place, reader: Reader) -> None:
     page = (Path(__file__).parents[3] / "docs/howto/fill-many-monitors.md").read_text()
     fill, delete, *_ = re.findall(r"```sql\n(.*?)```", page, flags=re.DOTALL)
