@@ -63,6 +63,14 @@ class Page(NamedTuple):
             self.payloads[payload_start : self.payload_ends[position]],
         )
 
+    def positions_of(self, name: bytes) -> list[int]:
+        """Return the positions at which the name is exactly ``name``."""
+        if name not in self.names:
+            return []
+        starts = np.concatenate(([0], self.name_ends[:-1]))
+        fitting = np.flatnonzero(self.name_ends - starts == len(name)).tolist()
+        return [position for position in fitting if self.names.startswith(name, starts[position])]
+
     def intact(self) -> bool:
         """Say whether the page still is what it was when it was built."""
         return self.checksum == _checksum(self.payloads, self.payload_ends, self.names, self.name_ends)
@@ -133,6 +141,17 @@ class Payloads:
             position = ref & (PAGE_ROWS - 1)
             texts.append(self._open_texts[position] if page is None else page.text(position))
         return texts
+
+    def named(self, name: bytes) -> UInt32s:
+        """Return the refs under which ``name`` stands, given-up ones included; looks through the bytes of all pages."""
+        refs = [
+            (number << PAGE_BITS) + position
+            for number, page in enumerate(self._pages)
+            if page is not None
+            for position in page.positions_of(name)
+        ]
+        refs += [(self._open << PAGE_BITS) + at for at, text in enumerate(self._open_texts) if text.name == name]
+        return np.array(refs, np.uint32)
 
     def release(self, refs: UInt32s) -> None:
         """Give up ``refs``: nobody reads them any more."""

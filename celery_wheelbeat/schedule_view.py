@@ -29,7 +29,7 @@ class ScheduleView(MutableMapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name in self.data:
             return self.data[name]
-        entry = None if self.monitors is None else self.monitors.find(name)
+        entry = self.monitors.find(name) if self.monitors is not None and isinstance(name, str) else None
         if entry is None:
             raise KeyError(name)
         return entry

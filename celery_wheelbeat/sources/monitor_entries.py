@@ -44,10 +44,11 @@ class MonitorEntries:
             yield view.name
 
     def find(self, name: str) -> Any:
-        """Return the entry of the monitor with this name, or None. Looks at every job: for people, not for runs."""
+        """Return the entry of the monitor with this name, or None. Looks for the name: for people, not for runs."""
         if name in self._handed_out:
             return self._handed_out[name][1]
-        view = next((view for view in self._views() if view.name == name), None)
+        found = self._engine.lookup(self._engine.shards.named(name))
+        view = next((view for view in found if view is not None and view.id >= 0), None)
         if view is None:
             return None
         if len(self._handed_out) >= REMEMBERED_MAX:

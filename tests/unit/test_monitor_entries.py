@@ -138,3 +138,23 @@ def test_other_schedules_are_computed(base: Any) -> None:
 
 def test_a_polled_schedule_is_never_due_by_itself() -> None:
     assert not celery_schedule_of(None).is_due(datetime.now(UTC)).is_due
+
+
+def test_a_name_is_found_without_looking_at_every_job(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"probe {number}" for number in range(1, 12_001)]
+    bench.define(*(ROW._replace(id=number, name=name) for number, name in enumerate(names, start=1)))
+    bench.define(ROW._replace(id=11, name="renamed"), ROW._replace(id=12, name=names[11], enabled=False))
+    looked_up: list[int] = []
+    lookup = bench.engine.lookup
+
+    def counted(ids: Any) -> Any:
+        looked_up.extend(ids)
+        return lookup(ids)
+
+    monkeypatch.setattr(bench.engine, "lookup", counted)
+    view = ScheduleView({})
+    view.monitors = bench.entries
+    assert [view[name].name for name in ("probe 1", "renamed", "probe 12000")] == ["probe 1", "renamed", "probe 12000"]
+    for missing in ("probe 11", "probe 12", "probe", "\ud800", 5, None):
+        assert missing not in view
+    assert len(looked_up) <= 6

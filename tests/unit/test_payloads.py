@@ -115,3 +115,15 @@ def test_refs_to_nowhere_are_not_valid(ref):
     store = Payloads()
     add(store, texts_of(1))
     assert not store.valid(np.array([ref], np.uint32)).any()
+
+
+def test_a_name_is_found_as_a_whole_in_full_and_open_pages():
+    store = Payloads()
+    texts = texts_of(2 * PAGE_ROWS + 3)
+    refs = add(store, texts)
+    for position in (0, 1, 10, 11, PAGE_ROWS - 1, PAGE_ROWS, 2 * PAGE_ROWS, 2 * PAGE_ROWS + 2):
+        assert store.named(texts[position].name).tolist() == [refs[position]]
+    for name in (b"job", b"ob 1", b"job 1job 2", b"job 99999", "é".encode()):
+        assert not len(store.named(name))
+    again = add(store, texts[5:6])
+    assert sorted(store.named(texts[5].name).tolist()) == sorted([refs[5], again[0]])
