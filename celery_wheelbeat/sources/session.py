@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 _ABSENT = ("no such table", "does not exist", "doesn't exist")
 """How SQLite, PostgreSQL and MariaDB say that there is no such table, column or database."""
 
-PARTS = ("content", "columns", "row_estimate")
-"""Blocks of the file that others contain as ``{columns}``; a part may contain those before it."""
-
 
 class Session:
     """Runs the named statements of one vendor. Connections are in autocommit mode, so a statement stands alone."""
@@ -28,10 +25,9 @@ class Session:
         self.vendor = vendor
         self._connect = connect
         self._connection: Any = None
-        self._statements = dict(read_statements("celery_wheelbeat.sources", f"sql/{vendor}.sql"))
-        for part in PARTS:
-            text = self._statements.get(part, "")
-            self._statements = {name: one.replace(f"{{{part}}}", text) for name, one in self._statements.items()}
+        texts = read_statements("celery_wheelbeat.sources", f"sql/{vendor}.sql")
+        columns = texts["columns"].replace("{content}", texts.get("content", ""))
+        self._statements = {name: text.replace("{columns}", columns) for name, text in texts.items()}
 
     def rows(self, name: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> list[Any]:
         """Run one statement and return all its rows. ``options`` are the driver's own, as psycopg's ``binary``."""

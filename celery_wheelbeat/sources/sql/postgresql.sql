@@ -24,11 +24,6 @@ nullif(shape, 0) # coalesce(interval_ms, 0) # {content}
 -- name: content
 hashtextextended(name, 1) # hashtextextended(args || ', ' || kwargs, 2)
 
--- name: row_estimate
--- As the planner does it: the present size, at the density of the last ANALYZE. A restored table has known none.
-ceil(pg_relation_size(oid) / current_setting('block_size')::float8
-     * CASE WHEN relpages > 0 AND reltuples > 0 THEN reltuples / relpages ELSE 20 END)::bigint
-
 -- name: begin_columns
 -- Aggregation must keep the order of the rows: no parallel workers. Compiling the statement would cost more than it.
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
@@ -73,7 +68,9 @@ BEGIN; SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '5s'
 COMMIT
 
 -- name: estimate
-SELECT {row_estimate},
+-- Rows as the planner estimates them: the present size at the density of the last ANALYZE, if there was one.
+SELECT ceil(pg_relation_size(oid) / current_setting('block_size')::float8
+            * CASE WHEN relpages > 0 AND reltuples > 0 THEN reltuples / relpages ELSE 20 END)::bigint,
     (SELECT avg(octet_length(name) + octet_length(args) + octet_length(kwargs))::float8 FROM
      (SELECT name, args, kwargs FROM wheelbeat_monitor LIMIT 1000) AS few)
 FROM pg_class WHERE oid = 'wheelbeat_monitor'::regclass
