@@ -64,3 +64,18 @@ def rolled_back(connection: Any) -> Iterator[None]:
     with as_default(connection), transaction.atomic():
         yield
         transaction.set_rollback(True)
+
+
+@contextmanager
+def with_app(name: str) -> Iterator[None]:
+    """Let the app ``name`` be installed too; its models leave the admin again, which finds them by itself."""
+    from django.contrib import admin
+    from django.test.utils import modify_settings
+
+    before = set(admin.site._registry)
+    try:
+        with modify_settings(INSTALLED_APPS={"append": name}):
+            yield
+    finally:
+        for model in set(admin.site._registry) - before:
+            admin.site.unregister(model)

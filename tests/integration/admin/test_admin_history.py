@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 from celery._state import _set_current_app, current_app
+from django_site import with_app
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -172,9 +173,7 @@ def test_what_cannot_be_looked_up_is_said(db: Any, login: Callable[..., Any]) ->
 
 @pytest.mark.postgres
 def test_django_s_own_results_are_found(pg: Any) -> None:
-    from django.test.utils import modify_settings
-
-    with modify_settings(INSTALLED_APPS={"append": "django_celery_results"}):
+    with with_app("django_celery_results"):
         from django.db import connection
         from django_celery_results.backends.database import DatabaseBackend
         from django_celery_results.models import TaskResult

@@ -11,6 +11,7 @@ import pytest
 from celery import Celery
 from celery._state import _set_current_app, current_app
 from celery.schedules import crontab, schedule
+from django_site import with_app
 
 from celery_wheelbeat.fires import fires
 from celery_wheelbeat.monitors import schedule_of
@@ -46,9 +47,7 @@ def app() -> Iterator[Celery]:
 @pytest.fixture
 def dcb(pg: Any, app: Celery) -> Iterator[Any]:
     """The models of django-celery-beat, with their tables."""
-    from django.test.utils import modify_settings
-
-    with modify_settings(INSTALLED_APPS={"append": "django_celery_beat"}):
+    with with_app("django_celery_beat"):
         from django_celery_beat import models
 
         with pg.schema_editor() as editor:
