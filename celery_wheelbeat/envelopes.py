@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.errors import WheelbeatError
+from celery_wheelbeat.runs import uuid_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterable, Mapping
 
     from celery_wheelbeat.jobs import Int64s
 
@@ -119,23 +118,15 @@ def _places(message: bytes, value: bytes) -> list[int]:
     return found
 
 
-_HEX_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
-_UUID_DIGITS = np.array([place for place in range(36) if place not in (8, 13, 18, 23)])
-
-
 def nonces(entropy: bytes) -> list[bytes]:
     """Return 32 hex digits for each 16 bytes of ``entropy``."""
-    return _cells(_hex_digits(entropy), 32)
+    cells: list[bytes] = np.frombuffer(entropy.hex().encode(), "S32").tolist()
+    return cells
 
 
 def delivery_tags(entropy: bytes) -> list[bytes]:
     """Return a random UUID (RFC 9562, version 4) as text for each 16 bytes of ``entropy``."""
-    octets = np.frombuffer(entropy, np.uint8).reshape(-1, 16).copy()
-    octets[:, 6] = octets[:, 6] & 0x0F | 0x40
-    octets[:, 8] = octets[:, 8] & 0x3F | 0x80
-    text = np.full((len(octets), 36), ord("-"), np.uint8)
-    text[:, _UUID_DIGITS] = _hex_digits(octets.tobytes()).reshape(-1, 32)
-    return _cells(text, 36)
+    return uuid_texts(np.frombuffer(entropy, np.uint8).reshape(-1, 16).copy(), version=4)
 
 
 def fire_texts(fire_ms: Int64s, lead: bytes = b"") -> list[bytes]:
@@ -150,16 +141,3 @@ def fire_octets(fire_ms: Int64s, lead: bytes = b"") -> list[bytes]:
     values = fire_ms.tolist()
     octets = {value: lead + value.to_bytes(8, "big", signed=True) for value in set(values)}
     return [octets[value] for value in values]
-
-
-def _hex_digits(octets: bytes) -> NDArray[np.uint8]:
-    values = np.frombuffer(octets, np.uint8)
-    digits = np.empty((len(values), 2), np.uint8)
-    digits[:, 0] = _HEX_DIGITS[values >> 4]
-    digits[:, 1] = _HEX_DIGITS[values & 15]
-    return digits
-
-
-def _cells(text: NDArray[np.uint8], width: int) -> list[bytes]:
-    cells: Sequence[bytes] = text.reshape(-1).view(f"S{width}").tolist()
-    return list(cells)

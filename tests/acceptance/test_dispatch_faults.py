@@ -250,12 +250,15 @@ def test_an_outage_costs_no_memory(server: PrivateRedis, jobs: int, minutes: int
             bench.pass_minutes()
             bench.turn()
             blocks.append(sys.getallocatedblocks())
-            assert bench.lanes.backlog.waiting == bench.lanes.backlog.pending == jobs
+            assert bench.lanes.backlog.waiting == jobs
+            assert bench.lanes.backlog.pending - jobs == bench.lanes.backlog.in_flight <= 2_000, (
+                "no more than the window"
+            )
             assert pair_bytes(bench) == 20 * jobs
         half = minutes // 2
         assert max(blocks[half:]) - blocks[half - 1] < 2_000, "objects that stay"
         skipped = bench.parts.ledger.skipped
-        assert skipped["backlog"] == skipped.total() >= minutes * jobs, "of each job the newest is kept"
+        assert skipped["backlog"] == skipped.total() >= (minutes - 1) * jobs, "of each job the newest is kept"
         server.start()
         bench.drain()
         assert bench.parts.ledger.sent >= 2 * jobs
