@@ -32,8 +32,10 @@ _FORWARDS = {
         "CREATE INDEX wheelbeat_changelog_xid ON wheelbeat_changelog (xid)",
     ],
     "sqlite": [
-        "CREATE TABLE wheelbeat_actor "
-        "(id integer PRIMARY KEY CHECK (id = 1), actor text NOT NULL, reason text NOT NULL)",
+        (
+            "CREATE TABLE wheelbeat_actor "
+            "(id integer PRIMARY KEY CHECK (id = 1), actor text NOT NULL, reason text NOT NULL)"
+        ),
     ],
     "mysql": [],
 }
