@@ -8,7 +8,6 @@ so that a refused declaration does not close the one that publishes.
 from __future__ import annotations
 
 import logging
-import socket
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -108,7 +107,6 @@ class AmqpWire:
         self._kombu.heartbeat = self._heartbeat_s
         self._kombu.connect()
         self._amqp = self._kombu.connection
-        self._be_patient()
         self._amqp.on_blocked, self._amqp.on_unblocked = self._on_blocked, self._on_unblocked
         self._channel = self._amqp.channel()
         self._channel.confirm_select()
@@ -183,16 +181,6 @@ class AmqpWire:
         return AmqpEnvelope(recording, sample, body, frame_max=self._amqp.frame_max)
 
     # The connection.
-
-    def _be_patient(self) -> None:
-        """Undo what py-amqp asks of TCP: to end a connection whose peer reads nothing for a second, as in an alarm.
-
-        Peers that are gone are found by heartbeats and by ``STALLED_S``. Left alone where the user has set it.
-        """
-        option = getattr(socket, "TCP_USER_TIMEOUT", None)
-        chosen = (self._kombu.transport_options or {}).get("socket_settings") or {}
-        if option is not None and not {option, "TCP_USER_TIMEOUT"} & chosen.keys():
-            self._amqp.transport.sock.setsockopt(socket.IPPROTO_TCP, option, 0)
 
     def _write(self, data: bytes) -> None:
         """Write all of ``data``: never by halves, because a broker reads the rest of a frame whenever it goes on."""

@@ -7,6 +7,7 @@ because nothing may count as sent for want of an error.
 from __future__ import annotations
 
 import logging
+import socket
 from typing import Any
 
 logger = logging.getLogger("celery.beat")
@@ -15,7 +16,15 @@ REPLY_TIMEOUT_S = 10.0
 """Longest wait for one reply of a broker; far below ``wheelbeat_live_timeout``."""
 
 _REDIS = {"socket_timeout": REPLY_TIMEOUT_S, "socket_connect_timeout": REPLY_TIMEOUT_S, "socket_keepalive": True}
-_AMQP = {"confirm_publish": True, "read_timeout": REPLY_TIMEOUT_S, "write_timeout": REPLY_TIMEOUT_S}
+_PATIENCE = {socket.TCP_USER_TIMEOUT: 0} if hasattr(socket, "TCP_USER_TIMEOUT") else {}
+"""py-amqp has TCP end a connection whose peer reads nothing for a second, as RabbitMQ does in an alarm; peers that are
+gone are found by heartbeats and time-outs."""
+_AMQP = {
+    "confirm_publish": True,
+    "read_timeout": REPLY_TIMEOUT_S,
+    "write_timeout": REPLY_TIMEOUT_S,
+    "socket_settings": _PATIENCE,
+}
 _BOUNDS: dict[str, dict[str, Any]] = {"redis": _REDIS, "amqp": _AMQP}
 
 

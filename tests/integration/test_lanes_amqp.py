@@ -174,7 +174,7 @@ def test_an_alarm_is_waited_for(server: PrivateRabbit, channel: Any, queue: str)
         envelope, epoch = lane.envelope(queue=queue), lane.sender.epoch
         server.ctl("set_vm_memory_high_watermark", "absolute", "1MB")
         try:
-            filling = "x" * 10_000  # more than the buffers between us and a broker that does not read
+            filling = "x" * 5_000  # more than the buffers between us and a broker that does not read
             batches = [lane.batch(envelope, range(start, start + 500), url=filling) for start in (0, 500)]
             for batch in batches:
                 lane.sender.submit(batch)
