@@ -265,7 +265,7 @@ class Beat:
                 try:
                     readable.append(MarkDocument.from_json(values))
                 except InvalidMark as error:
-                    logger.warning("beat: %s: %s", destination, error)
+                    logger.warning("beat: A mark of %s cannot be used: %s", destination, error)
             chosen = choose(readable, now_ms)
             if chosen.ignored:
                 logger.warning("beat: %d marks of %s lie ahead of the clock: ignored", len(chosen.ignored), destination)

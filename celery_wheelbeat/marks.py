@@ -70,7 +70,7 @@ class MarkDocument:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, InvalidMark):
                 raise
-            raise InvalidMark(f"mark {stored!r:.200} cannot be read ({error!r}): it is left out") from None
+            raise InvalidMark(f"mark {stored!r:.200} cannot be read ({error!r})") from None
 
 
 class Chosen(NamedTuple):
