@@ -71,7 +71,7 @@ def monitor_since(hours: int, **columns: Any) -> Any:
         Bounded(Once(T - 5)),
         Bounded(Interval(60), start_ms=T - 150_000),
         Bounded(Interval(60), end_ms=T - 3 * DAY_MS),
-        Bounded(Interval(1)),
+        Bounded(Interval(10)),
     ],
     ids=str,
 )
