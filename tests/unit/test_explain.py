@@ -11,6 +11,7 @@ from celery.schedules import crontab, schedule, solar
 
 from celery_wheelbeat import run_id
 from celery_wheelbeat.explain import Beats, explanation, last_fires
+from celery_wheelbeat.publishers.observers import CheckIns
 from celery_wheelbeat.rows import MonitorRow
 from celery_wheelbeat.schedules import Bounded, Interval
 from celery_wheelbeat.settings import Settings
@@ -126,6 +127,17 @@ def test_entries_of_every_kind(app: Celery) -> None:
     for broken in ("x", None, 0):
         assert "state refused, never sent" in of_entry(app, broken)
     assert "zz" in of_entry(app, 5.0, zz=1)
+
+
+def test_sentry_keeps_the_jobs_that_it_checks_in_for_off_the_fast_lane(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_wheelbeat.explain.check_ins", lambda: CheckIns(("left-out.*",)))
+    assert "lane Celery's own: Sentry checks in for its runs" in of_row(app)
+    assert "lane Celery's own: Sentry checks in for its runs" in of_row(app, cron="0 3 * * *")
+    for columns in ({"name": "left-out-1"}, {"interval_ms": 30_000}):
+        assert "lane fast" in of_row(app, **columns)
+    assert "lane fast" in of_row(app, Settings(dispatch="fast"))
 
 
 def test_the_lane_and_who_keeps_a_job_off_the_fast_one(app: Celery) -> None:
