@@ -65,6 +65,7 @@ if ON_SERVICES:
         }
     }
     CELERY_BROKER_URL = os.environ.get("WHEELBEAT_EXAMPLE_BROKER", "redis://127.0.0.1:6379/0")
+    CELERY_WHEELBEAT_DEDUP_URL = "postgresql://{USER}:{PASSWORD}@{HOST}:{PORT}/{NAME}".format(**DATABASES["default"])
 else:
     DATABASES = {
         "default": {
@@ -78,6 +79,7 @@ else:
             },
         }
     }
+    CELERY_WHEELBEAT_DEDUP_URL = f"sqlite:///{VAR / 'example.sqlite3'}"
     MESSAGES = VAR / "broker"
     CONTROL = VAR / "control"
     for _folder in (MESSAGES, CONTROL):
@@ -97,7 +99,9 @@ TIME_ZONE = "UTC"
 STATIC_URL = "static/"
 
 CELERY_TASK_IGNORE_RESULT = True
-"""``check_url`` stores what it found itself; nobody reads Celery's own result."""
+"""``check_url`` stores what it found itself; nobody reads Celery's own result. Without a result backend the claims by
+which workers drop copies of runs need a place of their own: ``CELERY_WHEELBEAT_DEDUP_URL``.
+"""
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BEAT_SCHEDULE = {
     # Entries of the code and monitors of the admin run side by side.

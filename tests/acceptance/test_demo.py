@@ -196,6 +196,12 @@ def test_demo_runs_checks_follows_an_edit_and_leaves_nothing_behind(start: Calla
     demo.wait(lambda: demo.rows("SELECT 1 FROM uptime_site WHERE NOT up LIMIT 1"), "a site that is down")
     demo.line(r"20[1-9] jobs · sent [1-9]\d* · skipped 0 ")
 
+    worker_log = project / "var/log/worker.log"
+    assert "Copies of runs are dropped; claims in wheelbeat_dedup_url (sqlite)" in worker_log.read_text()
+    demo.wait(
+        lambda: demo.rows("SELECT 1 FROM wheelbeat_claim WHERE state <> 'R' LIMIT 1"), "a run whose claim is done"
+    )
+
     browser = Browser(admin)
     browser.submit("/login/", username="admin", password="admin")
     ((monitor_id,),) = demo.rows("SELECT id FROM wheelbeat_monitor WHERE interval_ms = 300000 ORDER BY id LIMIT 1")
