@@ -94,6 +94,21 @@ def test_every_header_stands_in_the_page() -> None:
     assert {name for name in shown if name.startswith("wheelbeat_")} <= ours | settings
 
 
+def test_every_field_about_the_source_stands_in_the_status_page() -> None:
+    keys = {
+        key.value
+        for path in ("sources/tail.py", "sources/file_desk.py")
+        for function in ast.walk(ast.parse((PACKAGES[0] / path).read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef) and function.name == "status"
+        for node in ast.walk(function)
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant)
+    }
+    assert {"kind", "path", "lag_s", "drift_found"} <= keys
+    assert set(re.findall(r"`source\.(\w+)`", page("status.md"))) == keys
+
+
 def test_every_error_stands_in_the_page_under_its_parents() -> None:
     for module in pkgutil.walk_packages(celery_wheelbeat.__path__, "celery_wheelbeat."):
         importlib.import_module(module.name)
