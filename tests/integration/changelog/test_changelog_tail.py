@@ -100,6 +100,7 @@ def test_edits_are_in_force_and_everything_is_written_back(place: Place) -> None
         engine.tail.report(STATUS)
         wait_until(lambda: Monitor.objects.get(pk=one.pk).finished_at is not None, "finished_at")
         wait_until(Beat.objects.exists, "the status row")
+        wait_until(Quarantine.objects.exists, "the quarantined monitor")
         assert Quarantine.objects.get().job_key == f"monitor:{broken.pk}"
         status = engine.tail.status()
         assert status["connected"]
@@ -204,19 +205,19 @@ def server() -> Iterator[PrivatePostgres]:
 @pytest.mark.postgres
 def test_a_database_that_stops_delays_edits_and_loses_none(server: PrivatePostgres) -> None:
     with site_database(server.url) as connection, as_default(connection):
-        one = monitor()
+        one, done = monitor("one"), monitor("done", one_off=True)
         with Engine(Place(connection)) as engine:
             stamp_s = engine.tail.stamp_s()
             server.stop()
             engine.wait(lambda: not engine.tail.status()["connected"], "the outage", 10)
-            engine.tail.finish({one.pk: Finished(2**41, 2**41)})
+            engine.tail.finish({done.pk: Finished(2**41, 2**41)})
             engine.tail.report(STATUS)
-            assert engine.held == {one.pk: 60_000}
+            assert engine.held == {one.pk: 60_000, done.pk: 60_000}
             server.start()
             connection.close()
             wait_until(lambda: _edited(one, connection), "the database to take writes")
             engine.wait_for_table(8)
-            wait_until(lambda: Monitor.objects.get().finished_at is not None, "what was done in the meantime")
+            wait_until(lambda: Monitor.objects.get(pk=done.pk).finished_at, "what was done in the meantime")
             status = engine.tail.status()
             assert status["failures"] > 0
             assert status["resyncs"] == {}
