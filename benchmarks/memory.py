@@ -79,7 +79,7 @@ def main() -> None:
         report.add(f"{jobs:,} jobs: resident for each", each, "B", note=f"a payload of {len(PAYLOAD)} B among it")
         report.add(f"{jobs:,} jobs: of it beside payload and name", each - len(PAYLOAD) - len(NAME), "B")
         report.add(f"{jobs:,} jobs: peak while loading", found["peak"] / jobs, "B")
-    jobs, hours = (1_000_000, 24) if given.full else (100_000, 12)
+    jobs, hours = (1_000_000, 24) if given.full else (20_000, 2)
     days = in_process(__file__, "--churn", jobs, hours)
     report.add(f"{jobs:,} jobs, a tenth replaced each hour: after {hours} hours", days[-1][1] / days[0][1], "× hour 1")
     report.plot("resident bytes for each job, by number of jobs", points)
