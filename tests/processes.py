@@ -218,7 +218,8 @@ class Project:
         """Return what the workers executed so far."""
         if not self.runs_file.exists():
             return []
-        lines = [RunLine(**json.loads(line)) for line in self.runs_file.read_text().splitlines()]
+        whole = self.runs_file.read_text().rpartition("\n")[0]  # behind it, a line that is being written
+        lines = [RunLine(**json.loads(line)) for line in whole.splitlines()]
         return [line for line in lines if name is None or line.name == name]
 
     def wait_for(self, condition: Callable[[], object], what: str, *, timeout_s: float = WAIT_S) -> None:

@@ -72,14 +72,15 @@ def test_the_log_says_who_takes_which_lane_and_workers_get_the_messages(tmp_path
         assert beat.stop() == 0
 
 
-def test_sigkill_in_the_middle_of_batches_loses_nothing(tmp_path: Path, broker: PrivateRedis) -> None:
+@pytest.mark.parametrize("lives", [2, pytest.param(5, marks=pytest.mark.soak)])
+def test_sigkill_in_the_middle_of_batches_loses_nothing(tmp_path: Path, broker: PrivateRedis, lives: int) -> None:
     """1,500 monitors every second; a kill leaves batches on their way, and the next start offers them again."""
     monitors = 1500
     with DjangoProject(tmp_path, conf_of(broker)) as project:
         project.django(MANY % {"count": monitors})
         gaps: list[tuple[int, int]] = []
         killed_ms = 0
-        for life in range(3):
+        for life in range(lives):
             beat = project.beat()
             beat.wait_for("jobs loaded")
             gaps.append((killed_ms, round(time.time() * 1000)))
@@ -87,7 +88,7 @@ def test_sigkill_in_the_middle_of_batches_loses_nothing(tmp_path: Path, broker: 
             seconds = 2 if life == 0 else 7  # the last five before the kill are offered again
             enough = seen + seconds * monitors
             project.wait_for(lambda enough=enough: length(broker) >= enough, "runs offered again, and new ones")  # type: ignore[misc]
-            if life < 2:
+            if life < lives - 1:
                 beat.send(signal.SIGKILL)
                 killed_ms = round(time.time() * 1000)
                 beat.wait()
