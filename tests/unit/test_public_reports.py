@@ -1,4 +1,4 @@
-"""The page of public reports: every test that it names exists, and every id that a test claims is on the page."""
+"""Pages that name tests: every test that they name exists, and every report that a test claims is on its page."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[1]
-PAGE = (TESTS.parent / "docs" / "reference" / "public-reports.md").read_text()
+DOCS = TESTS.parent / "docs"
+PAGE = (DOCS / "reference" / "public-reports.md").read_text()
+FAULTS = (DOCS / "explanation" / "faults.md").read_text()
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 
@@ -17,9 +21,10 @@ def _functions(path: Path) -> dict[str, str]:
     return {node.name: ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-def test_every_test_on_the_page_exists() -> None:
-    named = NAMED.findall(PAGE)
-    assert len(named) > 80
+@pytest.mark.parametrize(("page", "at_least"), [(PAGE, 80), (FAULTS, 40)], ids=["reports", "faults"])
+def test_every_test_on_the_page_exists(page: str, at_least: int) -> None:
+    named = NAMED.findall(page)
+    assert len(named) > at_least
     missing = [f"{path}::{name}" for path, name in named if name not in _functions(TESTS / path)]
     assert missing == []
 

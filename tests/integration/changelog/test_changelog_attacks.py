@@ -290,6 +290,28 @@ def test_a_database_restored_from_a_dump_under_a_running_beat(quiet_server: Priv
         admin.execute("DROP DATABASE site WITH (FORCE)")
 
 
+def test_a_migration_under_a_running_beat(place: Place, beat: SteppedBeat) -> None:
+    """New columns concern no beat of the version before; a table that is written anew is read anew."""
+    ids = fill(place, 20)
+    beat.until(lambda: beat.current, "the load")
+    try:
+        place.execute("ALTER TABLE wheelbeat_monitor ADD COLUMN note text NOT NULL DEFAULT ''")
+        place.execute("ALTER TABLE wheelbeat_changelog ADD COLUMN note text")
+        call_command("migrate", verbosity=0, interactive=False)
+        Monitor.objects.filter(pk__in=ids[:3]).update(args="[2]")
+        beat.until(lambda: held_is_the_table(beat, place), "edits with the new columns there")
+        assert beat.status["resyncs"] == {}
+    finally:
+        place.execute("ALTER TABLE wheelbeat_monitor DROP COLUMN note")
+        place.execute("ALTER TABLE wheelbeat_changelog DROP COLUMN note")
+    place.execute("VACUUM FULL wheelbeat_changelog")
+    Monitor.objects.filter(pk__in=ids[3:6]).update(args="[3]")
+    beat.until(lambda: beat.status["resyncs"] == {"replaced": 1}, "the log lies elsewhere now")
+    beat.until(lambda: beat.current and held_is_the_table(beat, place), "the table")
+    assert beat.status["failures"] == 0
+    assert beat.parts.ledger.difference(0) == 0
+
+
 def test_log_rows_of_another_server_are_no_news_and_can_be_pruned(place: Place, reader: Reader) -> None:
     """A dump brings them along; this server has not given out their transaction ids yet."""
     one = monitor()
