@@ -11,6 +11,8 @@ VENV55 := .venv-celery55
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/pytest
+# Most tests wait for a server or a process, so three at a time suit two cores; a file shares what it starts.
+SPREAD := -n 3 --dist loadfile
 
 export PYTHONUNBUFFERED := 1
 export WHEELBEAT_CELERY55_PYTHON := $(CURDIR)/$(VENV55)/bin/python
@@ -28,7 +30,7 @@ demo: $(VENV)/$(DEMO).stamp ## run the example project: 200 monitors, admin, bea
 	@exec $(BIN)/python example_project/demo.py
 
 test: services axe venv venv-celery55 lint ## everything but the soak tests, against real services
-	$(PYTEST) tests
+	$(PYTEST) $(SPREAD) tests
 
 check: venv lint unit ## linters, types, layers, unit and property tests
 
@@ -39,7 +41,7 @@ lint: venv
 	$(BIN)/lint-imports --no-cache
 
 unit: venv
-	$(PYTEST) tests/unit tests/property
+	$(PYTEST) $(SPREAD) tests/unit tests/property
 
 SOAK := $(PYTEST) -m soak --timeout 3600
 soak: services venv ## all tests that need minutes of real time; one part of them: soak-engine, soak-grid, soak-simulation, soak-claims
