@@ -66,9 +66,17 @@ def test_monitors_are_offered_as_their_policy_says(tmp_path: Path, redis_url: st
         project.worker()
         beat = project.beat()
         beat.wait_for("jobs loaded")
-        loaded_ms = round(time.time() * 1000)  # messages are taken in order: what a start offers comes before this
+        loaded_ms = round(time.time() * 1000)
+
+        def all_are_sent() -> bool:
+            row = newest_row(project)
+            status = {} if row is None else row.status
+            return status.get("at_ms", 0) > loaded_ms and status["runs"]["pending"] == 0
+
+        project.wait_for(all_are_sent, "nothing is pending")
+        sent_ms = round(time.time() * 1000)  # messages are taken in order: what a start offers comes before this
         runs = project.wait_for_runs(
-            lambda runs: any(run.name == "go" and (run.fire_ms or 0) > loaded_ms for run in runs), "a run due by now"
+            lambda runs: any(run.name == "go" and (run.fire_ms or 0) > sent_ms for run in runs), "a run due by now"
         )
         assert beat.stop() == 0
         offered: dict[str, list[int]] = {}
@@ -152,7 +160,7 @@ def newest_row(project: Project) -> StatusRow | None:
     with closing(sqlite3.connect(project.folder / "db.sqlite3")) as database:
         found = database.execute("SELECT marks, status FROM wheelbeat_beat ORDER BY seen_at DESC LIMIT 1").fetchone()
     marks = json.loads(found[0]) if found else {}
-    return StatusRow(marks["broker"]["mark_ms"], json.loads(found[1])) if marks else None
+    return StatusRow(marks["broker"]["mark_ms"], json.loads(found[1] or "{}")) if marks else None
 
 
 def test_the_broker_dies_and_then_the_beat(tmp_path: Path) -> None:
