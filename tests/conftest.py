@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Forget the Django settings that an earlier test loaded: they are not those of processes that this one starts."""
+    os.environ.pop("DJANGO_SETTINGS_MODULE", None)
+
+
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """URL of a PostgreSQL database that this run made; dropped at the end."""
