@@ -131,6 +131,11 @@ class SteppedBeat:
         return found
 
     @property
+    def difference(self) -> int:
+        """Runs that the account misses; 0 is the only good value."""
+        return self.parts.ledger.difference(self.parts.dispatch.backlog.pending)
+
+    @property
     def account(self) -> Counter[str]:
         """Runs by what became of them."""
         ledger = self.parts.ledger

@@ -1,6 +1,14 @@
 """Services of the tests: servers that were found, and private ones that may be stopped, killed, paused or filled."""
 
-from .found import OWN_NAME, amqp_vhost, mysql_database, postgres_database, redis_database, with_path
+from .found import (
+    OWN_NAME,
+    amqp_vhost,
+    mysql_database,
+    postgres_database,
+    postgres_database_beside,
+    redis_database,
+    with_path,
+)
 from .mariadb_server import PrivateMariadb
 from .memcached_server import PrivateMemcached
 from .pgbouncer_server import PrivatePgbouncer
@@ -25,6 +33,7 @@ __all__ = [
     "free_port",
     "mysql_database",
     "postgres_database",
+    "postgres_database_beside",
     "redis_database",
     "wait_until",
     "with_path",

@@ -57,21 +57,27 @@ def postgres_database() -> Iterator[str]:
             if given:
                 raise ServiceError(f"WHEELBEAT_TEST_POSTGRES_URL={given}: {error}") from error
             continue
-        yield from _postgres_database_on(admin_url)
+        with postgres_database_beside(admin_url, OWN_NAME) as url:
+            yield url
         return
-    with PrivatePostgres() as server:
-        yield from _postgres_database_on(server.url)
+    with PrivatePostgres() as server, postgres_database_beside(server.url, OWN_NAME) as url:
+        yield url
 
 
-def _postgres_database_on(admin_url: str) -> Iterator[str]:
-    with psycopg.connect(admin_url, autocommit=True) as admin:
-        admin.execute(f'DROP DATABASE IF EXISTS "{OWN_NAME}" WITH (FORCE)')
-        admin.execute(f'CREATE DATABASE "{OWN_NAME}" TEMPLATE template0')
+@contextmanager
+def postgres_database_beside(url: str, name: str) -> Iterator[str]:
+    """Yield the URL of a new, empty database ``name`` on the server of ``url``; dropped at the end.
+
+    No connection is kept in between: tests end other people's connections.
+    """
+    with psycopg.connect(url, autocommit=True) as server:
+        server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        server.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
     try:
-        yield with_path(admin_url, OWN_NAME)
+        yield with_path(url, name)
     finally:
-        with psycopg.connect(admin_url, autocommit=True) as admin:
-            admin.execute(f'DROP DATABASE IF EXISTS "{OWN_NAME}" WITH (FORCE)')
+        with psycopg.connect(url, autocommit=True) as server:
+            server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
 @contextmanager

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import psycopg
 import pytest
 from django_site import rolled_back, set_up_django, site_database
-from services.found import OWN_NAME, with_path
+from services import OWN_NAME, postgres_database_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,12 +28,8 @@ def environment() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def admin_postgres_url(postgres_url: str) -> Iterator[str]:
     """URL of a PostgreSQL database beside the one that other tests use."""
-    name = f"{OWN_NAME}_admin"
-    with psycopg.connect(postgres_url, autocommit=True) as server:
-        server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
-        server.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
-        yield with_path(postgres_url, name)
-        server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+    with postgres_database_beside(postgres_url, f"{OWN_NAME}_admin") as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

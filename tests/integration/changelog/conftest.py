@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import MySQLdb
-import psycopg
 import pytest
 from changelog_places import Place, Reader
 from django_site import as_default, set_up_django, site_database
-from services import PrivatePostgres
-from services.found import OWN_NAME, with_path
+from services import OWN_NAME, PrivatePostgres, postgres_database_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,12 +23,8 @@ NAME = f"{OWN_NAME}_changelog"
 @pytest.fixture(scope="session")
 def postgres_place(postgres_url: str) -> Iterator[Place]:
     """PostgreSQL."""
-    with psycopg.connect(postgres_url, autocommit=True) as server:
-        server.execute(f'DROP DATABASE IF EXISTS "{NAME}" WITH (FORCE)')
-        server.execute(f'CREATE DATABASE "{NAME}" TEMPLATE template0')
-        with site_database(with_path(postgres_url, NAME)) as connection:
-            yield Place(connection)
-        server.execute(f'DROP DATABASE IF EXISTS "{NAME}" WITH (FORCE)')
+    with postgres_database_beside(postgres_url, NAME) as url, site_database(url) as connection:
+        yield Place(connection)
 
 
 @pytest.fixture(scope="session")
