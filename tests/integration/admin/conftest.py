@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from django_site import rolled_back, set_up_django, site_database
-from services import OWN_NAME, postgres_database_beside
+from services import OWN_NAME, postgres_database_beside, with_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

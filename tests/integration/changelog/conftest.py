@@ -9,7 +9,7 @@ import MySQLdb
 import pytest
 from changelog_places import Place, Reader
 from django_site import as_default, set_up_django, site_database
-from services import OWN_NAME, PrivatePostgres, postgres_database_beside
+from services import OWN_NAME, PrivatePostgres, postgres_database_beside, with_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
