@@ -14,7 +14,7 @@ from simulation.world import FAULTS, World, run_seed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PARTS = 16
+PARTS = 40
 WORLDS = 50
 """Worlds of one part."""
 
