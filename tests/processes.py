@@ -203,7 +203,8 @@ class Project:
     def python_code(self, code: str, *, env: Mapping[str, str] | None = None) -> str:
         """Run a few lines in a fresh interpreter of the project and return what they print."""
         done = subprocess.run(
-            [self.python, "-c", textwrap.dedent(code)],
+            [self.python, "-"],  # through the standard input: an argument may not be as long
+            input=textwrap.dedent(code),
             cwd=self.folder,
             env={**os.environ, **self.env, **(env or {})},
             capture_output=True,
