@@ -68,15 +68,17 @@ def postgres_database() -> Iterator[str]:
 def postgres_database_beside(url: str, name: str) -> Iterator[str]:
     """Yield the URL of a new, empty database ``name`` on the server of ``url``; dropped at the end.
 
-    No connection is kept in between: tests end other people's connections.
+    No connection is kept in between, for tests end other people's connections; and the database of ``url`` may be
+    gone before.
     """
-    with psycopg.connect(url, autocommit=True) as server:
+    maintenance_url = with_path(url, "postgres")
+    with psycopg.connect(maintenance_url, autocommit=True) as server:
         server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
         server.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
     try:
         yield with_path(url, name)
     finally:
-        with psycopg.connect(url, autocommit=True) as server:
+        with psycopg.connect(maintenance_url, autocommit=True) as server:
             server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
