@@ -139,21 +139,10 @@ class Engine:
         than ``backlog_max`` runs, is not replayed but treated by misfire policy; what is skipped is counted for
         ``cause`` (``stall``, or ``clock`` where the clock was stepped forward).
         """
-        due = self._late_once.take(self.shards, self.cursor_ms)
-        self._expect(due)
-        target = now_ms // self.config.tick_ms
-        if target <= self.cursor:
-            return due
-        if self.cursor >= self._replay_until:
-            if not self._replayable(target):
-                return due + self._skip_to(target, cause)
-            self._replay_until = target
-        runs = 0
-        while self.cursor < self._replay_until and runs < self.config.runs_per_advance:
-            found = self._empty_slot(self.cursor + 1)
-            runs += sum(map(len, found))
-            due += found
-        return due + self._lane_due()
+        due = self._move_on(now_ms // self.config.tick_ms, cause)
+        late = self._late_once.take(self.shards, self.cursor_ms)
+        self._expect(late)
+        return due + late
 
     def caught_up(self, now_ms: int) -> bool:
         """Say whether every slot up to ``now_ms`` is emptied."""
@@ -269,6 +258,21 @@ class Engine:
         accepted = self.shards.admit(batch, self.config.max_jobs)
         self._refused += len(batch) - len(accepted)
         return accepted
+
+    def _move_on(self, target: int, cause: str) -> list[DueBatch]:
+        if target <= self.cursor:
+            return []
+        if self.cursor >= self._replay_until:
+            if not self._replayable(target):
+                return self._skip_to(target, cause)
+            self._replay_until = target
+        due: list[DueBatch] = []
+        runs = 0
+        while self.cursor < self._replay_until and runs < self.config.runs_per_advance:
+            found = self._empty_slot(self.cursor + 1)
+            runs += sum(map(len, found))
+            due += found
+        return due + self._lane_due()
 
     def _expect(self, due: Iterable[DueBatch]) -> None:
         self.ledger.expect(sum(map(len, due)))

@@ -70,14 +70,17 @@ class EngineModel:
 
     def advance(self, now_ms: int, cause: str = "stall") -> list[OfferedRun]:
         """Move the cursor to the last tick at or before ``now_ms``."""
+        runs = self._move_on(now_ms // self.config.tick_ms * self.config.tick_ms, cause)
         late = [(job_id, at_ms) for job_id, at_ms in self.owed.items() if at_ms <= self.cursor_ms]
         for job_id, _ in late:
             del self.owed[job_id]
         owed = [OfferedRun(job_id, at_ms, Offer.MISFIRE) for job_id, at_ms in late if self._fires_at(job_id, at_ms)]
         self.expected += len(owed)
-        target_ms = now_ms // self.config.tick_ms * self.config.tick_ms
+        return owed + runs
+
+    def _move_on(self, target_ms: int, cause: str) -> list[OfferedRun]:
         if target_ms <= self.cursor_ms:
-            return owed
+            return []
         passed = {job: fires(job, self._after(job), target_ms) for job in self.jobs.values() if job.enabled}
         in_wheel = sum(len(times) for job, times in passed.items() if not self.in_lane(job))
         gap_ms = target_ms - self.cursor_ms
@@ -92,7 +95,7 @@ class EngineModel:
         else:
             runs = [run for job, times in passed.items() for run in self._settle(job, times, target_ms, cause)]
         self.cursor_ms = target_ms
-        return owed + runs
+        return runs
 
     def step_back(self, now_ms: int, number: int) -> None:
         """Follow a clock that was stepped back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -142,13 +143,16 @@ def _echo(server: socket.socket) -> bytes:
 
 
 def test_proxy_passes_stalls_mutes_and_cuts():
-    with socket.create_server(("127.0.0.1", 0)) as server, TcpProxy(server.getsockname()[1]) as proxy:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        TcpProxy(server.getsockname()[1]) as proxy,
+        contextlib.ExitStack() as ends,
+    ):
 
         def connect() -> tuple[socket.socket, socket.socket]:
-            client = socket.create_connection(("127.0.0.1", proxy.port))
-            client.settimeout(0.3)
-            behind, _ = server.accept()
-            behind.settimeout(0.3)
+            client = ends.enter_context(socket.create_connection(("127.0.0.1", proxy.port), timeout=10))
+            behind = ends.enter_context(server.accept()[0])
+            behind.settimeout(10)
             return client, behind
 
         client, behind = connect()
@@ -159,8 +163,7 @@ def test_proxy_passes_stalls_mutes_and_cuts():
 
         proxy.stall()
         client.sendall(b"late")
-        with pytest.raises(TimeoutError):
-            behind.recv(10)
+        assert _is_silent(behind)
         proxy.pass_through()
         assert behind.recv(10) == b"late"
 
@@ -168,8 +171,7 @@ def test_proxy_passes_stalls_mutes_and_cuts():
         client.sendall(b"heard")
         assert behind.recv(10) == b"heard"
         behind.sendall(b"lost")
-        with pytest.raises(TimeoutError):
-            client.recv(10)
+        assert _is_silent(client)
 
         proxy.drip(1)
         client.sendall(b"ab")
@@ -179,13 +181,16 @@ def test_proxy_passes_stalls_mutes_and_cuts():
         proxy.cut(refuse=True)
         with pytest.raises(ConnectionResetError):
             client.recv(10)
-        with socket.create_connection(("127.0.0.1", proxy.port), timeout=2) as refused:
+        with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as refused:
             assert _is_reset(refused)
         proxy.pass_through()
         again, behind_again = connect()
-        assert proxy.accepted == 2
-        for one in (client, behind, again, behind_again):
-            one.close()
+        again.sendall(b"back")
+        assert behind_again.recv(10) == b"back"
+
+
+def _is_silent(connection: socket.socket) -> bool:
+    return not select.select([connection], [], [], 0.2)[0]
 
 
 def _is_reset(connection: socket.socket) -> bool:

@@ -41,7 +41,6 @@ class TcpProxy:
     def __init__(self, target_port: int, target_host: str = "127.0.0.1") -> None:
         self.target = (target_host, target_port)
         self.drip_bytes = 1
-        self.accepted = 0
         self._mode = Mode.PASS
         self._orders: queue.SimpleQueue[tuple[Mode, bool, threading.Event]] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -131,7 +130,6 @@ class TcpProxy:
                 continue
             client.setblocking(False)
             server.setblocking(False)
-            self.accepted += 1
             self._pairs[client] = (server, True)
             self._pairs[server] = (client, False)
 

@@ -112,7 +112,7 @@ def test_traces_are_made_of_the_run_and_never_shorter() -> None:
     assert traces.started_at == b"1764000000.500000000"
 
 
-def test_sentry_checks_in_as_its_own_code_decides() -> None:
+def test_sentry_checks_in_as_its_own_code_decides(app: Celery) -> None:
     """Every pair of name and schedule that Sentry itself would check in for is found; those it never would are not."""
     from sentry_sdk.integrations.celery import beat
     from sentry_sdk.utils import match_regex_list
@@ -120,8 +120,8 @@ def test_sentry_checks_in_as_its_own_code_decides() -> None:
     patterns = ["nightly.*", "exact$", "other"]
     names = ["nightly-1", "not nightly", "exact", "exactly", "another", "plain"]
     for interval_ms in (0, 30_000, 59_999, 60_000, 90_000, 3_600_000):
-        every = schedule(interval_ms / 1000) if interval_ms else crontab()
-        supported = bool(beat._get_monitor_config(every, make_app("memory://"), "x"))
+        every = schedule(interval_ms / 1000, app=app) if interval_ms else crontab(app=app)
+        supported = bool(beat._get_monitor_config(every, app, "x"))
         ours = CheckIns(tuple(patterns)).of(names, np.full(len(names), interval_ms)).tolist()
         theirs = [supported and not match_regex_list(name, patterns) for name in names]
         assert [one for one, other in zip(ours, theirs, strict=True) if other and not one] == []
