@@ -198,8 +198,7 @@ class Engine:
         """Count in closed form the fire times in (``from_ms``, ``to_ms``] of a shard's jobs as defined now."""
         rows = _in_wheel(self.shards[shard])
         schedules = self.shards[shard].table.schedules(rows)
-        span = spans(schedules, np.full(len(rows), from_ms), np.full(len(rows), to_ms), self.crons)
-        return int(span.counts.sum())
+        return int(spans(schedules, np.full(len(rows), from_ms), np.full(len(rows), to_ms), self.crons).counts.sum())
 
     def stats(self) -> EngineStats:
         """Return counts for status and metrics."""
