@@ -35,6 +35,8 @@ _WAITING, _SETTLED = 0, 1
 _NOW_S = 0.001
 """py-amqp takes a time-out of 0 for none."""
 _WRITE_TURN_S = 0.2
+_WRITE_BYTES = 65_536
+"""Most of one write: TLS takes all of what it is given or says nothing, and a slow line must be seen to move."""
 STALLED_S = 10.0
 """A connection that takes no byte for this long, without the broker having said why, is lost."""
 _REFUSALS = ("PreconditionFailed:", "ContentTooLarge:", "NotFound:", "AccessRefused:")
@@ -192,7 +194,7 @@ class AmqpWire:
             while left:
                 sock.settimeout(_WRITE_TURN_S)
                 try:
-                    left = left[sock.send(left) :]
+                    left = left[sock.send(left[:_WRITE_BYTES]) :]  # after a time-out the same again, as TLS wants
                     progress_s = self._clock.monotonic_s()
                 except TimeoutError:
                     self.on_wait()
