@@ -16,7 +16,7 @@ import psycopg
 import pytest
 import redis
 from celery import Celery
-from services import PrivateMemcached, PrivatePostgres, PrivateRedis, wait_until
+from services import PrivateMemcached, PrivatePgbouncer, PrivatePostgres, PrivateRedis, wait_until
 
 from celery_wheelbeat.errors import ClaimStoreDown, InvalidSetting
 from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
@@ -367,6 +367,63 @@ def test_a_redis_that_hangs_costs_a_bounded_wait_and_one_that_forgot_its_scripts
         with redis.Redis.from_url(private.url) as client:
             client.script_flush()
         assert store.claim(new_key(), asked(), 60) is Verdict.ELECTED
+        store.close()
+
+
+@pytest.mark.postgres
+def test_a_postgresql_that_hangs_costs_a_bounded_wait() -> None:
+    with PrivatePostgres() as private:
+        store = open_store(private.url)
+        store.prepare()
+        assert store.claim(new_key(), asked(), 60) is Verdict.ELECTED
+        private.pause()  # its own statement time-out is frozen as well
+        with pytest.raises(ClaimStoreDown, match=r"no answer within 2\.5 s"):
+            store.claim(new_key(), asked(), 60)
+        private.resume()
+        assert store.claim(new_key(), asked(), 60) is Verdict.ELECTED
+        store.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("ignored", ["", "options"], ids=["refuses our options", "drops our options"])
+def test_claims_behind_a_pooler_that_lends_another_server_connection_to_each_statement(
+    postgres_url: str, ignored: str
+) -> None:
+    settings = {"ignore_startup_parameters": ignored} if ignored else {}
+    with PrivatePgbouncer(postgres_url, **settings) as pooler, ThreadPoolExecutor(8) as threads:
+        store = open_store(pooler.url)
+        store.prepare()
+
+        def live(_: int) -> list[object]:
+            key, name = new_key(), uuid4().hex
+            return [
+                store.claim(key, asked(), 60),
+                store.claim(key, asked(NONCES[1], EXECUTIONS[1]), 60),
+                store.claim(key, asked(execution=EXECUTIONS[1], redelivered=True), 60),
+                store.mark(key, EXECUTIONS[1], State.DONE),
+                store.acquire(name, "one", 60).granted,
+                store.renew(name, "one", 60),
+                store.acquire(name, "two", 60).granted,
+                store.purge(10) >= 0,
+            ]
+
+        expected = [Verdict.ELECTED, Verdict.OTHER, Verdict.TAKEN_OVER, True, True, True, False, True]
+        assert list(threads.map(live, range(200))) == [expected] * 200
+        # what makes it a proof: several server connections took turns
+        servers = [row for row in pooler.ask("SHOW SERVERS") if row["database"] == pooler.url.rpartition("/")[2]]
+        assert len(servers) > 1
+        store.close()
+
+
+@pytest.mark.postgres
+def test_options_of_the_url_stay_in_force(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as owner:
+        owner.execute("CREATE SCHEMA apart")
+        apart = "&" if "?" in postgres_url else "?"
+        store = open_store(f"{postgres_url}{apart}options=-csearch_path%3Dapart")
+        store.prepare()
+        assert store.claim(new_key(), asked(), 60) is Verdict.ELECTED
+        assert owner.execute("SELECT count(*) FROM apart.wheelbeat_claim").fetchone() == (1,)
         store.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -9,10 +10,14 @@ from celery_wheelbeat.errors import InvalidSetting
 from celery_wheelbeat.worker.stores.sql import MARIADB, POSTGRES, SQLITE, SqlStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
 TIMEOUT_S = 2
 STATEMENT_TIMEOUT_MS = 2_000
+ANSWER_S = 2.5
+"""A server that was frozen enforces no time-out of its own: then the worker gives up."""
+DIRECT = "wheelbeat.direct"
+"""A parameter that only a server which has read our options knows: there is no pooler in between that drops them."""
 DJANGO_OBJECTS = ("cursor_factory", "context", "row_factory")
 """Among Django's connection parameters; they serve Django's own cursors."""
 
@@ -43,20 +48,45 @@ def postgres_store(parameters: Callable[[], Mapping[str, Any]]) -> SqlStore:
     """
     import psycopg  # noqa: PLC0415 - an optional extra
 
+    class Impatient(psycopg.Connection[Any]):
+        """Fails where the server does not answer in time, instead of waiting for ever."""
+
+        def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+            return super().wait(_given_up_after(ANSWER_S, gen, psycopg.OperationalError), *args, **kwargs)
+
+    swift = f"-c synchronous_commit=off -c statement_timeout={STATEMENT_TIMEOUT_MS} -c {DIRECT}=1"
+
     def connect() -> psycopg.Connection[Any]:
         given = {key: value for key, value in parameters().items() if key not in DJANGO_OBJECTS}
+        given = {**psycopg.conninfo.conninfo_to_dict(given.pop("conninfo", "")), **given}
         given |= {"autocommit": True, "connect_timeout": TIMEOUT_S, "prepare_threshold": 1}
         given.setdefault("tcp_user_timeout", TIMEOUT_S * 1000)  # a server that vanished without a word
-        swift = f"-c synchronous_commit=off -c statement_timeout={STATEMENT_TIMEOUT_MS}"
         try:
-            return psycopg.connect(**{**given, "options": f"{given.get('options') or ''} {swift}".strip()})
+            connection = Impatient.connect(**{**given, "options": f"{given.get('options') or ''} {swift}".strip()})
         except psycopg.OperationalError as error:
             if "startup parameter" not in str(error):
                 raise
-            # pgbouncer passes no options on, and a statement prepared on one server connection is unknown to the next
-            return psycopg.connect(**{**given, "prepare_threshold": None})
+            connection = Impatient.connect(**given)
+        if connection.execute(f"SELECT current_setting('{DIRECT}', true)").fetchone() != ("1",):
+            # behind a pooler a statement that was prepared on one server connection is unknown to the next
+            connection.prepare_threshold = None
+        return connection
 
     return SqlStore("postgresql", POSTGRES, connect, (psycopg.Error, OSError))
+
+
+def _given_up_after(limit_s: float, conversation: Any, failure: type[Exception]) -> Generator[Any, Any, Any]:
+    """Pass on what psycopg's ``conversation`` with the server waits for; raise ``failure`` when it takes too long."""
+    until_s = time.monotonic() + limit_s
+    try:
+        wanted = next(conversation)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() >= until_s:
+                raise failure(f"no answer within {limit_s:g} s")
+            wanted = conversation.send(ready)
+    except StopIteration as end:
+        return end.value
 
 
 def sqlite_store(path: str, *, uri: bool = False) -> SqlStore:
