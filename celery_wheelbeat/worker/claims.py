@@ -15,11 +15,14 @@ from enum import Enum
 from hashlib import blake2b, sha256
 from typing import Any, NamedTuple
 
+LEVELS_DESCRIBED = 8
+"""Of arguments that only pickle carries; what lies deeper, or in a circle, is described as Python does it."""
 KEY_BYTES = 16
 NONCE_BYTES = 8
 EXECUTION_BYTES = 4
 DIGEST_BYTES = 4
 _NONCE = re.compile("[0-9a-f]{32}")
+_ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+")
 
 
 class State(Enum):
@@ -112,7 +115,7 @@ def claim_key(task_id: str, fire_ms: int, nesting: int, retries: int, apart: str
     copies of each other.
     """
     text = f"{task_id}\0{fire_ms}\0{nesting}\0{retries}\0{apart}"
-    return blake2b(text.encode(), digest_size=KEY_BYTES).hexdigest()
+    return blake2b(_octets(text), digest_size=KEY_BYTES).hexdigest()
 
 
 def content_id(task: str, args: Any, kwargs: Any) -> str:
@@ -129,16 +132,32 @@ def nonce_token(nonce: str) -> str:
     """Shorten the nonce of a message to what a claim keeps of it: the first half of 32 hex digits, else a hash."""
     if _NONCE.fullmatch(nonce):
         return nonce[: 2 * NONCE_BYTES]
-    return blake2b(nonce.encode(), digest_size=NONCE_BYTES).hexdigest()
+    return blake2b(_octets(nonce), digest_size=NONCE_BYTES).hexdigest()
 
 
 def _text_of(task: str, args: Any, kwargs: Any) -> bytes:
     try:
         return json.dumps([task, args, kwargs], sort_keys=True, default=_stable).encode()
     except (TypeError, ValueError):  # keys that are no strings, circular arguments: only pickle carries those
-        return f"{task}\0{_stable(args)}\0{_stable(kwargs)}".encode()
+        return _octets(f"{task}\0{_stable(args)}\0{_stable(kwargs)}")
 
 
-def _stable(value: object) -> str:
-    # The default repr holds an address: it would make every copy look like another message, and run it.
-    return type(value).__qualname__ if type(value).__repr__ is object.__repr__ else repr(value)
+def _stable(value: object, levels: int = LEVELS_DESCRIBED) -> str:
+    """Describe a value so that two processes describe equal ones alike, or a copy would pass for another message.
+
+    A set is in another order in every process, and a repr may hold an address or fail.
+    """
+    if levels and isinstance(value, (list, tuple)):
+        return f"[{', '.join(_stable(item, levels - 1) for item in value)}]"
+    if levels and isinstance(value, dict):
+        value = {(_stable(key, levels - 1), _stable(item, levels - 1)) for key, item in value.items()}
+    if levels and isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(_stable(item, levels - 1) for item in value))}}}"
+    try:
+        return _ADDRESS.sub("", repr(value))
+    except Exception:
+        return type(value).__qualname__
+
+
+def _octets(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")  # JSON may hold half a character, and whatever has an id has a claim

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from celery.exceptions import Ignore, Reject
 from celery.states import REJECTED
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from celery_wheelbeat.worker.stores import Store
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 GIVE_BACK_PAUSE_S = 1.0
 """A message that is given back returns at once; the pause keeps an outage from becoming a busy loop."""
@@ -150,14 +153,14 @@ class Gate:
 
     def _note(self, key: str, execution: str, state: State, *, wait: bool = True) -> None:
         try:
-            (self.store.mark if wait else self.store.post)(key, execution, state)
+            _twice(self.store.mark if wait else self.store.post, key, execution, state)
         except ClaimStoreDown as error:
             self._counters.add("marks_lost")
             logger.warning("the end of an execution could not be noted, a redelivery would repeat it: %s", error)
 
     def _release(self, lease: str, owner: str) -> None:
         try:
-            self.store.release(lease, owner)
+            _twice(self.store.release, lease, owner)
         except ClaimStoreDown as error:
             logger.warning("the lease %s could not be released and ends by itself: %s", lease, error)
 
@@ -213,14 +216,10 @@ class Gate:
         return Admission(None, attempt.key, attempt.asked.execution)
 
     def _ask(self, attempt: Attempt) -> Verdict:
-        try:
-            return self.store.claim(attempt.key, attempt.asked, attempt.ttl_s)
-        except ClaimStoreDown:
-            # a server that was restarted has cut every idle connection; the execution's token makes asking twice safe
-            return self.store.claim(attempt.key, attempt.asked, attempt.ttl_s)
+        return _twice(self.store.claim, attempt.key, attempt.asked, attempt.ttl_s)
 
     def _lease(self, attempt: Attempt, verdict: Verdict, lease: str) -> Admission:
-        taken = self.store.acquire(lease, attempt.owner, attempt.lease_s)
+        taken = _twice(self.store.acquire, lease, attempt.owner, attempt.lease_s)
         if not taken.granted:
             return self._contend(attempt, verdict, lease)
         if verdict is Verdict.HELD:
@@ -303,3 +302,14 @@ class Gate:
             f": {detail}" if detail else "",
         )
         return Admission(Ignore(outcome))
+
+
+def _twice(ask: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Ask a store again where it does not answer: one that was restarted has cut every idle connection.
+
+    Execution and owner tokens make the second time harmless.
+    """
+    try:
+        return ask(*args, **kwargs)
+    except ClaimStoreDown:
+        return ask(*args, **kwargs)

@@ -24,6 +24,8 @@ DELIVERY = "wheelbeat_delivery"
 FENCE = "wheelbeat_fence"
 """Set on the request of a running task: the fence number of its lease (``self.request.wheelbeat_fence``)."""
 
+REMEMBERED_MAX_S = 31_536_000
+"""As for ``wheelbeat_dedup_ttl``: a year."""
 INTERVALS_REMEMBERED = 20
 VISIBILITY_TIMEOUTS_REMEMBERED = 2
 VISIBILITY_TIMEOUT_S = {"redis": 3_600.0, "sqs": 1_800.0}
@@ -54,20 +56,32 @@ class RunHeaders(NamedTuple):
         """Read the request of a message that has ``wheelbeat_fire_ms``.
 
         A message without a nonce counts as a copy of its own kind: all such messages of one run are one message.
+        Raises ValueError for a time that no store could keep: it is refused here, or the store's refusal would pass
+        for an outage.
         """
         delivery = request.get("delivery_info") or {}
+        claim_ttl_s = _whole(request.get(CLAIM_TTL) or 0)
+        if not 0 <= claim_ttl_s <= REMEMBERED_MAX_S:
+            raise ValueError(f"{CLAIM_TTL} = {claim_ttl_s}, expected 0 to {REMEMBERED_MAX_S}")
         return cls(
             task_id=task_id,
-            fire_ms=int(request[FIRE_MS]),
+            fire_ms=_whole(request[FIRE_MS]),
             nonce=str(request.get(NONCE) or ""),
-            nesting=int(request.get("replaced_task_nesting") or 0),
-            retries=int(request.get("retries") or 0),
+            nesting=_whole(request.get("replaced_task_nesting") or 0),
+            retries=_whole(request.get("retries") or 0),
             redelivered=bool(delivery.get("redelivered")),
             waiting=bool(request.get(WAITING)),
-            claim_ttl_s=int(request.get(CLAIM_TTL) or 0),
+            claim_ttl_s=claim_ttl_s,
             overlap=str(request.get(OVERLAP) or ""),
             job=str(request.get(JOB) or ""),
         )
+
+
+def _whole(value: Any) -> int:
+    try:
+        return int(value)
+    except OverflowError as error:  # JSON knows Infinity
+        raise ValueError(f"{value} is no whole number") from error
 
 
 def worker_headers(

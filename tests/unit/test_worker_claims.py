@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import product
@@ -99,6 +104,44 @@ def test_a_digest_tells_tasks_and_arguments_apart_and_survives_what_json_brings(
     assert len(content_id("t", (), {})) == 64
 
 
+class Unfriendly:
+    """What a pickled message may hold."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+DIGEST_OF_WHAT_PICKLE_BRINGS = """
+from celery_wheelbeat.worker.claims import digest_of
+class Address: pass
+class Holder:
+    def __repr__(self): return f"Holder({Address()!r})"
+tags = {f"tag {number}" for number in range(50)}
+print(digest_of("t", (tags, frozenset(tags), Holder()), {"nested": {1: [tags], "two": tags}}))
+"""
+
+
+def test_equal_arguments_have_one_digest_in_every_process() -> None:
+    digests = set()
+    for seed in ("1", "2"):  # of the order of sets, which each worker draws anew
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", DIGEST_OF_WHAT_PICKLE_BRINGS]
+        digests.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert len(digests) == 1
+    assert digest_of("t", ({1, 2},), {}) != digest_of("t", ({1, 3},), {})
+    assert digest_of("t", ({1: {2}, "a": 3},), {}) != digest_of("t", ({1: {3}, "a": 3},), {})
+
+
+def test_no_argument_is_too_odd_for_a_digest() -> None:
+    circle: list[Any] = []
+    circle += [circle, circle]
+    half_a_character = json.loads('"\\ud800"')
+    for odd in (circle, Unfriendly(), half_a_character, {1: half_a_character, "a": Unfriendly()}):
+        assert digest_of("t", (odd,), {}) == digest_of("t", (odd,), {})
+    assert claim_key(half_a_character, 1, 0, 0) != claim_key("?", 1, 0, 0)
+    assert len(nonce_token(half_a_character)) == 16
+
+
 def test_a_nonce_stays_readable_and_any_text_is_one() -> None:
     assert nonce_token("0123456789abcdef" * 2) == "0123456789abcdef"
     for odd in ("", "x", "0123456789ABCDEF" * 2, "é" * 40):
@@ -126,8 +169,23 @@ def test_headers_are_read_and_missing_ones_have_defaults() -> None:
         overlap="",
         job="",
     )
-    with pytest.raises(ValueError, match="noon"):
-        RunHeaders.read("id", {"wheelbeat_fire_ms": "noon"})
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "words"),
+    [
+        ("wheelbeat_fire_ms", "noon", "noon"),
+        ("wheelbeat_fire_ms", math.inf, "no whole number"),
+        ("wheelbeat_claim_ttl", -5, "wheelbeat_claim_ttl = -5, expected 0 to 31536000"),
+        ("wheelbeat_claim_ttl", 10**18, "expected 0 to 31536000"),
+        ("wheelbeat_claim_ttl", math.inf, "no whole number"),
+    ],
+)
+def test_a_header_that_no_store_could_keep_is_refused_before_it_looks_like_an_outage(
+    header: str, value: object, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        run_of(**{header: value})
 
 
 def test_most_jobs_need_no_further_header() -> None:

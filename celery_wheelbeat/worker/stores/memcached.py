@@ -177,4 +177,4 @@ def _lease_of(text: str | None) -> tuple[str, int, int]:
 
 
 def _lease_at(name: str) -> str:
-    return f"wb:lease:{blake2b(name.encode(), digest_size=16).hexdigest()}"
+    return f"wb:lease:{blake2b(name.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"

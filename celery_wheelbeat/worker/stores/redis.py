@@ -253,7 +253,7 @@ def _claim_at(key: str) -> bytes:
 
 
 def _lease_at(name: str) -> bytes:
-    return b"wb:lease:" + name.encode()
+    return b"wb:lease:" + name.encode(errors="surrogatepass")
 
 
 def _ms(seconds: float) -> bytes:

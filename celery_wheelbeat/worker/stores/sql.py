@@ -227,4 +227,4 @@ def _claim_of(row: tuple[Any, ...]) -> Claim:
 
 
 def _lease_id(name: str) -> str:
-    return blake2b(name.encode(), digest_size=16).hexdigest()
+    return blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()
