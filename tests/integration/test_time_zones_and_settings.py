@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import pytest
-from services import mysql_database, postgres_database
+from services import OWN_NAME, mysql_database_beside, postgres_database_beside
 from time_zone_probe import CELERY_ZONE, PROCESS_ZONES
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/zones.sqlite3"
         return
-    with postgres_database() if request.param == "postgresql" else mysql_database() as database:
+    beside = postgres_database_beside if request.param == "postgresql" else mysql_database_beside
+    server = request.getfixturevalue("postgres_url" if request.param == "postgresql" else "mysql_url")
+    with beside(server, f"{OWN_NAME}_zones") as database:
         yield database
 
 
@@ -49,7 +51,7 @@ def test_a_monitor_means_the_same_instants_everywhere(url: str, use_tz: str, tim
     }
     done = subprocess.run(
         [sys.executable, ROOT / "tests/time_zone_probe.py"],
-        env=environment, capture_output=True, text=True, timeout=90, check=False,
+        env=environment, capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)

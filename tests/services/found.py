@@ -91,24 +91,27 @@ def mysql_database() -> Iterator[str]:
     except MySQLdb.OperationalError as error:
         if given:
             raise ServiceError(f"WHEELBEAT_TEST_MYSQL_URL={given}: {error}") from error
-        with PrivateMariadb() as server:
-            yield from _mysql_database_on(server.url)
+        with PrivateMariadb() as server, mysql_database_beside(server.url, OWN_NAME) as url:
+            yield url
         return
-    yield from _mysql_database_on(given or MYSQL_URL)
+    with mysql_database_beside(given or MYSQL_URL, OWN_NAME) as url:
+        yield url
 
 
-def _mysql_database_on(admin_url: str) -> Iterator[str]:
-    _mysql_execute(admin_url, f"DROP DATABASE IF EXISTS {OWN_NAME}")
-    _mysql_execute(admin_url, f"CREATE DATABASE {OWN_NAME} CHARACTER SET utf8mb4")
+@contextmanager
+def mysql_database_beside(url: str, name: str) -> Iterator[str]:
+    """Yield the URL of a new, empty database ``name`` on the server of ``url``; dropped at the end."""
+    _mysql_execute(url, f"DROP DATABASE IF EXISTS {name}")
+    _mysql_execute(url, f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
     try:
-        yield with_path(admin_url, OWN_NAME)
+        yield with_path(url, name)
     finally:
-        _mysql_execute(admin_url, f"DROP DATABASE IF EXISTS {OWN_NAME}")
+        _mysql_execute(url, f"DROP DATABASE IF EXISTS {name}")
 
 
-def _mysql_execute(admin_url: str, statement: str) -> None:
+def _mysql_execute(url: str, statement: str) -> None:
     """Run one statement on a connection of its own: a session must not idle through the whole test run."""
-    connection = _mysql(admin_url)
+    connection = _mysql(url)
     try:
         connection.cursor().execute(statement)
     finally:

@@ -6,8 +6,11 @@ server that does not come up fails the test with the tail of its log.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
+PORTS = range(20_000, 32_000)
+"""Below those that the kernel gives to outgoing connections: a server that restarts must find its port free."""
 
 
 class ServiceError(Exception):
@@ -31,10 +36,26 @@ class ServiceError(Exception):
 
 
 def free_port() -> int:
-    """Return a TCP port of loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a TCP port of loopback that nobody listens on, and that no other test process will be given."""
+    for port in random.sample(PORTS, len(PORTS)):
+        if _reserved(port):
+            with socket.socket() as probe, contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
+    raise ServiceError(f"no free TCP port between {PORTS.start} and {PORTS.stop}")
+
+
+def _reserved(port: int) -> bool:
+    """Whether ``port`` is ours until this process ends, by the lock of a file that stays open."""
+    folder = Path(tempfile.gettempdir(), f"wheelbeat-ports-{os.getuid()}")
+    folder.mkdir(exist_ok=True)
+    lock = os.open(folder / str(port), os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return False
+    return True
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import pytest
 from django_site import rolled_back, set_up_django, site_database
-from services import OWN_NAME, postgres_database_beside, with_path
+from services import OWN_NAME, mysql_database_beside, postgres_database_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,19 +68,8 @@ def either(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(scope="session")
 def mysql_connection(mysql_url: str) -> Iterator[Any]:
     """A migrated MariaDB database beside the one that other tests use."""
-    import MySQLdb
-
-    parts = urlsplit(mysql_url)
-    name = f"{OWN_NAME}_admin"
-    server = MySQLdb.connect(host=parts.hostname, port=parts.port, user=parts.username, password=parts.password or "")
-    try:
-        server.cursor().execute(f"DROP DATABASE IF EXISTS {name}")
-        server.cursor().execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
-        with site_database(with_path(mysql_url, name)) as connection:
-            yield connection
-        server.cursor().execute(f"DROP DATABASE {name}")
-    finally:
-        server.close()
+    with mysql_database_beside(mysql_url, f"{OWN_NAME}_admin") as url, site_database(url) as connection:
+        yield connection
 
 
 @pytest.fixture

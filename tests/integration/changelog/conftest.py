@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
-import MySQLdb
 import pytest
 from changelog_places import Place, Reader
 from django_site import as_default, set_up_django, site_database
-from services import OWN_NAME, PrivatePostgres, postgres_database_beside, with_path
+from services import OWN_NAME, PrivatePostgres, mysql_database_beside, postgres_database_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,23 +42,8 @@ def quiet_place(quiet_server: PrivatePostgres) -> Iterator[Place]:
 @pytest.fixture(scope="session")
 def mysql_place(mysql_url: str) -> Iterator[Place]:
     """MariaDB."""
-    parts = urlsplit(mysql_url)
-
-    def run(statement: str) -> None:
-        server = MySQLdb.connect(
-            host=parts.hostname,
-            port=parts.port or 3306,
-            user=unquote(parts.username or "root"),
-            password=unquote(parts.password or ""),
-        )
-        server.cursor().execute(statement)
-        server.close()
-
-    run(f"DROP DATABASE IF EXISTS {NAME}")
-    run(f"CREATE DATABASE {NAME} CHARACTER SET utf8mb4")
-    with site_database(with_path(mysql_url, NAME)) as connection:
+    with mysql_database_beside(mysql_url, NAME) as url, site_database(url) as connection:
         yield Place(connection)
-    run(f"DROP DATABASE IF EXISTS {NAME}")
 
 
 @pytest.fixture(scope="session")

@@ -177,7 +177,10 @@ def test_an_unusable_connection_is_replaced(place: Place, reader: Reader) -> Non
 
 
 def _kill_and_poll(place: Place, reader: Reader) -> None:
-    place.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'wheelbeat'")
+    place.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        " WHERE application_name = 'wheelbeat' AND datname = current_database()"
+    )
     reader.news()
 
 
