@@ -114,15 +114,17 @@ class Expectation:
 
     def advance(self, now_ms: int, cause: str) -> None:
         """Move the cursor to the last tick at or before ``now_ms``."""
+        target_ms = self._tick(now_ms)
+        if target_ms > self.cursor_ms:
+            self._move_on(target_ms, cause)
         late = [(job_id, at_ms) for job_id, at_ms in self._late_once.items() if at_ms <= self.cursor_ms]
         for job_id, _ in late:
             del self._late_once[job_id]
         owed = [Offered(job_id, at_ms) for job_id, at_ms in late if self._has_once(job_id, at_ms)]
         self.expected += len(owed)
         self.due += owed
-        target_ms = self._tick(now_ms)
-        if target_ms <= self.cursor_ms:
-            return
+
+    def _move_on(self, target_ms: int, cause: str) -> None:
         passed = {
             job_id: self.jobs[job_id].plan.fires(self._after(self.jobs[job_id]), target_ms)
             for job_id, next_ms in self._next.items()

@@ -1,4 +1,4 @@
-"""Worlds under a seed: eight hundred in every run of the tests, tens of thousands in ``make soak-simulation``."""
+"""Worlds under a seed: two thousand in every run of the tests, tens of thousands in ``make soak-simulation``."""
 
 from __future__ import annotations
 
