@@ -1,0 +1,67 @@
+"""The gate in front of a store that fails for a moment, or for longer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_wheelbeat.errors import ClaimStoreDown
+from celery_wheelbeat.settings import Settings
+from celery_wheelbeat.worker.claims import Verdict
+from celery_wheelbeat.worker.counters import Counters
+from celery_wheelbeat.worker.gate import Gate
+from celery_wheelbeat.worker.overlap import Lease
+
+NOW_MS = 1_800_000_000_000
+REQUEST = {"wheelbeat_fire_ms": NOW_MS, "wheelbeat_nonce": "n", "wheelbeat_overlap": "skip", "wheelbeat_job": "ns/j"}
+
+
+class Flaky:
+    """A store that grants everything, and fails when it is asked for the given times (counted from 1)."""
+
+    def __init__(self, *failures: int) -> None:
+        self.failures = failures
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {"claim": Verdict.ELECTED, "mark": True, "acquire": Lease(True, 7), "release": None}
+
+        def ask(*_: Any) -> Any:
+            self.asked.append(name)
+            if len(self.asked) in self.failures:
+                raise ClaimStoreDown("cut")
+            return answers[name]
+
+        return ask
+
+
+def pass_through(store: Flaky) -> dict[str, int]:
+    """Let one run through a gate before ``store``, to its end; return what was counted."""
+    counters = Counters()
+    gate = Gate(store, Settings(), counters, flags_redelivery=True, wall_ms=lambda: NOW_MS)  # type: ignore[arg-type]
+    task = SimpleNamespace(name="t", acks_late=False, time_limit=None)
+    admission = gate.admit(task, "id", (), {}, dict(REQUEST))
+    assert admission.refusal is None
+    gate.settle(admission, "SUCCESS")
+    return {name: count for name, count in counters.totals().items() if count}
+
+
+@pytest.mark.parametrize("failure", [1, 2, 3, 4])
+def test_a_connection_that_was_cut_costs_one_more_question(failure: int) -> None:
+    store = Flaky(failure)
+    assert pass_through(store) == {"elected": 1}
+    steps = ["claim", "acquire", "mark", "release"]
+    steps.insert(failure, steps[failure - 1])
+    assert store.asked == steps
+
+
+def test_a_store_that_goes_away_during_the_run_costs_its_mark_and_never_the_run() -> None:
+    assert pass_through(Flaky(3, 4, 5, 6)) == {"elected": 1, "marks_lost": 1}
+
+
+def test_a_store_that_is_away_lets_the_run_through_without_a_claim() -> None:
+    store = Flaky(1, 2)
+    assert pass_through(store) == {"outage_open": 1}
+    assert store.asked == ["claim", "claim"]
