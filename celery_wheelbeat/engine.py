@@ -282,8 +282,8 @@ class Engine:
         for shard in self.shards:
             rows, fires = shard.pop(tick)
             if len(rows):
-                columns = shard.table.columns
-                due.append(DueBatch(shard.number, rows, columns.ids[rows], fires, columns.route[rows], Offer.DUE, step))
+                ids, routes = shard.table.columns.ids[rows], shard.table.routes(rows)
+                due.append(DueBatch(shard.number, rows, ids, fires, routes, Offer.DUE, step))
         self.cursor = tick
         self._expect(due)
         return due

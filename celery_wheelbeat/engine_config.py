@@ -21,7 +21,7 @@ class EngineConfig:
     all_max: int = 1_000
     """``misfire=all`` offers at most this many runs of one job after one gap, the newest."""
     max_jobs: int = 50_000_000
-    window_ms: int = 3_600_000
-    """Length of a far window: a multiple of the tick."""
+    window_ms: int = 900_000
+    """Length of a far window, a multiple of the tick: a slot costs a hundred bytes beside its rows, so few are near."""
     runs_per_advance: int = 2_000_000
     """``advance`` returns after the tick in which it has collected this many runs."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ PAGE_ROWS = 1 << PAGE_BITS
 PAGE_ROWS_MIN = PAGE_ROWS // 4
 """Fewer texts that come together do not get a page of their own."""
 PAGE_BYTES = 1 << 26
-"""A page is full at this many bytes, however few its rows; keeps every end within uint32."""
+"""A page is full at this many bytes, however few its rows."""
 PAGES_MAX = 1 << (32 - PAGE_BITS)
 
 
@@ -38,37 +38,60 @@ class Text(NamedTuple):
     payload: bytes
 
 
+class Ends(NamedTuple):
+    """Where texts end that lie one after the other: a straight line, and how far each end is off it.
+
+    Two bytes a text instead of four where the texts are about alike.
+    """
+
+    total: int
+    off: NDArray[np.signedinteger[Any]]
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.integer]) -> Ends:
+        """Build them from the lengths of the texts, at least one."""
+        ends = np.cumsum(lengths, dtype=np.int64)
+        off = ends - _line(int(ends[-1]), len(ends))
+        most = int(np.abs(off).max())
+        return cls(int(ends[-1]), off.astype(np.int16 if most < 1 << 15 else np.int32 if most < 1 << 31 else np.int64))
+
+    def span(self, position: int) -> slice:
+        """Return where the text at ``position`` lies."""
+        count = len(self.off)
+        start = self.total * position // count + self.off.item(position - 1) if position else 0
+        return slice(start, self.total * (position + 1) // count + self.off.item(position))
+
+    def all(self) -> NDArray[np.int64]:
+        """Return every end."""
+        return _line(self.total, len(self.off)) + self.off
+
+
 class Page(NamedTuple):
-    """Up to ``PAGE_ROWS`` texts. ``*_ends[i]`` is where text ``i`` ends and text ``i + 1`` begins."""
+    """Up to ``PAGE_ROWS`` texts, one after the other."""
 
     payloads: bytes
-    payload_ends: UInt32s
+    payload_ends: Ends
     names: bytes
-    name_ends: UInt32s
+    name_ends: Ends
     checksum: int
 
     @classmethod
     def of(cls, payloads: bytes, lengths: NDArray[np.integer], names: bytes, name_lengths: NDArray[np.integer]) -> Page:
         """Build a page and its checksum from texts that lie one after the other."""
-        payload_ends = np.cumsum(lengths, dtype=np.uint32)
-        name_ends = np.cumsum(name_lengths, dtype=np.uint32)
+        payload_ends, name_ends = Ends.of(lengths), Ends.of(name_lengths)
         return cls(payloads, payload_ends, names, name_ends, _checksum(payloads, payload_ends, names, name_ends))
 
     def text(self, position: int) -> Text:
         """Return the text at ``position``."""
-        payload_start = self.payload_ends[position - 1] if position else 0
-        name_start = self.name_ends[position - 1] if position else 0
-        return Text(
-            self.names[name_start : self.name_ends[position]],
-            self.payloads[payload_start : self.payload_ends[position]],
-        )
+        return Text(self.names[self.name_ends.span(position)], self.payloads[self.payload_ends.span(position)])
 
     def positions_of(self, name: bytes) -> list[int]:
         """Return the positions at which the name is exactly ``name``."""
         if name not in self.names:
             return []
-        starts = np.concatenate(([0], self.name_ends[:-1]))
-        fitting = np.flatnonzero(self.name_ends - starts == len(name)).tolist()
+        ends = self.name_ends.all()
+        starts = np.concatenate(([0], ends[:-1]))
+        fitting = np.flatnonzero(ends - starts == len(name)).tolist()
         return [position for position in fitting if self.names.startswith(name, starts[position])]
 
     def intact(self) -> bool:
@@ -203,7 +226,11 @@ class Payloads:
     @property
     def resident_bytes(self) -> int:
         """Bytes held by pages, dead ones included."""
-        full = sum(len(page.payloads) + len(page.names) + 8 * len(page.name_ends) for page in self._pages if page)
+        full = sum(
+            len(page.payloads) + len(page.names) + page.payload_ends.off.nbytes + page.name_ends.off.nbytes
+            for page in self._pages
+            if page
+        )
         return full + self._open_bytes
 
     def _add_texts(self, texts: Iterable[Text]) -> UInt32s:
@@ -237,7 +264,7 @@ class Payloads:
 
     def _fill(self, number: int, page: Page) -> None:
         self._pages[number] = page
-        self._rows[number] = len(page.payload_ends)
+        self._rows[number] = len(page.payload_ends.off)
 
     def _judge(self, number: int) -> None:
         live = self._live[number]
@@ -259,8 +286,13 @@ def _joined(texts: Sequence[Text]) -> Page:
     )
 
 
-def _checksum(payloads: bytes, payload_ends: UInt32s, names: bytes, name_ends: UInt32s) -> int:
-    crc = zlib.crc32(payloads)
-    for part in (payload_ends.data, names, name_ends.data):
+def _line(total: int, count: int) -> NDArray[np.int64]:
+    """Return where ``count`` texts of one length would end."""
+    return total * np.arange(1, count + 1, dtype=np.int64) // count
+
+
+def _checksum(payloads: bytes, payload_ends: Ends, names: bytes, name_ends: Ends) -> int:
+    crc = zlib.crc32(payloads, payload_ends.total & 0xFFFF_FFFF)
+    for part in (payload_ends.off.data, names, name_ends.off.data):
         crc = zlib.crc32(part, crc)
     return crc

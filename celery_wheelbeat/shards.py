@@ -154,12 +154,11 @@ class Shards:
         """Make due batches of runs given by id and ascending fire time; ids that are gone are left out."""
         due = []
         for shard, positions, rows in self.located(ids):
-            columns = shard.table.columns
-            again = (fire_ms[positions] <= self.relived.until_ms) & (columns.interval[rows] > 0)
+            again = (fire_ms[positions] <= self.relived.until_ms) & (shard.table.columns.interval[rows] > 0)
             for step, part in ((0, np.flatnonzero(~again)), (self.relived.step, np.flatnonzero(again))):
                 if len(part):
                     found, here = rows[part].astype(np.uint32), positions[part]
-                    route = columns.route[found]
+                    route = shard.table.routes(found)
                     due.append(DueBatch(shard.number, found, ids[here], fire_ms[here], route, offer, step))
         return due
 

@@ -1,4 +1,4 @@
-"""The jobs of one shard as columns: 34 bytes each, found by id without a dict of all of them.
+"""The jobs of one shard as columns: 32 bytes each, found by id without a dict of all of them.
 
 The table owns its columns; nobody else writes to them. ``ids[:sorted_rows]`` ascends and is searched; ids that came
 out of order lie behind it and in ``overlay``, until ``renumber`` sorts everything. What only few jobs have lives in
@@ -7,7 +7,7 @@ out of order lie behind it and in ``overlay``, until ``renumber`` sorts everythi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -59,7 +59,8 @@ class Rows(NamedTuple):
     """> 0: interval in ms; < 0: cron group and offset; 0: once or polled."""
     next_fire: Int64s
     flags: NDArray[np.uint16]
-    route: UInt32s
+    route: NDArray[np.uint16] | UInt32s
+    """Two bytes as long as all of them fit, see ``narrow``."""
     ref: UInt32s
 
     def take(self, positions: Positions) -> Rows:
@@ -81,12 +82,18 @@ class Rows(NamedTuple):
             np.empty(capacity, np.int64),
             np.empty(capacity, np.int64),
             np.empty(capacity, np.uint16),
-            np.empty(capacity, np.uint32),
+            np.empty(capacity, np.uint16),
             np.empty(capacity, np.uint32),
         )
 
+    def with_room_for(self, routes: NDArray[np.unsignedinteger[Any]]) -> Rows:
+        """Return columns that can hold ``routes``: these, or with a wider copy of that one column."""
+        if routes.itemsize <= self.route.itemsize:
+            return self
+        return self._replace(route=self.route.astype(routes.dtype))
+
     def put(self, positions: Positions, values: Rows) -> None:
-        """Write ``values`` to ``positions`` of these columns."""
+        """Write ``values`` to ``positions`` of these columns, which must have room for their routes."""
         self.ids[positions] = values.ids
         self.interval[positions] = values.interval
         self.next_fire[positions] = values.next_fire
@@ -119,7 +126,12 @@ def encode(batch: DefinitionBatch, tick_ms: int, refs: UInt32s) -> tuple[Rows, d
         columns = (getattr(schedules, name).tolist() for name in Rare._fields)
         attributes = dict(zip(batch.ids[rare].tolist(), map(Rare, *columns), strict=True))
     next_fire = np.full(len(batch), NEVER_MS)
-    return Rows(batch.ids, interval, next_fire, flags.astype(np.uint16), batch.route_index, refs), attributes
+    return Rows(batch.ids, interval, next_fire, flags.astype(np.uint16), narrow(batch.route_index), refs), attributes
+
+
+def narrow(routes: UInt32s) -> NDArray[np.uint16] | UInt32s:
+    """Return ``routes`` in two bytes each where all of them fit."""
+    return routes.astype(np.uint16) if routes.max(initial=0) < 1 << 16 else routes
 
 
 def decode(rows: Rows, rare: Mapping[int, Rare]) -> ScheduleColumns:
@@ -199,6 +211,7 @@ class Table:
         count = len(new.ids)
         in_order = self.ends_before(new.ids)
         self._reserve(first + count)
+        self.columns = self.columns.with_room_for(new.route)
         self.columns.put(slice(first, first + count), new)
         self.row_count += count
         if in_order:
@@ -210,6 +223,7 @@ class Table:
     def write(self, rows: Int64s, new: Rows) -> None:
         """Replace the jobs in ``rows`` by other definitions of the same ids."""
         self.dead_rows -= int(np.count_nonzero(self.columns.flags[rows] & DEAD))
+        self.columns = self.columns.with_room_for(new.route)
         self.columns.put(rows, new)
 
     def bury(self, rows: Int64s) -> None:
@@ -233,6 +247,10 @@ class Table:
     def schedules(self, rows: Positions) -> ScheduleColumns:
         """Decode the schedules of ``rows``."""
         return decode(self.columns.take(rows), self.rare)
+
+    def routes(self, rows: Positions) -> UInt32s:
+        """Return the route of each of ``rows``."""
+        return self.columns.route[rows].astype(np.uint32)
 
     def living(self) -> NDArray[np.intp]:
         """Return the row numbers of all jobs."""
@@ -263,6 +281,6 @@ class Table:
         self._grow(max(row_count, int(capacity * _GROWTH), _SMALLEST))
 
     def _grow(self, capacity: int) -> None:
-        grown = Rows.empty(capacity)
+        grown = Rows.empty(capacity).with_room_for(self.rows.route)
         grown.put(slice(self.row_count), self.rows)
         self.columns = grown

@@ -1,8 +1,9 @@
 """The time wheel of one shard: row numbers filed under the tick in which they fire.
 
-Near ticks are *slots* (``dict[tick → bytearray]``, four bytes a row); everything past ``edge`` is *far*, filed by
-window of ticks (an hour) and promoted window by window. Keys are absolute, so nothing aliases, and empty slots cost
-nothing. The garbage collector does not see them: hundreds of thousands of ``array`` objects would stop the beat for it.
+Near ticks are *slots* (``dict[tick → bytes]``, four bytes a row); everything past ``edge`` is *far*, filed by window of
+ticks (a quarter of an hour) and promoted window by window. Keys are absolute, so nothing aliases, and empty slots cost
+nothing. A place is replaced when it grows: ``bytes`` are half as large as anything that grows in place, there are
+hundreds of thousands of them, and the garbage collector does not see them.
 
 Deletion is lazy: an entry counts only while ``next_fire`` of its row still falls into its slot. Invariant: whoever
 moves a row away from where it is filed marks that place *dirty*; a dirty place may hold a row twice (it left and came
@@ -34,8 +35,8 @@ class Wheel:
 
     def __init__(self, cursor: int, window_ticks: int) -> None:
         self.window_ticks = window_ticks
-        self.slots: dict[int, bytearray] = {}
-        self.far: dict[int, bytearray] = {}
+        self.slots: dict[int, bytes] = {}
+        self.far: dict[int, bytes] = {}
         self.dirty_slots: set[int] = set()
         self.dirty_far: set[int] = set()
         self.edge = (cursor // window_ticks + 1) * window_ticks
@@ -103,7 +104,7 @@ class Wheel:
         _extend(places, place, row.to_bytes(ROW_BYTES, sys.byteorder))
 
 
-def _file(places: dict[int, bytearray], rows: UInt32s, keys: Int64s) -> None:
+def _file(places: dict[int, bytes], rows: UInt32s, keys: Int64s) -> None:
     if not len(rows):
         return
     low = int(keys.min())
@@ -122,9 +123,6 @@ def _file(places: dict[int, bytearray], rows: UInt32s, keys: Int64s) -> None:
         start = end
 
 
-def _extend(places: dict[int, bytearray], place: int, content: memoryview | bytes) -> None:
+def _extend(places: dict[int, bytes], place: int, content: memoryview | bytes) -> None:
     rows = places.get(place)
-    if rows is None:
-        places[place] = bytearray(content)
-    else:
-        rows += content
+    places[place] = bytes(content) if rows is None else rows + content

@@ -1,4 +1,4 @@
-"""What the tail has handed over, in 8 bytes a monitor: its id and a fingerprint of its row.
+"""What the tail has handed over, in about 5 bytes a monitor: its id and a fingerprint of its row.
 
 Sorted chunks of two columns, and a small dict of what changed since they were last merged. The reconcile compares them
 with the table. Where the database names no fingerprint of a row, it is Python's hash of it, which only means something
@@ -39,13 +39,14 @@ class _Chunk(NamedTuple):
     """Up to ``CHUNK_IDS`` monitors, ascending."""
 
     first: int
-    above: NDArray[np.integer[Any]]
-    """Ids minus ``first``; four bytes each unless they are far apart."""
+    last: int
+    gaps: NDArray[np.unsignedinteger[Any]]
+    """Each id minus the one before it, the first one's 0; one byte each where ids are dense."""
     prints: UInt32s
 
     @property
     def ids(self) -> Int64s:
-        return self.above.astype(np.int64) + self.first
+        return np.cumsum(self.gaps, dtype=np.int64) + self.first
 
     def between(self, after_id: int, up_to_id: int | None) -> tuple[Int64s, UInt32s]:
         """Return ids and fingerprints above ``after_id``, up to ``up_to_id``."""
@@ -88,7 +89,7 @@ class Fingerprints:
         """Remember what lies above ``after_id``, up to ``up_to_id``, anew; returns the ids that are gone."""
         known = self._between(after_id, up_to_id)
         gone = sorted(known.keys() - set(ids.tolist())) if known else []
-        if known or (self._chunks and up_to_id <= self._chunks[-1].ids[-1]):
+        if known or (self._chunks and up_to_id <= self._chunks[-1].last):
             self.forget(gone)
             self._change(zip(ids.tolist(), (prints & _KEPT).tolist(), strict=True))
         else:
@@ -159,14 +160,13 @@ class Fingerprints:
 
 
 def _packed(ids: Int64s, prints: UInt32s) -> list[_Chunk]:
-    chunks = []
-    for start in range(0, len(ids), CHUNK_IDS):
-        part = ids[start : start + CHUNK_IDS]
-        first = int(part[0])
-        near = int(part[-1]) - first <= _KEPT
-        chunks.append(
-            _Chunk(
-                first, (part - first).astype(np.uint32 if near else np.int64), prints[start : start + CHUNK_IDS].copy()
-            )
-        )
-    return chunks
+    return [
+        _chunk(ids[start : start + CHUNK_IDS], prints[start : start + CHUNK_IDS].copy())
+        for start in range(0, len(ids), CHUNK_IDS)
+    ]
+
+
+def _chunk(ids: Int64s, prints: UInt32s) -> _Chunk:
+    # unsigned: the ids of one chunk may be further apart than int64 counts
+    gaps = np.diff(ids.view(np.uint64), prepend=ids[:1].view(np.uint64))
+    return _Chunk(int(ids[0]), int(ids[-1]), gaps.astype(np.min_scalar_type(gaps.max())), prints)

@@ -37,6 +37,25 @@ def test_what_was_added_is_read_back(count):
     assert store.valid(np.concatenate((refs, first))).all()
 
 
+def test_one_very_long_text_among_short_ones_is_read_back():
+    store = Payloads()
+    texts = texts_of(PAGE_ROWS)
+    texts[17] = Text(b"long", b"y" * 70_000)
+    refs = add(store, texts)
+    assert store.read(refs) == texts
+    ends = [page.payload_ends.off.dtype.itemsize for page in store._pages if page]
+    assert ends == [4]
+    assert store.named(b"long").tolist() == [refs[17]]
+
+
+def test_texts_alike_cost_two_bytes_each_to_find():
+    store = Payloads()
+    rng = np.random.default_rng(5)
+    texts = [Text(b"check", b"x" * int(length)) for length in rng.integers(40, 200, PAGE_ROWS)]
+    assert store.read(add(store, texts)) == texts
+    assert store.resident_bytes - sum(len(text.name) + len(text.payload) for text in texts) == 4 * PAGE_ROWS
+
+
 def test_batches_one_by_one_share_pages():
     store = Payloads()
     refs = [int(add(store, [text])[0]) for text in texts_of(PAGE_ROWS + 10)]
@@ -103,9 +122,9 @@ def test_damage_is_found():
     assert store.damaged(everything) == []
     number = next(number for number, page in enumerate(store._pages) if page)
     page = store._pages[number]
-    page.payload_ends[7] += 1
+    page.payload_ends.off[7] += 1
     assert store.damaged(everything) == [number]
-    page.payload_ends[7] -= 1
+    page.payload_ends.off[7] -= 1
     store._pages[number] = page._replace(names=page.names[:-1] + b"?")
     assert store.damaged(everything) == [number]
 

@@ -115,3 +115,25 @@ def test_only_rare_things_cost_a_record(job_id, marks):
     rows, rare = encode(batch_of([job], CronTable()), 1000, np.zeros(1, np.uint32))
     assert int(rows.flags[0]) & (RARE | ON_GRID | IN_LANE) & ~(ON_GRID if job_id == -13 else 0) == marks
     assert bool(rare) == bool(marks & RARE)
+
+
+def test_routes_take_two_bytes_until_one_of_them_needs_more():
+    table = Table()
+    fill(table, list(range(100)))
+    rows, _ = encode(batch_of([Job(200, interval_ms=60_000)], CronTable()), 1000, np.array([7], np.uint32))
+    assert table.columns.route.dtype == np.uint16
+    table.append(rows._replace(route=np.array([70_000], np.uint32)))
+    assert table.routes(np.array([0, 100])).tolist() == [0, 70_000]
+    table.write(np.array([3]), table.rows.take([3])._replace(route=np.array([2**32 - 1], np.uint32)))
+    fill(table, list(range(300, 500)))  # grows
+    assert table.routes(np.array([3, 4, 100])).tolist() == [2**32 - 1, 0, 70_000]
+    table.renumber()
+    assert table.routes(table.rows_of(np.array([3, 200]))).tolist() == [2**32 - 1, 70_000]
+    assert table.routes(np.array([0])).dtype == np.uint32
+
+
+def test_a_wide_route_may_come_with_an_edit():
+    table = Table()
+    fill(table, list(range(10)))
+    table.write(np.array([3]), table.rows.take([3])._replace(route=np.array([65_536], np.uint32)))
+    assert table.rows.route.tolist() == [0, 0, 0, 65_536, 0, 0, 0, 0, 0, 0]

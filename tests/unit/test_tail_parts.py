@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 IDS = st.integers(1, 40)
-EDITS = st.lists(st.tuples(IDS, st.one_of(st.none(), st.integers(1, 5))), max_size=60)
+FAR_IDS = st.one_of(IDS, st.sampled_from([1 - 2**63, -1, 70_000, 2**33, 2**63 - 1]))
+EDITS = st.lists(st.tuples(FAR_IDS, st.one_of(st.none(), st.integers(1, 5))), max_size=60)
 
 
 @settings(deadline=None)

@@ -69,6 +69,11 @@ def entry(row: int) -> bytes:
     return np.uint32(row).tobytes()
 
 
+def add_to(places: dict[int, bytes], place: int, rows: bytes) -> None:
+    """File more rows."""
+    places[place] = places.get(place, b"") + rows
+
+
 def lose_a_slot(shard: Shard) -> None:
     """Drop a whole slot."""
     shard.wheel.slots.pop(max(shard.wheel.slots))
@@ -81,7 +86,8 @@ def lose_a_window(shard: Shard) -> None:
 
 def lose_an_entry(shard: Shard) -> None:
     """Drop one entry."""
-    del shard.wheel.slots[max(shard.wheel.slots)][-4:]
+    tick = max(shard.wheel.slots)
+    shard.wheel.slots[tick] = shard.wheel.slots[tick][:-4]
 
 
 def misfile_a_slot(shard: Shard) -> None:
@@ -97,23 +103,23 @@ def file_in_the_past(shard: Shard) -> None:
 
 def double_an_entry(shard: Shard) -> None:
     """File a row twice."""
-    rows = shard.wheel.slots[max(shard.wheel.slots)]
-    rows += rows[:4]
+    tick = max(shard.wheel.slots)
+    shard.wheel.slots[tick] += shard.wheel.slots[tick][:4]
 
 
 def forget_a_mark(shard: Shard) -> None:
     """Leave an entry behind without marking its slot."""
-    shard.wheel.slots.setdefault(shard.cursor + 17, bytearray()).extend(entry(0))
+    add_to(shard.wheel.slots, shard.cursor + 17, entry(0))
 
 
 def point_outside(shard: Shard) -> None:
     """Add a row that does not exist."""
-    shard.wheel.slots.setdefault(shard.cursor + 3, bytearray()).extend(entry(10**6))
+    add_to(shard.wheel.slots, shard.cursor + 3, entry(10**6))
 
 
 def point_outside_far(shard: Shard) -> None:
     """Add a row that does not exist to a far window."""
-    next(iter(shard.wheel.far.values())).extend(entry(2**32 - 1))
+    add_to(shard.wheel.far, next(iter(shard.wheel.far)), entry(2**32 - 1))
 
 
 def move_the_edge(shard: Shard) -> None:
