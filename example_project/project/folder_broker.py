@@ -1,18 +1,25 @@
 """kombu's filesystem transport with messages that appear whole.
 
 kombu creates a message's file first and fills it then; a worker that looks in between reads nothing and stops. Here a
-file gets the name that workers look for when it is complete. For the embedded demo; real brokers need nothing of this.
+file gets the name that workers look for when it is complete. And kombu copies a message that it takes where the folder
+for temporary files is on another disk, which two workers can do at once; here taking is renaming, which only one can.
+For the embedded demo; real brokers need nothing of this.
 """
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from pathlib import Path
-from typing import Any
+from queue import Empty
+from typing import TYPE_CHECKING, Any
 
 from kombu.transport import filesystem
-from kombu.utils.json import dumps
+from kombu.utils.json import dumps, loads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 READ_AGAIN_S = 0.01
 READ_AGAIN_MAX = 100
@@ -27,14 +34,35 @@ class Channel(filesystem.Channel):
         partial.write_text(dumps(payload), encoding="utf-8")
         partial.rename(partial.with_name(name))
 
-    def get_table(self, exchange: str) -> Any:
-        """Read the bindings of an exchange, again while their file is being created."""
-        for _ in range(READ_AGAIN_MAX):
+    def _get(self, queue: str) -> Any:
+        folder = Path(self.data_folder_in)
+        for name in sorted(name for name in os.listdir(folder) if name.partition(".")[2] == f"{queue}.msg"):
+            taken = folder / f"{name}.taken"
             try:
-                return super().get_table(exchange)
-            except ValueError:
-                time.sleep(READ_AGAIN_S)
-        return super().get_table(exchange)
+                (folder / name).rename(taken)
+            except FileNotFoundError:
+                continue  # another worker was faster
+            payload = loads(taken.read_text(encoding="utf-8"))
+            taken.unlink()
+            return payload
+        raise Empty
+
+    def get_table(self, exchange: str) -> Any:
+        """Read the bindings of an exchange."""
+        return _once_it_is_written(super().get_table, exchange)
+
+    def _queue_bind(self, *binding: Any) -> None:
+        _once_it_is_written(super()._queue_bind, *binding)
+
+
+def _once_it_is_written(read: Callable[..., Any], *arguments: Any) -> Any:
+    """Read the file of an exchange, again while another process is creating it."""
+    for _ in range(READ_AGAIN_MAX):
+        try:
+            return read(*arguments)
+        except ValueError:
+            time.sleep(READ_AGAIN_S)
+    return read(*arguments)
 
 
 class Transport(filesystem.Transport):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kombu import Connection, Queue
+from kombu import Connection, Exchange, Queue
 
 from project.folder_broker import Transport
 
@@ -35,6 +36,7 @@ def test_a_message_is_complete_before_it_has_its_name(
     queue = Queue("celery")(connection.default_channel)
     queue.declare()
     connection.Producer().publish({"n": 1}, routing_key="celery")
+    monkeypatch.undo()
     assert len(seen) == 1
     message = queue.get(no_ack=True)
     assert message.payload == {"n": 1}
@@ -50,3 +52,38 @@ def test_bindings_are_read_again_while_their_file_is_being_created(connection: A
     writer.start()
     assert [binding.queue for binding in channel.get_table("events")] == ["queue"]
     writer.join()
+
+
+def test_a_binding_is_added_once_the_file_of_another_worker_s_is_written(connection: Any, tmp_path: Path) -> None:
+    channel = connection.default_channel
+    table = tmp_path / "c" / "events.exchange"
+    table.parent.mkdir(exist_ok=True)
+    table.touch()
+    writer = threading.Timer(0.05, table.write_text, ['[["key", "", "queue"]]'])
+    writer.start()
+    Queue("mine", exchange=Exchange("events"), routing_key="key")(channel).declare()
+    assert {binding.queue for binding in channel.get_table("events")} == {"queue", "mine"}
+    writer.join()
+
+
+def test_every_message_is_taken_by_one_of_many_workers(tmp_path: Path) -> None:
+    options = {"data_folder_in": str(tmp_path), "data_folder_out": str(tmp_path), "control_folder": str(tmp_path / "c")}
+    count, workers = 200, 4
+    with Connection(transport=Transport, transport_options=options) as connection:
+        Queue("celery")(connection.default_channel).declare()
+        producer = connection.Producer()
+        for number in range(count):
+            producer.publish(number, routing_key="celery")
+
+    def take_all(_: int) -> list[int]:
+        taken = []
+        with Connection(transport=Transport, transport_options=options) as connection:
+            queue = Queue("celery")(connection.default_channel)
+            while (message := queue.get(no_ack=True)) is not None:
+                taken.append(message.payload)
+        return taken
+
+    with ThreadPoolExecutor(workers) as pool:
+        taken = [number for numbers in pool.map(take_all, range(workers)) for number in numbers]
+    assert sorted(taken) == list(range(count))
+    assert not [file for file in tmp_path.iterdir() if file.is_file()]
