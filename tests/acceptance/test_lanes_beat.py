@@ -121,7 +121,12 @@ def test_two_beats_on_one_redis_send_the_same_runs(tmp_path: Path, broker: Priva
         for beat in beats:
             beat.wait_for("jobs loaded")
         seen = length(broker)
-        project.wait_for(lambda: length(broker) > seen + 3000, "some seconds of both")
+
+        def both_have_sent() -> bool:
+            ids = [one["id"] for one in runs_in(broker)]
+            return len(ids) > seen + 3000 and len(set(ids)) < len(ids)
+
+        project.wait_for(both_have_sent, "some seconds of both")
         assert [beat.stop() for beat in beats] == [0, 0]
         found = runs_in(broker)
     ids = [one["id"] for one in found]

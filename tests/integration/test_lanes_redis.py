@@ -175,7 +175,8 @@ def test_a_failed_batch_before_an_applied_one_is_not_taken_for_applied(
     server: PrivateRedis, client: redis.Redis
 ) -> None:
     """Two on their way, both replies lost, only the second applied: a single number as marker would lose the first."""
-    with TcpProxy(server.port) as proxy, Lane(through(proxy), kind="redis").connected() as lane:
+    patient = {"socket_timeout": 60.0}  # the proxy ends the connection, not a slow machine
+    with TcpProxy(server.port) as proxy, Lane(through(proxy, options=patient), kind="redis").connected() as lane:
         envelope = lane.envelope()
         first, second = lane.batch(envelope, range(5)), lane.batch(envelope, range(5, 10))
         proxy.mute()

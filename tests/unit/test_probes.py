@@ -182,8 +182,8 @@ def test_a_port_in_use_is_one_warning_and_is_taken_once_it_is_free(
     start: Callable[..., Probes], lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
         made = Probes("127.0.0.1", port, answers(Sight(NOW_S)))
         tries = []
 
