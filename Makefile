@@ -19,7 +19,9 @@ export WHEELBEAT_CELERY55_PYTHON := $(CURDIR)/$(VENV55)/bin/python
 
 BENCHMARKS := engine memory coldstart edits dispatch peers
 
-.PHONY: bench bench-full help demo test check lint unit axe soak soak-engine soak-grid soak-simulation soak-claims bench-claims services venv venv-celery55 clean
+SOAKS := soak soak-schedules soak-account soak-simulation soak-grid soak-edits soak-broker soak-memory soak-claims
+
+.PHONY: bench bench-full bench-claims help demo test check lint unit axe $(SOAKS) services venv venv-celery55 clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -44,20 +46,32 @@ unit: venv
 	$(PYTEST) $(SPREAD) tests/unit tests/property
 
 SOAK := $(PYTEST) -m soak --timeout 3600
-soak: services venv ## all tests that need minutes of real time; one part of them: soak-engine, soak-grid, soak-simulation, soak-claims
+soak: services venv ## all tests that need minutes of real time; the targets below do one promise each
 	$(SOAK) tests
 
-soak-engine: venv ## the account of every run: the engine against a brute-force model, long runs of random operations
-	$(SOAK) tests/property
+soak-schedules: venv ## a schedule is a pure function: every zone, and any text is a schedule or refused
+	$(SOAK) tests/property/test_schedules_cron.py tests/unit/test_cron_zones.py
+
+soak-account: venv ## every due run is accounted for: the engine against a brute-force model
+	$(SOAK) tests/property/test_engine_oracle.py
+
+soak-simulation: venv ## the same of the whole beat, under 20,000 seeds, with an auditor that recomputes every run
+	$(SOAK) tests/simulation
 
 soak-grid: services venv ## no drift: ten minutes of 5,000 monitors, exactly the computed runs arrive
 	$(SOAK) tests/acceptance/test_beat_exact_set.py
 
-soak-simulation: venv ## the whole beat under 20,000 seeds, with an auditor that recomputes every run
-	$(SOAK) tests/simulation
+soak-edits: services venv ## an edit is in force, and the others on time: a million in one transaction, ten minutes of an open one
+	$(SOAK) tests/acceptance/test_beat_bulk_edits.py tests/integration/changelog/test_changelog_attacks.py
 
-soak-claims: services venv ## of several copies one runs: thousands of copies, every store
-	$(SOAK) tests/acceptance/test_claims_*.py
+soak-broker: services venv ## brokers that are killed, cut off, away or full lose nothing; workers get all of it
+	$(SOAK) tests/acceptance/test_dispatch_faults.py $(wildcard tests/acceptance/test_lanes_*.py)
+
+soak-memory: venv ## a simulated week of churn: memory flat, the watchdog finds nothing
+	$(SOAK) tests/property/test_week_of_churn.py
+
+soak-claims: services venv ## of several copies one runs: thousands of copies, every store, workers that are killed
+	$(SOAK) $(wildcard tests/acceptance/test_claims_*.py)
 
 bench: services venv ## benchmarks, in ten minutes; writes docs/explanation/benchmarks.md
 	$(BIN)/python benchmarks/guard.py

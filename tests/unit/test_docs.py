@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+BESIDE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "example_project/README.md"]
+PAGES = [*sorted(DOCS.rglob("*.md")), *(ROOT / name for name in BESIDE)]
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)|\]\((#[^)\s]+)\)")
 
 
@@ -38,3 +39,12 @@ def test_index_lists_every_page() -> None:
     listed = {(DOCS / path).resolve() for path, _ in _links(DOCS / "index.md")}
     missing = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if page.resolve() not in listed]
     assert sorted(missing) == ["index.md"]
+
+
+def test_each_soak_test_belongs_to_the_target_of_a_promise() -> None:
+    recipes = re.findall(r"^\t\$\(SOAK\) (.+)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    named = re.findall(r"tests/[\w/*.]+", " ".join(recipes))
+    covered = {file for name in named for found in ROOT.glob(name) for file in (found, *found.rglob("test_*.py"))}
+    soak = {file for file in (ROOT / "tests").rglob("test_*.py") if "mark.soak" in file.read_text()}
+    assert len(soak - {Path(__file__)}) > 10
+    assert soak - covered - {Path(__file__)} == set()
