@@ -34,10 +34,17 @@ TASKS = """
         with open({journal!r}) as lines:
             return sum(json.loads(line)["id"] == task_id and '"start"' in line for line in lines)
 
+    def hold(length):
+        if not isinstance(length, str):
+            time.sleep(length)
+        else:
+            while not os.path.exists(length):
+                time.sleep(0.02)
+
     @app.task(bind=True)
-    def record(self, seconds=0.0, value="first"):
+    def record(self, length=0.0, value="first"):
         journal("start", self.request, retries=self.request.retries, fence=self.request.get("wheelbeat_fence"))
-        time.sleep(seconds)
+        hold(length)
         journal("done", self.request)
         return value
 
@@ -48,7 +55,8 @@ TASKS = """
         record.run.__func__)
     alone = app.task(bind=True, name="proj.alone", acks_late=True,
         wheelbeat={{"exclusive": True, "lease_s": 3, "wait_s": 0.5}})(record.run.__func__)
-    short = app.task(bind=True, name="proj.short", wheelbeat={{"lease_s": 2, "wait_s": 0.3}})(record.run.__func__)
+    short = app.task(bind=True, name="proj.short", wheelbeat={{"lease_s": 4, "wait_s": 0.3}})(record.run.__func__)
+    kept = app.task(bind=True, name="proj.kept", wheelbeat={{"lease_s": 3600, "wait_s": 0.3}})(record.run.__func__)
     short_late = app.task(bind=True, name="proj.short_late", acks_late=True,
         wheelbeat={{"lease_s": 2, "wait_s": 0.3}})(record.run.__func__)
     single = app.task(bind=True, name="proj.single", wheelbeat={{"overlap": "skip"}})(record.run.__func__)
@@ -202,6 +210,14 @@ class ClaimProject(Project):
         for run_id in messages:
             self.publish(task, run_id, fire_ms=fire_ms, **options)
         return ids
+
+    def gate(self) -> str:
+        """Name a gate: a run whose only argument it is goes on until somebody opens it."""
+        return f"gate-{uuid4().hex[:8]}"
+
+    def open(self, gate: str) -> None:
+        """Let the runs behind a gate end."""
+        (self.folder / gate).touch()
 
     def lines(self, event: str | None = None) -> list[Line]:
         """Return the journal, or its lines of one event."""

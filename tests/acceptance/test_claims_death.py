@@ -9,8 +9,11 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
+import redis
 from claim_project import ClaimProject, now_ms
 from services import PrivateRedis, TcpProxy
+
+from celery_wheelbeat.worker.headers import worker_headers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,15 +28,16 @@ def project(redis_url: str, amqp_url: str, tmp_path: Path) -> ClaimProject:
 
 
 def test_a_killed_worker_s_run_is_repeated_when_it_was_to_be_acknowledged_late(project: ClaimProject) -> None:
-    run_id, fire_ms = str(uuid4()), now_ms()
+    run_id, fire_ms, gate = str(uuid4()), now_ms(), project.gate()
     with project:
         first = project.pool_worker()
-        project.publish("late", run_id, fire_ms=fire_ms, args=(2,))
+        project.publish("late", run_id, fire_ms=fire_ms, args=(gate,))
         project.until(lambda: project.count("start")[run_id] == 1, "the first start")
         first.kill()
+        project.open(gate)
         project.pool_worker()
         project.until(lambda: project.count("done")[run_id] == 1, "the end in the second worker")
-        project.publish("late", run_id, fire_ms=fire_ms, args=(2,))
+        project.publish("late", run_id, fire_ms=fire_ms, args=(gate,))
         project.until(lambda: project.logged("dropped (other)") == 1, "the copy's end")
         assert project.count("start")[run_id] == 2
 
@@ -54,30 +58,33 @@ def test_a_killed_worker_s_run_is_lost_when_it_was_acknowledged_early_and_copies
 
 
 def test_a_killed_pool_process_s_run_is_repeated(project: ClaimProject) -> None:
-    run_id = str(uuid4())
+    run_id, gate = str(uuid4()), project.gate()
     with project:
         project.pool_worker()
-        project.publish("lost", run_id, args=(2,))
+        project.publish("lost", run_id, args=(gate,))
         project.until(lambda: project.count("start")[run_id] == 1, "the first start")
         os.kill(project.lines("start")[0].pid, signal.SIGKILL)
+        project.until(lambda: project.count("start")[run_id] == 2, "the start in another pool process")
+        project.open(gate)
         project.until(lambda: project.count("done")[run_id] == 1, "the end in another pool process")
         assert project.count("start")[run_id] == 2
 
 
 def test_a_copy_that_was_prefetched_and_comes_back_redelivered_does_not_run(project: ClaimProject) -> None:
-    run_id, other, fire_ms = str(uuid4()), str(uuid4()), now_ms()
+    run_id, other, fire_ms, gate = str(uuid4()), str(uuid4()), now_ms(), project.gate()
     with project:
         busy = project.pool_worker("--prefetch-multiplier", "2", concurrency=1)
-        project.publish("late", other, args=(3,))
+        project.publish("late", other, args=(gate,))
         project.until(lambda: project.count("start")[other] == 1, "the run that keeps the worker busy")
-        project.publish("late", run_id, fire_ms=fire_ms, args=(3,))
+        project.publish("late", run_id, fire_ms=fire_ms, args=(gate,))
         busy.wait_for(f"proj.late[{run_id}] received")
         project.pool_worker(concurrency=4)
-        project.publish("late", run_id, fire_ms=fire_ms, args=(3,))
+        project.publish("late", run_id, fire_ms=fire_ms, args=(gate,))
         project.until(lambda: project.count("start")[run_id] == 1, "the copy in the other worker")
         busy.kill()
         project.until(lambda: project.logged("dropped (other)") == 1, "the end of the redelivered copy")
         assert project.count("done")[run_id] == 0  # it was dropped while the elected one was running
+        project.open(gate)
         project.until(lambda: project.count("done") == {run_id: 1, other: 1}, "the end of both runs")
         assert project.count("start") == {run_id: 1, other: 2}
 
@@ -91,8 +98,9 @@ def test_a_redelivery_beside_the_living_run_waits_where_the_task_is_exclusive(
         through = server._replace(netloc=f"{server.username}:{server.password}@127.0.0.1:{proxy.port}").geturl()
         with ClaimProject(tmp_path, {"broker_url": through, "result_backend": redis_url}) as project:
             worker = project.pool_worker(concurrency=4)
+            gate = project.gate()
             for task, run_id in (("alone", alone), ("late", late)):
-                project.publish(task, run_id, args=(5,))
+                project.publish(task, run_id, args=(gate,))
             project.until(lambda: len(project.lines("start")) == 2, "both first starts")
             seen = len(worker.lines)
             proxy.cut()
@@ -100,18 +108,84 @@ def test_a_redelivery_beside_the_living_run_waits_where_the_task_is_exclusive(
             worker.wait_for(f"proj.late[{late}] received", after=seen)
             project.until(lambda: project.count("start")[late] == 2, "the second start of what is not exclusive")
             project.until(lambda: project.logged("waits: another execution holds the lease run:") > 0, "the wait")
+            project.open(gate)
             project.until(lambda: project.count("done")[alone] == 1, "the end of the exclusive run")
             project.until(lambda: project.logged("dropped (finished)") == 1, "the end of its redelivery")
             assert project.count("start")[alone] == 1
 
 
+def test_a_visibility_timeout_that_ends_beside_the_living_run_starts_no_second_one_where_the_task_is_exclusive(
+    redis_url: str, tmp_path: Path
+) -> None:
+    alone, late = str(uuid4()), str(uuid4())
+    conf = {
+        "broker_url": redis_url,
+        "result_backend": redis_url,
+        "broker_transport_options": {"visibility_timeout": 1},
+    }
+    with ClaimProject(tmp_path, conf) as project:
+        gate = project.gate()
+        project.pool_worker(concurrency=4)
+        for task, run_id in (("alone", alone), ("late", late)):
+            project.publish(task, run_id, args=(gate,))
+        project.until(lambda: len(project.lines("start")) == 2, "both first starts")
+        # whoever connects to the broker puts back what has been out for longer than the timeout: a second is over
+        # long before this worker has started, and the runs are not
+        project.pool_worker(concurrency=4)
+        project.until(lambda: project.count("start")[late] > 1, "another start of what is not exclusive")
+        project.until(lambda: project.logged("waits: another execution holds the lease run:") > 0, "the wait")
+        assert project.count("done")[alone] == 0
+        project.open(gate)
+        project.until(lambda: project.count("done")[alone] == 1, "the end of the exclusive run")
+        project.until(lambda: project.logged("dropped (finished)") > 0, "the end of its redelivery")
+        assert project.count("start")[alone] == 1
+
+
+def test_a_main_process_that_was_stopped_says_that_its_run_has_lost_the_lease(redis_url: str, tmp_path: Path) -> None:
+    headers = worker_headers("monitor:1", "tests", overlap="skip")
+    first, second, third = (str(uuid4()) for _ in range(3))
+    with ClaimProject(tmp_path, {"broker_url": redis_url, "result_backend": redis_url}) as project:
+        gates = [project.gate(), project.gate()]
+        stopped = project.pool_worker()
+        project.publish("short", first, args=(gates[0],), headers=headers)
+        project.until(lambda: project.count("start")[first] == 1, "the first run")
+        with redis.Redis.from_url(redis_url) as store:
+            lease = "wb:lease:job:tests/monitor:1"
+            began = store.hget(lease, "until")
+            project.until(lambda: store.hget(lease, "until") != began, "its lease, once prolonged")
+            stopped.send(signal.SIGSTOP)  # the main process alone: the pool process goes on
+            project.pool_worker("--prefetch-multiplier", "1", concurrency=1)
+
+            def free() -> bool:
+                seconds, micros = store.time()
+                return seconds * 1000 + micros // 1000 > int(store.hget(lease, "until"))
+
+            project.until(free, "the end of the lease")
+            project.publish("short", second, args=(gates[1],), headers=headers)
+            project.until(lambda: project.count("start")[second] == 1, "the second run beside the first")
+            assert project.count("done")[first] == 0
+            stopped.send(signal.SIGCONT)
+            stopped.wait_for("an execution has lost the lease job:tests/monitor:1 while it runs")
+            project.open(gates[0])
+            project.until(lambda: project.count("done")[first] == 1, "the end of the first run")
+            # which takes nothing from the one that came after it
+            project.publish("short", third, headers=headers)
+            project.until(lambda: project.logged("skipped: another execution holds the lease job:") == 1, "the skip")
+            project.open(gates[1])
+            project.until(lambda: project.count("done")[second] == 1, "the end of the second run")
+            fences = {line.id: line.more["fence"] for line in project.lines("start")}
+            assert fences[second] > fences[first]
+            assert third not in fences
+
+
 def test_an_exclusive_run_is_taken_over_once_its_lease_has_ended(project: ClaimProject) -> None:
-    run_id = str(uuid4())
+    run_id, gate = str(uuid4()), project.gate()
     with project:
         first = project.pool_worker()
-        project.publish("alone", run_id, args=(1,))
+        project.publish("alone", run_id, args=(gate,))
         project.until(lambda: project.count("start")[run_id] == 1, "the first start")
         first.kill()
+        project.open(gate)
         project.pool_worker()
         project.until(lambda: project.count("done")[run_id] == 1, "the end in the second worker")
         first_start, second_start = project.lines("start")

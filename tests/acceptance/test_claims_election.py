@@ -11,7 +11,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from claim_project import ClaimProject
-from processes import ROOT, filesystem_conf
+from processes import filesystem_conf
 
 from project import folder_broker
 
@@ -241,11 +241,8 @@ def test_dedup_check_without_a_store_names_the_setting(redis_url: str, tmp_path:
 
 
 @pytest.mark.redis
-def test_the_oldest_supported_celery(redis_url: str, tmp_path: Path) -> None:
-    python = os.environ.get("WHEELBEAT_CELERY55_PYTHON", str(ROOT / ".venv-celery55/bin/python"))
-    if not Path(python).exists():
-        pytest.fail(f"{python} does not exist: run `make venv-celery55`, or set WHEELBEAT_CELERY55_PYTHON")
-    with ClaimProject(tmp_path, {"broker_url": redis_url, "result_backend": redis_url}, python=python) as project:
+def test_the_oldest_supported_celery(redis_url: str, tmp_path: Path, celery55: str) -> None:
+    with ClaimProject(tmp_path, {"broker_url": redis_url, "result_backend": redis_url}, python=celery55) as project:
         project.pool_worker()
         assert project.logged("v5.5.") == 1
         assert project.logged("Copies of runs are dropped; claims in") == 1
@@ -255,8 +252,10 @@ def test_the_oldest_supported_celery(redis_url: str, tmp_path: Path) -> None:
         assert project.count("done") == dict.fromkeys(ids, 1)
         queued = {"wheelbeat_overlap": "queue_one", "wheelbeat_job": "tests/monitor:1"}
         first, second = (str(uuid4()) for _ in range(2))
-        project.publish("short", first, args=(1,), headers=queued)
+        gate = project.gate()
+        project.publish("short", first, args=(gate,), headers=queued)
         project.until(lambda: project.count("start")[first] == 1, "the first run of the job")
         project.publish("short", second, headers=queued)
+        project.until(lambda: project.logged("waits: another execution") > 0, "the wait")
+        project.open(gate)
         project.until(lambda: project.count("done")[second] == 1, "the second one, after it")
-        assert project.logged("waits: another execution") > 0

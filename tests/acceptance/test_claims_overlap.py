@@ -44,11 +44,11 @@ class Job:
         self.headers = worker_headers(f"monitor:{uuid4().int % 10**9}", "tests", overlap=overlap)
         self.ids: list[str] = []
 
-    def due(self, seconds: float) -> str:
-        """Publish a run that takes ``seconds``."""
+    def due(self, length: float | str) -> str:
+        """Publish a run that takes so many seconds, or until a gate is open."""
         run_id = str(uuid4())
         self.ids.append(run_id)
-        self.project.publish(self.task, run_id, args=(seconds,), headers=self.headers)
+        self.project.publish(self.task, run_id, args=(length,), headers=self.headers)
         return run_id
 
     def logged(self, text: str) -> int:
@@ -94,22 +94,25 @@ def overlapping(spans: list[tuple[float, float]]) -> int:
 
 
 def test_allow_lets_runs_overlap(working: ClaimProject) -> None:
-    job = Job(working, "allow")
-    first, second = job.due(2), job.due(2)
-    job.until_event(first, "done")
-    job.until_event(second, "done")
+    job, gate = Job(working, "allow"), working.gate()
+    runs = [job.due(gate), job.due(gate)]
+    for event in ("start", "done"):
+        for run_id in runs:
+            job.until_event(run_id, event)
+        working.open(gate)
     assert overlapping(job.spans()) == 1
 
 
 def test_skip_drops_the_run_that_finds_one_running(working: ClaimProject) -> None:
-    job = Job(working, "skip")
-    first = job.due(3)
+    job, gate = Job(working, "skip", task="kept"), working.gate()
+    first = job.due(gate)
     job.until_event(first, "start")
-    second = job.due(3)
+    second = job.due(gate)
     job.until_logged(second, "skipped")
+    working.open(gate)
     job.until_event(first, "done")
-    third = job.due(0)
-    job.until_event(third, "done")
+    while job.outcome(third := job.due(0)) == "skipped":
+        pass  # the lease is free a moment after the end, and not only after its hour
     assert working.count("start")[second] == 0
     fences = [line.more["fence"] for line in working.lines("start") if line.id in (first, third)]
     assert fences[0] < fences[1]
@@ -121,10 +124,13 @@ def test_skip_is_per_job_and_a_task_may_widen_it(working: ClaimProject) -> None:
     for job, run_id in zip(jobs, runs, strict=True):
         job.until_event(run_id, "done")
     wide = [Job(working, "allow", task="single"), Job(working, "allow", task="single")]
-    first = wide[0].due(2)
+    gate = working.gate()
+    first = wide[0].due(gate)
     wide[0].until_event(first, "start")
-    second = wide[1].due(2)
+    second = wide[1].due(0)
     wide[1].until_logged(second, "skipped")
+    working.open(gate)
+    wide[0].until_event(first, "done")
 
 
 def test_queue_one_keeps_one_waiting_and_skips_the_next(working: ClaimProject) -> None:
@@ -139,13 +145,14 @@ def test_queue_one_in_a_database(project: ClaimProject) -> None:
 
 def assert_queue_one(working: ClaimProject) -> None:
     """Let a second run wait, a third find the place taken, and a fourth find everything free again."""
-    job = Job(working, "queue_one")
-    first = job.due(2)
+    job, gate = Job(working, "queue_one"), working.gate()
+    first = job.due(gate)
     job.until_event(first, "start")
-    second = job.due(0.5)
+    second = job.due(0)
     job.until_logged(second, "waits")
-    third = job.due(1)
+    third = job.due(0)
     job.until_logged(third, "skipped")
+    working.open(gate)
     job.until_event(second, "done")
     assert overlapping(job.spans()) == 0
     assert [working.count("start")[run_id] for run_id in job.ids] == [1, 1, 0]
@@ -154,14 +161,15 @@ def assert_queue_one(working: ClaimProject) -> None:
 
 
 def test_a_copy_of_a_waiting_run_is_dropped(working: ClaimProject) -> None:
-    job = Job(working, "queue_one")
-    first = job.due(2)
+    job, gate = Job(working, "queue_one"), working.gate()
+    first = job.due(gate)
     job.until_event(first, "start")
     second, fire_ms = str(uuid4()), 1_800_000_000_000
     job.ids.append(second)
     for _ in range(2):
         working.publish(job.task, second, fire_ms=fire_ms, args=(0,), headers=job.headers)
     job.until_logged(second, "dropped (other)")
+    working.open(gate)
     job.until_event(second, "done")
     assert working.count("start")[second] == 1
     assert overlapping(job.spans()) == 0
@@ -191,19 +199,19 @@ def test_a_task_that_takes_longer_than_its_interval(
     match overlap:
         case "allow":
             assert len(spans) == 6
-            assert overlapping(spans) >= 4
+            assert overlapping(spans) > 0
         case "skip":
-            assert 2 <= len(spans) <= 4
+            assert 1 <= len(spans) < 6
             assert (overlapping(spans), waited) == (0, 0)
         case "queue_one":
-            assert 3 <= len(spans) <= 5
+            assert 2 <= len(spans) <= 6
             assert overlapping(spans) == 0
             assert waited > 0
 
 
 def test_a_lease_is_prolonged_while_its_run_lives(working: ClaimProject) -> None:
     job = Job(working, "skip")
-    first = job.due(4.5)  # more than twice the lease of this task
+    first = job.due(8.5)  # more than twice the lease of this task
     job.until_event(first, "start")
     while working.count("done")[first] == 0:
         outcome = job.outcome(job.due(0))

@@ -103,10 +103,9 @@ def test_a_rate_limit_is_kept(project: ClaimProject) -> None:
 
 
 def test_a_revoked_run_makes_no_claim(project: ClaimProject) -> None:
-    run_id, fire_ms, eta = str(uuid4()), now_ms(), datetime.now(UTC) + timedelta(seconds=1.5)
-    project.publish("record", run_id, fire_ms=fire_ms, eta=eta)
-    until_logged(project, run_id, "received")
-    project.app.control.revoke(run_id)
+    run_id = str(uuid4())
+    assert project.app.control.revoke(run_id, reply=True, timeout=20, limit=1)
+    project.publish("record", run_id)
     until_logged(project, run_id, "Discarding revoked task")
     assert events(project, run_id) == []
 
@@ -135,12 +134,14 @@ def test_a_copy_that_expires_leaves_the_result_alone(project: ClaimProject) -> N
 
 def test_a_twin_of_the_running_message_is_dropped(project: ClaimProject) -> None:
     run_id, fire_ms, headers = str(uuid4()), now_ms(), {"wheelbeat_nonce": uuid4().hex}
-    project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(0.5,))
+    gate = project.gate()
+    project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(gate,))
     project.until(lambda: "start" in events(project, run_id), "the first message")
-    project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(0.5,))
+    project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(gate,))
     until_logged(project, run_id, "dropped (twin)")
+    project.open(gate)
     project.until(lambda: "done" in events(project, run_id), "its end")
-    project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(0.5,))
+    project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(gate,))
     until_logged(project, run_id, "dropped (finished)")
     assert events(project, run_id).count("start") == 1
 

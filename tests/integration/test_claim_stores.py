@@ -37,7 +37,11 @@ KINDS = [
     "memcached",
     pytest.param("mariadb", marks=pytest.mark.mysql),
 ]
-LOCK_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+LOCK_WAITS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event <> 'extend'
+"""
+"""Who waits for a lock of another; a table that grows makes its writers wait, too, purge or not."""
 NONCES = ["aa" * 8, "bb" * 8]
 EXECUTIONS = ["11" * 4, "22" * 4, "33" * 4]
 DIGESTS = ["d0" * 4, "d1" * 4]
@@ -195,13 +199,13 @@ def test_start_and_end_are_kept_by_the_clock_of_the_server(store: Store) -> None
     store.claim(key, asked(), 60)
     running = store.read(key)
     assert running is not None
-    assert abs(running.started_ms - before_ms) < 5_000
+    assert before_ms - 1_000 <= running.started_ms <= time.time() * 1000 + 1_000
     assert running.ended_ms == 0
     store.mark(key, EXECUTIONS[0], State.DONE)
     ended = store.read(key)
     assert ended is not None
     assert ended.started_ms == running.started_ms
-    assert ended.started_ms <= ended.ended_ms < ended.started_ms + 5_000
+    assert ended.started_ms <= ended.ended_ms <= time.time() * 1000 + 1_000
 
 
 def test_a_posted_mark_arrives_and_disturbs_no_later_answer(store: Store) -> None:
@@ -224,10 +228,9 @@ def test_purge_removes_what_has_expired_and_nothing_else(opened: Opened) -> None
     for key in gone:
         store.claim(key, asked(), 1)
     wait_until(lambda: all(store.read(key) is None for key in gone), "expiry of the claims", timeout_s=10)
-    counts = [store.purge(2) for _ in range(20)]
+    counts = list(iter(lambda: store.purge(2), 0))  # claims of other tests have expired, too
     assert max(counts) == 2
     assert sum(counts) >= len(gone)
-    assert counts[-1] == 0
     assert store.read(alive) is not None
 
 
@@ -260,22 +263,28 @@ def test_no_claim_waits_for_a_purge(postgres_url: str) -> None:
         claiming = threading.Event()
         claiming.set()
 
-        def claims(_: int) -> int:
-            made = 0
+        made = [0, 0, 0]
+
+        def claims(number: int) -> None:
             while claiming.is_set():
                 key, execution = new_key(), uuid4().hex[:8]
                 assert store.claim(key, asked(execution=execution), 60) is Verdict.ELECTED
                 assert store.mark(key, execution, State.DONE)
-                made += 1
-            return made
+                made[number] += 1
 
-        with ThreadPoolExecutor(3) as pool:
-            running = [pool.submit(claims, number) for number in range(3)]
+        with ThreadPoolExecutor(len(made)) as pool:
+            running = [pool.submit(claims, number) for number in range(len(made))]
             waits = 0
-            while store.purge(1_000) == 1_000:
-                waits += filler.execute(LOCK_WAITS).fetchone()[0]
-            claiming.clear()
-            assert min(future.result() for future in running) > 0
+            try:
+                wait_until(lambda: all(made), "a claim of each thread")
+                before = sum(made)
+                while store.purge(1_000) == 1_000:
+                    waits += filler.execute(LOCK_WAITS).fetchone()[0]
+            finally:
+                claiming.clear()
+            for future in running:
+                future.result()
+        assert sum(made) > before
         assert waits == 0
         assert filler.execute("SELECT count(*) FROM wheelbeat_claim WHERE expires_ms <= 20000").fetchone() == (0,)
     store.close()
