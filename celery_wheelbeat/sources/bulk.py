@@ -32,7 +32,7 @@ CLOSE_S = 5.0
 
 
 class ColumnBlock(NamedTuple):
-    """One range of the table, as one snapshot of the database shows it."""
+    """One range of the table, or some of its rows, as one snapshot of the database shows them."""
 
     batch: DefinitionBatch
     prints: Int64s
@@ -52,6 +52,9 @@ class ColumnReader(Protocol):
 
     def read(self, after_id: int, up_to_id: int, shapes: Shapes, excluded: Int64s) -> ColumnBlock:
         """Read and compile one range."""
+
+    def read_ids(self, ids: Int64s, shapes: Shapes, excluded: Int64s) -> ColumnBlock:
+        """Read and compile those of ``ids`` (ascending) that are there."""
 
     def close(self) -> None:
         """Drop the connection."""

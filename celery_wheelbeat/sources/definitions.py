@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.monitors import Compiled
     from celery_wheelbeat.rows import MonitorRow
-    from celery_wheelbeat.sources.bulk import Taken
+    from celery_wheelbeat.sources.bulk import ColumnBlock, Taken
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,16 @@ class Translated(NamedTuple):
     """Rows as the engine takes them."""
 
     changes: ChangeBatch
+    refused: Mapping[int, InvalidMonitor]
+
+
+class _Complete(NamedTuple):
+    """A block, wholly compiled."""
+
+    batch: DefinitionBatch
+    ids: Int64s
+    """Of all rows, refused ones included; ascending."""
+    prints: Int64s
     refused: Mapping[int, InvalidMonitor]
 
 
@@ -76,20 +86,20 @@ class Definitions:
 
     def translate_block(self, taken: Taken) -> tuple[Translated, list[int]]:
         """Complete a block of columns; also returns the ids of its range that are gone since it was read before."""
-        block = taken.block
-        compiled = self._compile(block.rows)
-        self.quarantine.refuse(compiled.refused, compiled.hashes)
-        self.quarantine.lift(compiled.batch.ids.tolist())
-        ids, prints = block.batch.ids, block.prints
-        if block.rows:
-            ids = np.concatenate((ids, np.array([row.id for row in block.rows], np.int64)))
-            prints = np.concatenate((prints, np.array([fingerprint_of(row) for row in block.rows], np.int64)))
-            order = np.argsort(ids)
-            ids, prints = ids[order], prints[order]
-        gone = self._fingerprints.record_block(taken.after_id, taken.up_to_id, ids, prints)
-        batch = DefinitionBatch.merged([block.batch, compiled.batch]) if block.rows else block.batch
-        deleted = np.array(sorted(compiled.refused), np.int64)
-        return Translated(ChangeBatch(batch, deleted), compiled.refused), gone
+        complete = self._complete(taken.block)
+        gone = self._fingerprints.record_block(taken.after_id, taken.up_to_id, complete.ids, complete.prints)
+        deleted = np.array(sorted(complete.refused), np.int64)
+        return Translated(ChangeBatch(complete.batch, deleted), complete.refused), gone
+
+    def translate_changed(self, block: ColumnBlock, asked: Int64s) -> Translated:
+        """Complete the columns of changed monitors; those of ``asked`` that are not among them are deleted."""
+        complete = self._complete(block)
+        missing = np.setdiff1d(asked, complete.ids)
+        self.quarantine.lift(missing.tolist())
+        self._fingerprints.record_prints(complete.ids, complete.prints)
+        self._fingerprints.forget(missing)
+        deleted = np.union1d(missing, np.array(sorted(complete.refused), np.int64))
+        return Translated(ChangeBatch(complete.batch, deleted), complete.refused)
 
     def differences(self, after_id: int, rows: Sequence[MonitorRow], *, last: bool) -> Differences:
         """Compare a block of the table with what was handed over."""
@@ -102,6 +112,19 @@ class Definitions:
     def all_read(self) -> None:
         """After a whole read: lift what the quarantine names and the table has no more."""
         self.quarantine.keep_only([job_id for job_id in self.quarantine.ids() if job_id in self._fingerprints])
+
+    def _complete(self, block: ColumnBlock) -> _Complete:
+        """Compile the rows of a block that are not among its columns."""
+        compiled = self._compile(block.rows)
+        self.quarantine.refuse(compiled.refused, compiled.hashes)
+        self.quarantine.lift(compiled.batch.ids.tolist())
+        if not block.rows:
+            return _Complete(block.batch, block.batch.ids, block.prints, compiled.refused)
+        ids = np.concatenate((block.batch.ids, np.array([row.id for row in block.rows], np.int64)))
+        prints = np.concatenate((block.prints, np.array([fingerprint_of(row) for row in block.rows], np.int64)))
+        order = np.argsort(ids)
+        batch = DefinitionBatch.merged([block.batch, compiled.batch])
+        return _Complete(batch, ids[order], prints[order], compiled.refused)
 
     def _compile(self, rows: Sequence[MonitorRow]) -> Compiled:
         if self.shapes is None or len(rows) < MANY_ROWS:

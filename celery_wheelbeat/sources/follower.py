@@ -24,6 +24,7 @@ from celery_wheelbeat.sources.walk import Purpose, Walk
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from celery_wheelbeat.columns import Shapes
     from celery_wheelbeat.rows import MonitorRow
     from celery_wheelbeat.sources import Block, MonitorSource, Poll, Snapshot
     from celery_wheelbeat.sources.bulk import ColumnReader
@@ -38,6 +39,8 @@ TAKE_S = 0.5
 """How long one step of a load waits for its next block."""
 SLICE_ROWS = 2_000
 """Changed monitors that one step fetches and hands over, so that a million edits never delay a tick."""
+MANY_ROWS = 10_000
+"""From so many changed monitors on they are read as columns, where the database can."""
 
 
 @dataclass(slots=True)
@@ -76,6 +79,7 @@ class Follower:
         self._definitions = definitions
         self._open_reader = open_reader if definitions.shapes is not None else None
         self._bulk: Bulk | None = None
+        self._reader: ColumnReader | None = None
         self._sized: list[News] = []
         self._began_again = False
         self._slice_is_next = True
@@ -127,10 +131,11 @@ class Follower:
             self._walk.pace(begun_s, ended_s, period_s=self._period_s, monitors=len(self._definitions))
 
     def close(self) -> None:
-        """Stop the readers of a load that is not finished."""
+        """Stop the readers of a load that is not finished, and of many changes."""
         bulk, self._bulk = self._bulk, None
         if bulk is not None:
             bulk.close()
+        self._close_reader()
 
     def _next(self, now_s: float) -> list[News]:
         ready = self._pending[self._walk.has_passed(self._pending)]
@@ -171,12 +176,28 @@ class Follower:
 
     def _hand_over_slice(self, ready: Int64s) -> list[News]:
         """Hand over the first of ``ready``, which are the lowest of the pending ids."""
+        if self._open_reader is not None and len(ready) >= MANY_ROWS:
+            return self._hand_over_columns(self._open_reader, ready[:BLOCK_ROWS])
+        self._close_reader()
         ids = ready[:SLICE_ROWS]
         rows = self._source.fetch(ids.tolist())
         missing = np.setdiff1d(ids, [row.id for row in rows])
         self._pending = self._pending[len(ids) :]
         self.findings.changes += len(ids)
         return [Changed(*self._definitions.translate(rows, missing.tolist()))]
+
+    def _hand_over_columns(self, open_reader: Callable[[], ColumnReader], ids: Int64s) -> list[News]:
+        """Read the lowest of very many pending ids as columns: a tenth of the work, for the engine too."""
+        self._reader = self._reader or open_reader()
+        block = self._reader.read_ids(ids, self._shapes, self._excluded(self._reader))
+        self._pending = self._pending[len(ids) :]
+        self.findings.changes += len(ids)
+        return [Changed(*self._definitions.translate_changed(block, ids))]
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     def _take_block(self, now_s: float) -> list[News]:
         """Take the next block of a load that reads ahead; after an error it is begun anew where the walk stands."""
@@ -203,18 +224,26 @@ class Follower:
         return news
 
     def _open_bulk(self) -> Bulk:
-        if self._open_reader is None or self._definitions.shapes is None:
+        if self._open_reader is None:
             raise AssertionError("a load that reads ahead without a reader")
         reader = self._open_reader()
         try:
             cuts = reader.cuts(self._walk.after_id, BLOCK_ROWS) or [self._walk.after_id]
-            taken = reader.named(list(self._definitions.taken_names))
+            excluded = self._excluded(reader)
         finally:
             reader.close()
-        excluded = np.union1d(taken, np.array(self._definitions.quarantine.ids(), np.int64))
-        return Bulk(
-            self._open_reader, self._definitions.shapes, after_id=self._walk.after_id, cuts=cuts, excluded=excluded
-        )
+        return Bulk(self._open_reader, self._shapes, after_id=self._walk.after_id, cuts=cuts, excluded=excluded)
+
+    @property
+    def _shapes(self) -> Shapes:
+        if self._definitions.shapes is None:
+            raise AssertionError("columns are read without anything to compile them")
+        return self._definitions.shapes
+
+    def _excluded(self, reader: ColumnReader) -> Int64s:
+        """Return the monitors that must be looked at one by one: names that are taken, and what was refused before."""
+        taken = reader.named(list(self._definitions.taken_names))
+        return np.union1d(taken, np.array(self._definitions.quarantine.ids(), np.int64))
 
     def _read_block(self, now_s: float) -> list[News]:
         walk = self._walk

@@ -61,8 +61,19 @@ class PostgresColumns:
 
     def read(self, after_id: int, up_to_id: int, shapes: Shapes, excluded: Int64s) -> ColumnBlock:
         """Read and compile the monitors above ``after_id``, up to ``up_to_id``."""
+        return self._compiled("column_block", (str(after_id), str(up_to_id)), shapes, excluded)
+
+    def read_ids(self, ids: Int64s, shapes: Shapes, excluded: Int64s) -> ColumnBlock:
+        """Read and compile those of ``ids`` that are there."""
+        return self._compiled("column_rows", ("{" + ",".join(map(str, ids.tolist())) + "}",), shapes, excluded)
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._session.close()
+
+    def _compiled(self, statement: str, parameters: Sequence[str], shapes: Shapes, excluded: Int64s) -> ColumnBlock:
         with self._session.transaction("begin_columns"):
-            columns, content = self._columns(after_id, up_to_id)
+            columns, content = self._columns(statement, parameters)
             unknown = shapes.unknown(columns)
             representatives = self._rows(list(unknown.values()))
             by_id = {row.id: row for row in representatives}
@@ -72,14 +83,8 @@ class PostgresColumns:
         prints = (columns.shape ^ columns.interval_ms ^ content)[split.plain]
         return ColumnBlock(split.batch, prints, rows)
 
-    def close(self) -> None:
-        """Drop the connection."""
-        self._session.close()
-
-    def _columns(self, after_id: int, up_to_id: int) -> tuple[Columns, Int64s]:
-        found = self._session.call(
-            "column_block", lambda connection, statement: _one_row(connection, statement, after_id, up_to_id)
-        )
+    def _columns(self, statement: str, parameters: Sequence[str]) -> tuple[Columns, Int64s]:
+        found = self._session.call(statement, lambda connection, text: _one_row(connection, text, parameters))
         ids, shape, interval_ms, effective_us, lengths, content = map(unpack_int64s, found[:6])
         names, payload = found[6] or b"", found[7]
         args_lengths = (lengths >> _ARGS_SHIFT) & _LENGTH
@@ -104,7 +109,7 @@ class PostgresColumns:
         return [MonitorRow._make(values) for values in self._session.rows("fetch", {"ids": ids})]
 
 
-def _one_row(connection: psycopg.Connection[Any], statement: str, *parameters: int) -> list[bytes | None]:
+def _one_row(connection: psycopg.Connection[Any], statement: str, parameters: Sequence[str]) -> list[bytes | None]:
     """Run a statement in one call of libpq and return its only row, in binary.
 
     psycopg's own cursors come back to Python for every buffer that arrives, and wait for the interpreter each time;
@@ -112,7 +117,7 @@ def _one_row(connection: psycopg.Connection[Any], statement: str, *parameters: i
     """
     result = connection.pgconn.exec_params(
         statement.encode(),
-        [str(parameter).encode() for parameter in parameters],
+        [parameter.encode() for parameter in parameters],
         result_format=psycopg.pq.Format.BINARY,
     )
     if result.status != psycopg.pq.ExecStatus.TUPLES_OK:

@@ -25,9 +25,7 @@ class Session:
         self.vendor = vendor
         self._connect = connect
         self._connection: Any = None
-        texts = read_statements("celery_wheelbeat.sources", f"sql/{vendor}.sql")
-        columns = texts["columns"].replace("{content}", texts.get("content", ""))
-        self._statements = {name: text.replace("{columns}", columns) for name, text in texts.items()}
+        self._statements = read_statements("celery_wheelbeat.sources", f"sql/{vendor}.sql")
 
     def rows(self, name: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> list[Any]:
         """Run one statement and return all its rows. ``options`` are the driver's own, as psycopg's ``binary``."""

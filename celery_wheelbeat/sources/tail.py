@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import Empty, Full, Queue, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,8 @@ POLL_S = 0.5
 WRITE_S = 2.0
 NEWS_MAX = 16
 """Blocks and batches that wait for the scheduling thread: a fast database must not fill the memory."""
+TAKE_MAX = 4
+"""Of them, how many one turn takes: the engine needs some 50 ms for each, and a tick may be due meanwhile."""
 
 
 class Tail:
@@ -78,12 +80,12 @@ class Tail:
 
     def take(self) -> Sequence[News]:
         """See ``Desk``."""
-        news = []
-        for _ in range(NEWS_MAX):
-            try:
+        news: list[News] = []
+        with suppress(Empty):
+            while len(news) < TAKE_MAX:
                 news.append(self._news.get_nowait())
-            except Empty:
-                break
+        if not self._news.empty():
+            self._wake()
         return news
 
     def report(self, row: Mapping[str, Any]) -> None:

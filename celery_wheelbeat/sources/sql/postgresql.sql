@@ -41,21 +41,27 @@ SELECT array_send(array_agg(id ORDER BY id)) FROM wheelbeat_monitor TABLESAMPLE 
 -- name: named
 SELECT id FROM wheelbeat_monitor WHERE name = ANY(%(names)s)
 
--- name: column_block
+-- name: aggregates
 -- Texts of rows without a shape stay where they are: they may be long.
-SELECT array_send(array_agg(id)), array_send(array_agg(shape)), array_send(array_agg(coalesce(interval_ms, 0))),
-       array_send(array_agg(effective_from)),
-       array_send(array_agg(CASE shape WHEN 0 THEN 0 ELSE
-           (octet_length(name)::bigint << 40) | (octet_length(args)::bigint << 20) | octet_length(payload) END)),
-       array_send(array_agg(CASE shape WHEN 0 THEN 0 ELSE
-           hashtextextended(name, 1) # hashtextextended(payload, 2) END)),
-       textsend(string_agg(name, '') FILTER (WHERE shape <> 0)),
-       textsend(string_agg(payload, '][') FILTER (WHERE shape <> 0))
-FROM (
-    SELECT id, shape, interval_ms, effective_from, name, args,
-           CASE shape WHEN 0 THEN NULL ELSE args || ', ' || kwargs END AS payload
-    FROM wheelbeat_monitor WHERE id > $1 AND id <= $2 ORDER BY id
-) AS block
+array_send(array_agg(id)), array_send(array_agg(shape)), array_send(array_agg(coalesce(interval_ms, 0))),
+array_send(array_agg(effective_from)),
+array_send(array_agg(CASE shape WHEN 0 THEN 0 ELSE
+    (octet_length(name)::bigint << 40) | (octet_length(args)::bigint << 20) | octet_length(payload) END)),
+array_send(array_agg(CASE shape WHEN 0 THEN 0 ELSE
+    hashtextextended(name, 1) # hashtextextended(payload, 2) END)),
+textsend(string_agg(name, '') FILTER (WHERE shape <> 0)),
+textsend(string_agg(payload, '][') FILTER (WHERE shape <> 0))
+
+-- name: aggregated
+SELECT id, shape, interval_ms, effective_from, name, args,
+    CASE shape WHEN 0 THEN NULL ELSE args || ', ' || kwargs END AS payload
+FROM wheelbeat_monitor
+
+-- name: column_block
+SELECT {aggregates} FROM ({aggregated} WHERE id > $1 AND id <= $2 ORDER BY id) AS block
+
+-- name: column_rows
+SELECT {aggregates} FROM ({aggregated} WHERE id = ANY($1::bigint[]) ORDER BY id) AS chosen
 
 -- name: begin_read
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;

@@ -218,20 +218,25 @@ def test_the_reconcile_finds_nothing_to_mend_after_a_load(
     assert_engine_is_the_table(beat, postgres)
 
 
-def test_rare_and_broken_monitors_among_plain_ones(beat: LoadingBeat, postgres: Place) -> None:
-    fill(postgres, 5_000)
-    edits = {
-        10: "start_at = now()", 11: "incident_interval_ms = 10000, incident_until = now()", 12: "enabled = false",
-        13: "interval_ms = NULL, cron = '*/5 * * * *'", 14: "interval_ms = NULL, cron = 'nonsense'",
-        15: "args = ' [1]'", 16: "args = '{}'", 17: f"name = '{ENTRY}'", 18: "jitter_s = 0", 19: "jitter_s = 121",
-        20: "interval_ms = NULL, once_at = now() + interval '1 day'", 21: "finished_at = now()",
-        22: "kwargs = json_build_object('k', repeat('x', 20000))",
-        23: "kwargs = json_build_object('k', repeat('x', 300000))",
-        24: "name = '\u00a0'", 25: "args = '[{\"__type__\": \"uuid\", \"__value__\": 1}]'",
-    }  # fmt: skip
-    for job_id, assignment in edits.items():
-        postgres.execute(f"UPDATE wheelbeat_monitor SET {assignment} WHERE id = {job_id}")
-    beat.load()
+RARE_AND_BROKEN = {
+    10: "start_at = now()", 11: "incident_interval_ms = 10000, incident_until = now()", 12: "enabled = false",
+    13: "interval_ms = NULL, cron = '*/5 * * * *'", 14: "interval_ms = NULL, cron = 'nonsense'",
+    15: "args = ' [1]'", 16: "args = '{}'", 17: f"name = '{ENTRY}'", 18: "jitter_s = 0", 19: "jitter_s = 121",
+    20: "interval_ms = NULL, once_at = now() + interval '1 day'", 21: "finished_at = now()",
+    22: "kwargs = json_build_object('k', repeat('x', 20000))",
+    23: "kwargs = json_build_object('k', repeat('x', 300000))",
+    24: "name = '\u00a0'", 25: "args = '[{\"__type__\": \"uuid\", \"__value__\": 1}]'",
+}  # fmt: skip
+
+
+def make_rare_and_broken(place: Place) -> None:
+    """Give some monitors what few have, and others what none may have."""
+    for job_id, assignment in RARE_AND_BROKEN.items():
+        place.execute(f"UPDATE wheelbeat_monitor SET {assignment} WHERE id = {job_id}")
+
+
+def assert_as_compiled_one_by_one(beat: LoadingBeat) -> None:
+    """The engine holds what the compiler of single rows makes of monitors 1 to 5,000."""
     expected = compile_rows(
         beat.source.fetch(range(1, 5_001)), crons=beat.engine.crons, routes=beat.routes, entry_names=(ENTRY,)
     )
@@ -248,6 +253,63 @@ def test_rare_and_broken_monitors_among_plain_ones(beat: LoadingBeat, postgres: 
     assert beat.engine.lookup([12, 21]) == [None, None]
     for job_id, first in ((13, 1_900_000_200_000), (18, 1_900_000_020_000)):
         assert beat.engine.next_fire(job_id, START_MS) in range(first, first + 30_000)
+
+
+def test_rare_and_broken_monitors_among_plain_ones(beat: LoadingBeat, postgres: Place) -> None:
+    fill(postgres, 5_000)
+    make_rare_and_broken(postgres)
+    beat.load()
+    assert_as_compiled_one_by_one(beat)
+
+
+def test_very_many_edits_are_read_as_columns_and_mean_the_same(
+    beat: LoadingBeat, postgres: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "MANY_ROWS", 1_000)
+    monkeypatch.setattr(follower, "BLOCK_ROWS", 2_000)
+    fill(postgres, 6_000)
+    postgres.execute("UPDATE wheelbeat_monitor SET interval_ms = NULL, cron = 'nonsense' WHERE id IN (30, 31)")
+    beat.load()
+    assert sorted(beat.definitions.quarantine.ids()) == [30, 31]
+    fetched: list[int] = []
+    fetch = beat.source.fetch
+    monkeypatch.setattr(beat.source, "fetch", lambda ids: fetched.extend(ids) or fetch(ids))
+    postgres.execute("BEGIN")
+    postgres.execute("UPDATE wheelbeat_monitor SET kwargs = '{\"edited\": 1}', interval_ms = 120000, cron = ''")
+    make_rare_and_broken(postgres)
+    postgres.execute("DELETE FROM wheelbeat_monitor WHERE id > 5900 OR id = 31")
+    postgres.execute(
+        "INSERT INTO wheelbeat_monitor (id, name, task, interval_ms)"
+        " SELECT n, 'new' || n, 'proj.check', 60000 FROM generate_series(7001, 7100) n"
+    )
+    postgres.execute("COMMIT")
+    known = beat.follower.findings.changes
+    beat.until(lambda: beat.follower.findings.changes == known + 6_100)
+    assert len(fetched) < 1_000  # the rest of less than MANY_ROWS
+    monkeypatch.setattr(beat.source, "fetch", fetch)
+    assert_as_compiled_one_by_one(beat)
+    assert beat.engine.lookup([5_901, 31]) == [None, None]
+    assert [view is not None for view in beat.engine.lookup([30, 5_900, 7_001, 7_100])] == [True] * 4
+    beat.until(lambda: beat.follower.findings.reconcile_rounds >= 1)
+    assert beat.follower.findings.reconciled_untriggered == beat.follower.findings.drift_found == 0
+
+
+def test_a_connection_lost_amid_many_edits_loses_none(
+    beat: LoadingBeat, postgres: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "MANY_ROWS", 1_000)
+    monkeypatch.setattr(follower, "BLOCK_ROWS", 2_000)
+    fill(postgres, 6_000)
+    beat.load()
+    postgres.execute("UPDATE wheelbeat_monitor SET interval_ms = 180000")
+    beat.until(lambda: beat.follower.behind > 0)
+    reader = beat.follower._reader
+    assert reader is not None
+    reader._session._connection.close()
+    with pytest.raises(SourceError):
+        beat.step()
+    beat.until(lambda: not beat.follower.behind)
+    assert_engine_is_the_table(beat, postgres)
 
 
 def test_a_lost_connection_begins_the_load_anew_where_it_stood(
