@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 MARKER_TTL_S = 86_400
-_SLOTS = 16
-"""Fields of the marker; more than batches can be on their way."""
+SLOTS = 128
+"""Fields of the marker; more than ``wheelbeat_window`` lets batches be on their way."""
 _NOBODY = 2**62
 """Id of no client: asks whether killing would be allowed."""
 _MULTI = b"*1\r\n$5\r\nMULTI\r\n"
@@ -75,6 +75,8 @@ class RedisWire:
         self._name_marker: Callable[[], str] = lambda: f"wheelbeat:{namespace()}:seq:{self._incarnation}:{destination}"
         self._marker = b""
         """Named when the first batch is sent, and never renamed: it has to be found again."""
+        self._sends = 0
+        """Batches so far: their tokens are not consecutive, and two on their way must not share a field."""
         self._client_name = f"wheelbeat-{self._incarnation}".encode()
         self._read_only = False
         self._kombu: Any = None
@@ -122,7 +124,8 @@ class RedisWire:
             for part in (b"*%d\r\n$5\r\nLPUSH\r\n%b" % (size + 2, _bulk(key)), data)
         ]
         if self.provable:
-            slot, token = b"%d" % (batch.token % _SLOTS), b"%d" % batch.token
+            self._sends += 1
+            slot, token = b"%d" % (self._sends % SLOTS), b"%d" % batch.token
             mark = (
                 _command(b"HSET", self._marker, slot, token),
                 _command(b"EXPIRE", self._marker, b"%d" % MARKER_TTL_S),
@@ -196,7 +199,7 @@ class RedisWire:
             if self.provable:
                 logger.warning(
                     "beat: Redis does not allow CLIENT LIST, CLIENT KILL, MULTI or hashes here (%s): after a lost"
-                    " connection up to two batches may be sent twice, with the same ids",
+                    " connection what was on its way (wheelbeat_window) may be sent twice, with the same ids",
                     reason_of(error),
                 )
             self.provable = False
@@ -219,7 +222,7 @@ class RedisWire:
     def _applied(self) -> set[int]:
         if not self._marker:
             return set()
-        values = self._ask(b"HMGET", self._marker, *(b"%d" % slot for slot in range(_SLOTS)))
+        values = self._ask(b"HMGET", self._marker, *(b"%d" % slot for slot in range(SLOTS)))
         return {int(value) for value in values if value is not None}
 
     def _found_applied(self, batch: Batch, at_ms: int) -> Outcome:

@@ -10,7 +10,9 @@ import redis
 from lanes import FIRE_MS, Lane, make_app
 from services import PrivateRedis, TcpProxy
 
+from celery_wheelbeat.fast_dispatch import BLOCK_RUNS
 from celery_wheelbeat.publishers import FailureKind
+from celery_wheelbeat.publishers.redis_lane import SLOTS
 from celery_wheelbeat.runs import run_id
 
 if TYPE_CHECKING:
@@ -192,6 +194,25 @@ def test_a_failed_batch_before_an_applied_one_is_not_taken_for_applied(
         lane.wait(lambda: {first.token, second.token} <= lane.outcomes.keys(), "both outcomes")
         assert kinds(lane.outcomes[first.token]) == [(5, FailureKind.NOT_SENT)]
         assert kinds(lane.outcomes[second.token]) == []
+
+
+def test_all_that_may_be_on_its_way_is_told_apart(server: PrivateRedis, client: redis.Redis) -> None:
+    """Whatever their tokens are, and as many as the greatest window allows: no applied batch hides another one."""
+    window = 100_000 // BLOCK_RUNS
+    with TcpProxy(server.port) as proxy, Lane(through(proxy), kind="redis", window=window).connected() as lane:
+        envelope = lane.envelope()
+        batches = [
+            lane.batch(envelope, [number])._replace(token=1 + number * SLOTS)  # as tokens of single runs lie between
+            for number in range(window)
+        ]
+        proxy.mute()
+        for batch in batches:
+            lane.sender.submit(batch)
+        lane.wait(lambda: client.llen("celery") == window, "the pushes")
+        proxy.cut()
+        proxy.pass_through()
+        lane.wait(lambda: {batch.token for batch in batches} <= lane.outcomes.keys(), "the outcomes")
+        assert {outcome.failures for outcome in lane.outcomes.values()} == {()}
 
 
 def test_a_replica_is_left_for_whoever_is_master_now(server: PrivateRedis, client: redis.Redis) -> None:
