@@ -20,7 +20,7 @@ from celery_wheelbeat.publishers import FailureKind, Run
 from celery_wheelbeat.publishers.attempt import Attempt
 from celery_wheelbeat.publishers.detection import configuration_reasons, entry_reasons, hooks
 from celery_wheelbeat.publishers.envelope import Sample, Stamps, expected_now
-from celery_wheelbeat.publishers.failures import diagnose
+from celery_wheelbeat.publishers.failures import diagnose, is_state
 from celery_wheelbeat.publishers.observers import names_of, only_observers, traces_of
 from celery_wheelbeat.publishers.task_body import TaskBody
 
@@ -98,7 +98,7 @@ class EnvelopeMaker:
     def make(self, form: Form, candidates: Sequence[Arguments]) -> Envelope | str:
         """Return the envelope of ``form``, or why there is none. ``candidates``: arguments of some of its jobs.
 
-        Raises only what means that the connection is lost.
+        Raises only what means that the connection is lost, or that another one should be tried.
         """
         try:
             fitting = [candidate for candidate in candidates if self._fits(form, candidate)]
@@ -115,8 +115,8 @@ class EnvelopeMaker:
             return self._try(form, fitting[0], fitting[-1], names_of(found))
         except Exception as error:
             kind, reason = diagnose(error, self._recorder.producer.connection)
-            if kind is FailureKind.UNCERTAIN:
-                raise  # the connection is gone, which says nothing about the route
+            if kind is FailureKind.UNCERTAIN or is_state(reason):
+                raise  # the connection is gone, or its server takes nothing now, which says nothing about the route
             return f"{form.task} cannot be rendered: {reason}"
 
     def differs(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
@@ -128,7 +128,7 @@ class EnvelopeMaker:
             return "" if rendered(envelope, recording, sample) == recording.wire else "Celery renders other bytes now"
         except Exception as error:
             kind, reason = diagnose(error, self._recorder.producer.connection)
-            if kind is FailureKind.UNCERTAIN:
+            if kind is FailureKind.UNCERTAIN or is_state(reason):
                 raise
             return reason
 
@@ -203,8 +203,7 @@ def rendered(envelope: Envelope, recording: Recording, sample: Sample) -> bytes:
         now=expected_now(recording, envelope.lifetime),
         traces=traces_of(recording.headers),
     )
-    (message,) = envelope.render(Columns.of([pieces]).by_hole(), stamps)
-    return envelope.unframed(message)
+    return envelope.unframed(envelope.render(Columns.of([pieces]).by_hole(), stamps))
 
 
 @contextmanager

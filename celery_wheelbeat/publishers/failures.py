@@ -6,6 +6,7 @@ wire is ``UNCERTAIN``; the run is then sent again with the same id and a fresh n
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import amqp.exceptions
@@ -33,6 +34,11 @@ _KNOWN: tuple[tuple[Any, FailureKind], ...] = (
     (OSError, FailureKind.UNCERTAIN),
 )
 
+_STATE = re.compile(
+    r"(OutOfMemory|ReadOnly|MasterDown)Error: |ResponseError: (Command # .* caused error: )?(MISCONF|NOREPLICAS) "
+)
+"""Reasons with which a Redis refuses every write, whatever it is."""
+
 _DEPTH_MAX = 10
 """Longest chain of causes that is looked through."""
 
@@ -49,6 +55,11 @@ def diagnose(exc: BaseException, connection: Any) -> tuple[FailureKind, str]:
         if kind is not None:
             return kind, reason_of(link.__cause__ if isinstance(link, BatchFailed) and link.__cause__ else link)
     return FailureKind.ERROR, reason_of(links[0])
+
+
+def is_state(reason: str) -> bool:
+    """Say whether a reason of ``diagnose`` tells of the server at the moment, and nothing of what was sent."""
+    return _STATE.match(reason) is not None
 
 
 def reason_of(exc: BaseException) -> str:

@@ -187,6 +187,16 @@ def test_no_memory(bench: FastBench, client: redis.Redis) -> None:
     assert client.llen("celery") == 1000
 
 
+def test_no_memory_when_an_envelope_is_asked_for(server: PrivateRedis, client: redis.Redis) -> None:
+    """The server's state says nothing about the route: no run takes the celery lane for it."""
+    client.config_set("maxmemory", "1mb")
+    with FastBench(make_app(server.url)) as bench:
+        bench.load(numbered(500, bench.route()))
+        heal_after(bench, lambda: None, "maxmemory", lambda: client.config_set("maxmemory", "0"))
+        assert bench.slow_runs == 0
+        assert bench.lanes.fast.canary.differences == 0
+
+
 def test_read_only(bench: FastBench, client: redis.Redis) -> None:
     with PrivateRedis() as other:
         heal_after(

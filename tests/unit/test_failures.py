@@ -16,7 +16,7 @@ from kombu import Connection
 from celery_wheelbeat.publishers import FailureKind
 from celery_wheelbeat.publishers.backoff import FIRST_S, LONGEST_S, Backoff
 from celery_wheelbeat.publishers.broker import REPLY_TIMEOUT_S, open_connection
-from celery_wheelbeat.publishers.failures import BatchFailed, diagnose
+from celery_wheelbeat.publishers.failures import BatchFailed, diagnose, is_state
 
 PUBLISH, DECLARE = (60, 40), (50, 10)
 
@@ -64,6 +64,22 @@ def test_the_kind_of_a_failure(url: str, error: BaseException, kind: FailureKind
         assert found is kind
         assert reason.startswith(f"{type(error).__name__}: ")
         assert "\n" not in reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [
+        ("OutOfMemoryError: command not allowed when used memory > 'maxmemory'.", True),
+        ("ReadOnlyError: You can't write against a read only replica.", True),
+        ("ResponseError: MISCONF Redis is configured to save RDB snapshots", True),
+        ("ResponseError: Command # 1 (SADD a b) of pipeline caused error: NOREPLICAS Not enough good replicas", True),
+        ("NoPermissionError: this user has no permissions to run the 'sadd' command", False),
+        ("ResponseError: WRONGTYPE Operation against a key holding the wrong kind of value", False),
+        ("ValueError: MISCONF is what the user wrote", False),
+    ],
+)
+def test_what_a_server_refuses_for_its_own_state(reason: str, state: bool) -> None:
+    assert is_state(reason) is state
 
 
 def test_a_reason_is_one_bounded_line() -> None:
