@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -83,14 +82,12 @@ class Skeleton:
         """Bytes outside of the holes."""
         return sum(map(len, self.constants))
 
-    @cached_property
-    def _template(self) -> bytes:
-        return b"%b".join(constant.replace(b"%", b"%%") for constant in self.constants)
-
-    def render(self, columns: Mapping[Hole, Iterable[bytes]]) -> list[bytes]:
-        """Return one message per element of the columns, which are equally long or endless."""
-        rows = zip(*(columns[hole] for hole in self.holes))  # noqa: B905 - some of them are endless
-        return list(map(self._template.__mod__, rows))
+    def render(self, columns: Mapping[Hole, Iterable[bytes]]) -> bytes:
+        """Return one message per element of the columns, which are equally long or endless, one behind the other."""
+        parts: list[Iterable[bytes]] = [repeat(self.constants[0])]
+        for hole, constant in zip(self.holes, self.constants[1:], strict=True):
+            parts += [columns[hole], repeat(constant)]
+        return b"".join(chain.from_iterable(zip(*parts)))  # noqa: B905 - some of them are endless
 
 
 def cut(message: bytes, marks: Iterable[Mark]) -> Skeleton:
@@ -133,11 +130,11 @@ def fire_texts(fire_ms: Int64s, lead: bytes = b"") -> list[bytes]:
     """Return each fire time in decimal, behind ``lead``."""
     values = fire_ms.tolist()
     texts = {value: b"%b%d" % (lead, value) for value in set(values)}
-    return [texts[value] for value in values]
+    return list(map(texts.__getitem__, values))
 
 
 def fire_octets(fire_ms: Int64s, lead: bytes = b"") -> list[bytes]:
     """Return each fire time as eight bytes, big-endian, behind ``lead``."""
     values = fire_ms.tolist()
     octets = {value: lead + value.to_bytes(8, "big", signed=True) for value in set(values)}
-    return [octets[value] for value in values]
+    return list(map(octets.__getitem__, values))

@@ -111,7 +111,7 @@ def ids_of(run_ids: RunIds, pairs: Pairs) -> list[bytes]:
     columns = (pairs.ids.tolist(), pairs.fire_ms.tolist())
     steps = pairs.tag >> STEP_SHIFT
     if not steps.any():
-        return run_ids.of_names([b"monitor:%d@%d" % pair for pair in zip(*columns, strict=True)])
+        return run_ids.of_names(map(b"monitor:%d@%d".__mod__, zip(*columns, strict=True)))
     suffixes = [b"~%d" % step if step else b"" for step in steps.tolist()]
     return run_ids.of_names([b"monitor:%d@%d%b" % row for row in zip(*columns, suffixes, strict=True)])
 

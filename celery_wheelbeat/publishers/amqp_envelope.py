@@ -89,7 +89,7 @@ class AmqpEnvelope(Envelope):
         """See ``Envelope``."""
         return struct.pack(">cd", b"d", seconds)
 
-    def render(self, pieces: Mapping[Hole, Sequence[bytes]], stamps: Stamps) -> list[bytes]:
+    def render(self, pieces: Mapping[Hole, Sequence[bytes]], stamps: Stamps) -> bytes:
         """See ``Envelope``."""
         if Hole.INNER in self.skeleton.holes:
             lengths = [self._inner_fixed + len(name) for name in pieces[Hole.NAME]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from celery_wheelbeat.envelopes import delivery_tags, nonces
+from celery_wheelbeat.envelopes import Hole, delivery_tags, nonces
 from celery_wheelbeat.publishers.batches import Batch, Parcel
 from celery_wheelbeat.publishers.envelope import Stamps
 from celery_wheelbeat.publishers.observers import new_traces
@@ -35,10 +35,12 @@ def make_batch(token: int, epoch: int, loads: Sequence[Load], now: datetime) -> 
     every_nonce: list[bytes] = []
     for load in loads:
         size = len(load.ids)
-        fresh = nonces(os.urandom(16 * size))
+        entropy = os.urandom(16 * size)  # nonce and tag of a message may be the same number
+        fresh = nonces(entropy)
+        tags = delivery_tags(entropy) if Hole.TAG in load.envelope.skeleton.holes else ()
         traces = new_traces(load.ids, fresh, os.urandom(4 * size), now.timestamp()) if load.envelope.observed else None
-        stamps = Stamps(load.ids, load.fire_ms, fresh, delivery_tags(os.urandom(16 * size)), now, traces)
+        stamps = Stamps(load.ids, load.fire_ms, fresh, tags, now, traces)
         messages = load.envelope.render(load.columns.by_hole(), stamps)
-        parcels.append(Parcel(load.envelope.key, size, b"".join(messages)))
+        parcels.append(Parcel(load.envelope.key, size, messages))
         every_nonce += fresh
     return Batch(token, parcels, b"".join(every_nonce), epoch)

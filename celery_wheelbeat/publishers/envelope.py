@@ -87,8 +87,8 @@ class Envelope(ABC):
         """Return what a recording of ``message`` holds, without what the way of sending adds."""
         return message
 
-    def render(self, pieces: Mapping[Hole, Sequence[bytes]], stamps: Stamps) -> list[bytes]:
-        """Return the messages of jobs with ``pieces``."""
+    def render(self, pieces: Mapping[Hole, Sequence[bytes]], stamps: Stamps) -> bytes:
+        """Return the messages of jobs with ``pieces``, one behind the other."""
         columns: dict[Hole, Iterable[bytes]] = {
             Hole.ID: stamps.ids,
             Hole.FIRE: self.fires(stamps.fire_ms),

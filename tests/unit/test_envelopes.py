@@ -20,7 +20,7 @@ def test_what_is_cut_and_filled_again_is_the_same() -> None:
     assert skeleton.holes == (Hole.ID, Hole.ID, Hole.TAG)
     assert skeleton.constant_length == len(MESSAGE) - 7
     columns = {Hole.ID: [b"ID", b"%d"], Hole.TAG: repeat(b"TAG")}
-    assert skeleton.render(columns) == [MESSAGE, MESSAGE.replace(b"ID", b"%d")]
+    assert skeleton.render(columns) == MESSAGE + MESSAGE.replace(b"ID", b"%d")
 
 
 @pytest.mark.parametrize(
