@@ -18,15 +18,14 @@ from coldstart import LoadingBeat
 from monitor_table import postgres_table
 from report import Report
 
+from celery_wheelbeat.observe.memory import settle
 from celery_wheelbeat.sources.news import Changed
+from celery_wheelbeat.sources.tail import NEWS_MAX, POLL_S, TAKE_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from celery_wheelbeat.sources.news import News
-
-QUEUE_MAX = 16
-POLL_S = 0.5
 
 
 class Reading(threading.Thread):
@@ -43,15 +42,15 @@ class Reading(threading.Thread):
         while not self.ended:
             news, more = self.beat.follower.step(time.monotonic())
             with self.room:
-                self.room.wait_for(lambda: len(self.news) < QUEUE_MAX or self.ended)
+                self.room.wait_for(lambda: len(self.news) < NEWS_MAX or self.ended)
                 self.news += news
             if not more:
                 time.sleep(POLL_S)
 
     def take(self) -> list[News]:
-        """Return what is there."""
+        """Return what is there, as much as one turn of a beat takes."""
         with self.room:
-            taken, self.news = self.news, []
+            taken, self.news = self.news[:TAKE_MAX], self.news[TAKE_MAX:]
             self.room.notify()
         return taken
 
@@ -121,6 +120,7 @@ def main() -> None:
         beat = LoadingBeat(url)
         while not beat.follower.loaded:
             beat.step()
+        settle()
         reading = Reading(beat)
         reading.start()
         follow(beat, reading, 0, 60)
@@ -136,6 +136,7 @@ def main() -> None:
             if count > 1:
                 report.add(f"{what}: lateness of ticks meanwhile, median", quantile(lateness, 0.5), "s")
                 report.add(f"{what}: lateness of ticks meanwhile, p99", quantile(lateness, 0.99), "s")
+                report.add(f"{what}: lateness of ticks meanwhile, longest", max(lateness), "s")
         reading.ended = True
         reading.take()
         reading.join(10)
