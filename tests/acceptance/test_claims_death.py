@@ -154,7 +154,7 @@ def test_a_main_process_that_was_stopped_says_that_its_run_has_lost_the_lease(re
             began = store.hget(lease, "until")
             project.until(lambda: store.hget(lease, "until") != began, "its lease, once prolonged")
             stopped.send(signal.SIGSTOP)  # the main process alone: the pool process goes on
-            project.pool_worker("--prefetch-multiplier", "1", concurrency=1)
+            project.pool_worker("--prefetch-multiplier", "1", concurrency=2)
 
             def free() -> bool:
                 seconds, micros = store.time()
