@@ -7,6 +7,7 @@ ends them all; when one of them ends by itself, the demo shows the end of its lo
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 HERE = Path(__file__).resolve().parent
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
+PORTS = 100
+"""How many ports are tried."""
 USER = "admin"
 
 
@@ -67,22 +70,26 @@ class Part:
 
 
 class Demo:
-    """The parts that run, in the order of their start; ended in the opposite order."""
+    """The parts that run, in the order of their start; ended in the opposite order. One at a time for a folder."""
 
-    def __init__(self, var: Path) -> None:
+    def __init__(self, var: Path, stopping: threading.Event) -> None:
         self.logs = var / "log"
         self.logs.mkdir(parents=True, exist_ok=True)
-        self.stopping = threading.Event()
+        self.stopping = stopping
         self.parts: list[Part] = []
+        self._lock = (var / "lock").open("w")
 
     def __enter__(self) -> Self:
-        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(name, lambda *_: self.stopping.set())
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DemoFailed(f"A demo runs already on the data in {self.logs.parent}: end it first.") from None
         return self
 
     def __exit__(self, *_: object) -> None:
         for part in reversed(self.parts):
             part.end()
+        self._lock.close()
 
     def start(self, name: str, *command: str) -> Part:
         """Start one part."""
@@ -96,7 +103,7 @@ class Demo:
             part.check()
 
     def wait(self, what: str, condition: Callable[[], bool]) -> None:
-        """Wait until ``condition`` is true or the demo is stopped; raises DemoFailed after a minute."""
+        """Wait until ``condition`` is true or the demo is stopped; raises DemoFailed after ``START_TIMEOUT_S``."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.stopping.is_set() and not condition():
             self.check()
@@ -106,13 +113,16 @@ class Demo:
 
 
 def port_near(wanted: int) -> int:
-    """Return ``wanted`` if it is free, else any free port of loopback."""
-    for port in (wanted, 0):
+    """Return ``wanted``, or the first port above it that nobody of loopback listens on.
+
+    A port that the kernel chooses would not do: until the server takes it, any outgoing connection may.
+    """
+    for port in range(wanted, wanted + PORTS):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
-            return int(probe.getsockname()[1])
-    raise DemoFailed("no free TCP port on 127.0.0.1")
+            return port
+    raise DemoFailed(f"no free TCP port on 127.0.0.1 from {wanted} to {wanted + PORTS - 1}")
 
 
 def answers(url: str) -> bool:
@@ -136,35 +146,45 @@ def prepare(target: str) -> None:
     call_command("seed", target=target)
 
 
+def where_to_look(port: int, logs: Path) -> str:
+    """Return what a person wants to know once everything runs."""
+    return (
+        f"\n  status page  http://127.0.0.1:{port}/"
+        f"\n  admin        http://127.0.0.1:{port}/admin/   (user {USER}, password {USER})"
+        f"\n  logs         {logs}"
+        "\n  Ctrl-C ends everything\n"
+    )
+
+
 def main() -> None:
     """Run the demo until it is stopped."""
+    stopping = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, lambda *_: stopping.set())
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
     import django
     from django.conf import settings
 
     django.setup()
-    with Demo(settings.VAR) as demo:
-        target_port = port_near(8001)
-        target = f"http://127.0.0.1:{target_port}"
-        port = port_near(int(os.environ.get("WHEELBEAT_EXAMPLE_PORT", "8000")))
+    with Demo(settings.VAR, stopping) as demo:
         print("Preparing the database …")
-        prepare(target)
+        port = port_near(int(os.environ.get("WHEELBEAT_EXAMPLE_PORT", "8000")))
+        target_port = port_near(port + 1)
+        prepare(f"http://127.0.0.1:{target_port}")
+        if stopping.is_set():
+            return
         demo.start("target", "target.py", str(target_port))
         demo.start("admin", "manage.py", "runserver", "--noreload", f"127.0.0.1:{port}")
         demo.start("worker", "-m", "celery", "-A", "project", "worker", "--loglevel", "info", "--concurrency", "4")
         beat = demo.start("beat", "-m", "celery", "-A", "project", "beat", "-S", "wheelbeat", "--loglevel", "info")
         demo.wait("the admin answers", lambda: answers(f"http://127.0.0.1:{port}/admin/login/"))
         demo.wait("the beat reports", lambda: status_line(beat.pid) is not None)
-        print(
-            f"\n  status page  http://127.0.0.1:{port}/"
-            f"\n  admin        http://127.0.0.1:{port}/admin/   (user {USER}, password {USER})"
-            f"\n  logs         {demo.logs}"
-            "\n  Ctrl-C ends everything\n"
-        )
-        while not demo.stopping.is_set():
+        if not stopping.is_set():
+            print(where_to_look(port, demo.logs))
+        while not stopping.is_set():
             demo.check()
             print(status_line(beat.pid), flush=True)
-            demo.stopping.wait(1.0)
+            stopping.wait(1.0)
         print("\nEnding …")
 
 
