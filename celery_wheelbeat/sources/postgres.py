@@ -42,7 +42,10 @@ class History(NamedTuple):
 
 
 class PostgresCursor(NamedTuple):
-    """A snapshot of transactions: those below ``xmax`` are visible unless they were in progress."""
+    """A snapshot of transactions: those below ``xmax`` are visible unless they were in progress.
+
+    A standby does not say which are in progress; there ``xmax`` is ``xmin``, and what is above is read again each time.
+    """
 
     xmin: int
     xmax: int
@@ -70,12 +73,12 @@ class PostgresSource:
 
     def fetch(self, ids: Sequence[int]) -> Sequence[MonitorRow]:
         """Read the current rows of ``ids``."""
-        with self._session.transaction("begin_read"):
+        with self._session.transaction("begin_rows"):
             return self._rows("fetch", {"ids": [int(job_id) for job_id in ids]})
 
     def block(self, after_id: int, limit: int, cursor: PostgresCursor) -> Block:
         """Read up to ``limit`` rows after ``after_id`` and poll, in one snapshot."""
-        with self._session.transaction("begin_read"):
+        with self._session.transaction("begin_rows"):
             poll = self._changes(cursor)
             rows = self._rows("block", {"after_id": after_id, "limit": limit})
         return Block(rows, len(rows) < limit, poll)
@@ -97,8 +100,10 @@ class PostgresSource:
         found = self._session.rows("head")
         if not found:
             raise SourceError("wheelbeat_installation is empty: run `manage.py migrate wheelbeat`")
-        text, *history, pruned_xid = found[0]
-        return PostgresCursor(*parse_snapshot(text), History(*history)), pruned_xid
+        text, standby, *history, pruned_xid = found[0]
+        xmin, xmax, in_progress = parse_snapshot(text)
+        self._watch_oldest(xmin, xmax)
+        return PostgresCursor(xmin, xmin if standby else xmax, in_progress, History(*history)), pruned_xid
 
     def _changes(self, cursor: PostgresCursor) -> Poll:
         """Compare the present snapshot with ``cursor``; both statements must run in one REPEATABLE READ transaction."""
@@ -109,14 +114,12 @@ class PostgresSource:
         )[0]
         if whole_table is not None:
             raise CursorLost("manual" if whole_table == "R" else "truncated")
-        return Poll(np.unique(unpack_int64s(packed)), head, self._oldest_transaction_s(head))
+        return Poll(np.unique(unpack_int64s(packed)), head, time.monotonic() - self._oldest[1])
 
-    def _oldest_transaction_s(self, head: PostgresCursor) -> float:
-        """Age of the oldest writing transaction as far as we have watched it: needs no right to see other sessions."""
-        now_s = time.monotonic()
-        if head.xmin == head.xmax or head.xmin != self._oldest[0]:
-            self._oldest = (head.xmin, now_s)
-        return now_s - self._oldest[1]
+    def _watch_oldest(self, xmin: int, xmax: int) -> None:
+        """Note since when the oldest writing transaction is seen: needs no right to see other sessions."""
+        if xmin == xmax or xmin != self._oldest[0]:
+            self._oldest = (xmin, time.monotonic())
 
 
 def _refuse_lost(cursor: PostgresCursor, head: PostgresCursor, pruned_xid: int) -> None:

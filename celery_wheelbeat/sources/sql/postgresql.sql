@@ -28,7 +28,8 @@ hashtextextended(name, 1) # hashtextextended(args || ', ' || kwargs, 2)
 -- Aggregation must keep the order of the rows: no parallel workers. Compiling the statement would cost more than it.
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '60s';
-SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL jit = off
+SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL jit = off;
+LOCK TABLE wheelbeat_monitor IN ACCESS SHARE MODE
 
 -- name: extent
 -- Sizes, which are never out of date: statistics of a table that was emptied and filled again may be far off.
@@ -67,6 +68,13 @@ SELECT {aggregates} FROM ({aggregated} WHERE id = ANY($1::bigint[]) ORDER BY id)
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '60s'
 
+-- name: begin_rows
+-- The lock comes before the snapshot: a table that a migration writes anew keeps no old versions of its rows, and
+-- whoever waited for it with a snapshot in hand would find it empty.
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '60s';
+LOCK TABLE wheelbeat_monitor IN ACCESS SHARE MODE
+
 -- name: begin_write
 BEGIN; SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '5s'
 
@@ -88,7 +96,7 @@ SELECT {columns} FROM wheelbeat_monitor WHERE id > %(after_id)s ORDER BY id LIMI
 SELECT {columns} FROM wheelbeat_monitor WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id
 
 -- name: head
-SELECT pg_current_snapshot()::text,
+SELECT pg_current_snapshot()::text, pg_is_in_recovery(),
     (SELECT system_identifier FROM pg_control_system()),
     CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
          ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END,
