@@ -10,9 +10,11 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from claim_project import ClaimProject
+import redis
+from claim_project import ClaimProject, now_ms
 from processes import filesystem_conf
 
+from celery_wheelbeat.worker.headers import worker_headers
 from project import folder_broker
 
 pytestmark = pytest.mark.processes
@@ -93,6 +95,31 @@ def test_pools_without_processes(pool: str, redis_url: str, tmp_path: Path) -> N
         project.until_settled(40 * COPIES)
         assert project.logged("Copies of runs are dropped; claims in") == 1
         assert project.count("start") == dict.fromkeys(early + late, 1)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("pool", ["threads", "gevent"])
+def test_a_lease_is_prolonged_where_the_pool_is_the_main_process(pool: str, redis_url: str, tmp_path: Path) -> None:
+    headers = worker_headers("monitor:1", "tests", overlap="skip")
+    first, second = (str(uuid4()) for _ in range(2))
+    conf = {"broker_url": redis_url, "result_backend": redis_url}
+    with ClaimProject(tmp_path, conf) as project, redis.Redis.from_url(redis_url) as store:
+        project.pool_worker(pool=pool, concurrency=4)
+        gate = project.gate()
+        project.publish("short", first, args=(gate,), headers=headers)
+        project.until(lambda: project.count("start")[first] == 1, "the first run")
+
+        def ends_ms() -> int:
+            return int(store.hget("wb:lease:job:tests/monitor:1", "until") or 0)
+
+        unprolonged_ms = ends_ms()
+        project.until(lambda: now_ms() > unprolonged_ms, "what would have been the end of the lease")
+        project.publish("short", second, headers=headers)
+        project.until(lambda: project.logged("skipped: another execution holds the lease") == 1, "the skip")
+        assert ends_ms() > unprolonged_ms
+        project.open(gate)
+        project.until(lambda: ends_ms() == 0, "the end of the lease with the run")
+        assert project.count("done") == {first: 1}
 
 
 UNKNOWN_CELERY = """
