@@ -15,6 +15,8 @@ PYTEST := $(BIN)/pytest
 SPREAD := -n 3 --dist loadfile
 
 export PYTHONUNBUFFERED := 1
+# Compiled modules are kept, whatever the shell says: the tests start hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
 export WHEELBEAT_CELERY55_PYTHON := $(CURDIR)/$(VENV55)/bin/python
 
 BENCHMARKS := engine memory coldstart edits dispatch peers

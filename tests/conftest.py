@@ -1,4 +1,7 @@
-"""Fixtures that every folder of tests shares: the services."""
+"""What every folder of tests shares: the services as fixtures, and nothing that an earlier test left behind.
+
+Where ``CI`` is set, Hypothesis draws the same examples every time (its own profile ``ci``); elsewhere new ones.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from celery import _state as celery_state
 from processes import ROOT
 from services import PrivateRabbit, amqp_vhost, mysql_database, postgres_database, redis_database
 
@@ -16,8 +20,10 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Forget the Django settings that an earlier test loaded: they are not those of processes that this one starts."""
+    """Forget the Django settings and the current app of an earlier test: they are not those that this one expects."""
     os.environ.pop("DJANGO_SETTINGS_MODULE", None)
+    celery_state._set_current_app(None)
+    celery_state.set_default_app(None)
 
 
 @pytest.fixture(scope="session")

@@ -138,7 +138,7 @@ def live(monitors: int, days: int, steps_a_day: int) -> None:
 
 
 def test_memory_is_flat_and_the_watchdog_finds_nothing() -> None:
-    live(2_000, 24, SHORT_DAY)
+    live(1_000, 18, SHORT_DAY)
 
 
 @pytest.mark.soak

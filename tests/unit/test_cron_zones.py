@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, available_timezones
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 ZONES = sorted(available_timezones())
 EXPRESSIONS = ("0 2,3 * * *", "0 */2 * * *", "30 * * * *", "30 3 * * *")
 FROM_2015_MS = 1_420_070_400_000
+FROM_2020_S = 1_577_836_800
 
 
 def offset_s(name: str, instant_s: int) -> int:
@@ -73,11 +73,26 @@ def test_blocks_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(fresh._blocks) <= 3
 
 
+@pytest.mark.soak
 def test_two_thousand_fires_of_every_zone_advance() -> None:
-    for name, expression in itertools.product(ZONES, EXPRESSIONS):
+    for name in ZONES:
+        fires_advance(name, FROM_2015_MS, 2000)
+
+
+def test_fires_advance_from_2015_on_and_at_every_change_of_five_years() -> None:
+    for name in ZONES:
+        fires_advance(name, FROM_2015_MS, 3)
+        change_s = zone(name).segment(FROM_2015_MS // 1000).end_s
+        while change_s < FROM_2020_S:
+            fires_advance(name, (change_s - 7_200) * 1000, 4)
+            change_s = zone(name).segment(change_s).end_s
+
+
+def fires_advance(name: str, from_ms: int, count: int) -> None:
+    for expression in EXPRESSIONS:
         cron = Cron(expression, name)
-        before = FROM_2015_MS - 1
-        for _ in range(2000):
+        before = from_ms - 1
+        for _ in range(count):
             fire_ms = cron.next_fire(before)
             assert fire_ms is not None, (name, expression, before)
             assert fire_ms > before, (name, expression, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ FAULTS = (DOCS / "explanation" / "faults.md").read_text()
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 
+@cache
 def _functions(path: Path) -> dict[str, str]:
     """Test functions of a module, with their docstrings; methods of test classes too."""
     tree = ast.parse(path.read_text())

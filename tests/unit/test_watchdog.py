@@ -288,10 +288,11 @@ def test_damage_is_found_healed_and_counted(engine, damage: Callable[[Shard], No
 def fires(job: Job, after_ms: int, until_ms: int) -> list[int]:
     """List fire times by walking the scalar schedule."""
     found = []
-    fire_ms = job.schedule.next_fire(after_ms)
+    schedule = job.schedule
+    fire_ms = schedule.next_fire(after_ms)
     while fire_ms is not None and fire_ms <= until_ms:
         found.append(fire_ms)
-        fire_ms = job.schedule.next_fire(fire_ms)
+        fire_ms = schedule.next_fire(fire_ms)
     return found
 
 
