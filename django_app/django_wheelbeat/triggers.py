@@ -34,7 +34,10 @@ LOGGED_COLUMNS = (
 
 _INSTALLED = {
     "postgresql": """
-        SELECT 'function_' || proname, prosrc FROM pg_proc
+        SELECT 'function_' || proname, concat_ws(' ', CASE WHEN prosecdef THEN 'SECURITY DEFINER' END, (
+            SELECT string_agg('SET ' || replace(setting, '=', ' = '), ' ' ORDER BY place)
+            FROM unnest(proconfig) WITH ORDINALITY AS settings (setting, place)
+        ), prosrc) FROM pg_proc
         WHERE pronamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('wheelbeat_monitor'))
           AND proname LIKE 'wheelbeat%%'
         UNION ALL
@@ -159,4 +162,7 @@ def _comparable(vendor: str, name: str, statement: str) -> str:
         return statement
     if vendor == "mysql":
         return statement.partition("FOR EACH ROW")[2]
-    return statement.split("$body$")[1] if name.startswith("function_") else ""
+    if not name.startswith("function_"):
+        return ""
+    head, body, _ = statement.split("$body$")
+    return head.partition("LANGUAGE plpgsql")[2].removesuffix("AS ") + body

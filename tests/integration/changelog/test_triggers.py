@@ -202,6 +202,16 @@ def test_a_trigger_of_another_version_is_replaced(place: Place) -> None:
     assert triggers.missing(place.connection) == []
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("change", ["RESET jit", "RESET search_path", "SET work_mem = '1GB'", "SECURITY INVOKER"])
+def test_a_trigger_function_with_other_options_is_replaced(postgres: Place, change: str) -> None:
+    """The text of the function is the same; what it may see, and whose rights it has, is not."""
+    postgres.execute(f"ALTER FUNCTION wheelbeat_log_changes() {change}")
+    assert triggers.missing(postgres.connection) == ["wheelbeat_log_changes"]
+    assert triggers.install(postgres.connection) == ["wheelbeat_log_changes"]
+    assert triggers.missing(postgres.connection) == []
+
+
 def test_sqlites_table_rebuild_drops_triggers_and_they_come_back(sqlite: Place) -> None:
     from django.db import models
 
