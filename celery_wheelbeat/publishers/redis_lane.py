@@ -34,6 +34,8 @@ logger = logging.getLogger("celery.beat")
 MARKER_TTL_S = 86_400
 SLOTS = 128
 """Fields of the marker; more than ``wheelbeat_window`` lets batches be on their way."""
+_PARTS_MAX = 16
+"""Pieces that are written one by one, which saves a copy of them all."""
 _NOBODY = 2**62
 """Id of no client: asks whether killing would be allowed."""
 _MULTI = b"*1\r\n$5\r\nMULTI\r\n"
@@ -131,7 +133,8 @@ class RedisWire:
                 _command(b"EXPIRE", self._marker, b"%d" % MARKER_TTL_S),
             )
             pushes = [_MULTI, *pushes, *mark, _EXEC]
-        self._redis.send_packed_command([b"".join(pushes)], check_health=False)
+        parts = pushes if len(pushes) <= _PARTS_MAX else [b"".join(pushes)]
+        self._redis.send_packed_command(parts, check_health=False)
 
     def receive(self, timeout_s: float) -> Sequence[Outcome]:
         """See ``Wire``; a reply that stays out for longer than the socket's time-out means a lost connection."""
