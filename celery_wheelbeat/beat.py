@@ -1,7 +1,7 @@
 """One running beat: the engine and its edges, and the steps that a turn of the scheduler is made of.
 
 Built at the first tick, in the process and thread that schedules. Every step takes what is there and never waits for a
-broker, a database or a thread; only ``rest`` waits, for as long as nothing is due.
+broker, a database or a thread; ``wait_s`` says how long nothing will be due.
 """
 
 from __future__ import annotations

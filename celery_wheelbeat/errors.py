@@ -15,7 +15,7 @@ class InvalidSchedule(WheelbeatError, ValueError):
 
 
 class InvalidSetting(WheelbeatError, ValueError):
-    """A ``wheelbeat_*`` setting that is unknown or out of range."""
+    """A ``wheelbeat_*`` setting that is unknown or out of range, or a broker whose transport cannot be loaded."""
 
 
 class InvalidMonitor(WheelbeatError, ValueError):

@@ -16,9 +16,10 @@ from celery.beat import Scheduler
 
 from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.durations import format_duration
-from celery_wheelbeat.errors import InvalidMonitor
+from celery_wheelbeat.errors import InvalidMonitor, InvalidSetting
 from celery_wheelbeat.fires import fires
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, Misfire
+from celery_wheelbeat.publishers.broker import driver_type
 from celery_wheelbeat.publishers.detection import configuration_reasons, entry_reasons, hooks
 from celery_wheelbeat.publishers.observers import check_ins, only_observers
 from celery_wheelbeat.runs import run_id, shard_of
@@ -195,7 +196,11 @@ def _misfire(app: Any, definition: Definition, settings: Settings, now_ms: int) 
 
 
 def _lane(app: Any, definition: Definition, settings: Settings) -> Iterator[tuple[str, str]]:
-    transport = app.connection_for_write().transport.driver_type
+    try:
+        transport = driver_type(app)
+    except InvalidSetting as problem:
+        yield "lane", f"none: {problem}"
+        return
     if settings.dispatch == "celery":
         reasons = ["wheelbeat_dispatch is 'celery'"]
     elif transport not in _FAST_TRANSPORTS:

@@ -13,7 +13,7 @@ from celery_wheelbeat.backlog import Backlog
 from celery_wheelbeat.fast_dispatch import BLOCK_RUNS, Edges, FastDispatch
 from celery_wheelbeat.job_messages import JobMessages
 from celery_wheelbeat.publishers.amqp_lane import AmqpWire
-from celery_wheelbeat.publishers.broker import open_connection
+from celery_wheelbeat.publishers.broker import driver_type, open_connection
 from celery_wheelbeat.publishers.detection import guard, hooks, settings_token
 from celery_wheelbeat.publishers.envelope_maker import EnvelopeMaker
 from celery_wheelbeat.publishers.forms import Forms
@@ -64,7 +64,7 @@ def assemble_fast(
 ) -> FastDispatch | None:
     """Wire the fast lane beside ``slow``. ``options``: what the celery lane adds to every message."""
     app = scheduler.app
-    kind = app.connection_for_write().get_transport_cls().driver_type
+    kind = driver_type(app)
     if settings.dispatch == "celery" or kind not in ("redis", "amqp") or app.conf.task_always_eager:
         return None
     if settings.dispatch == "fast":

@@ -50,6 +50,7 @@ class Lane:
     ) -> None:
         self.backlog = backlog
         self.last_error = ""
+        """The last failure, in one line; where it is one job's, its name comes first."""
         self.failures: Counter[str] = Counter()
         """Sends that were not confirmed, in runs, by ``FailureKind``; one run may fail many times."""
         self._taken: dict[int, Pair] = {}
@@ -86,8 +87,9 @@ class Lane:
     def _settle_failed(self, outcomes: Sequence[Failed], settled: Settled, now_s: float) -> None:
         self.failures.update(outcome.kind.value for outcome in outcomes)
         self.backlog.give_back(o.token for o in outcomes if o.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN))
+        if outcomes:
+            self.last_error = self._said(outcomes[-1])
         for outcome in outcomes:
-            self.last_error = outcome.reason
             if outcome.kind is FailureKind.REFUSED:
                 self._held.hold(outcome.token, self._taken[outcome.token], now_s)
             elif outcome.kind is FailureKind.UNROUTABLE:
@@ -100,6 +102,13 @@ class Lane:
                     (view,) = self._engine.lookup(np.array([pair.job_id]))
                     settled.poisoned[pair.job_id] = (_definition_hash(view), outcome.reason)
                     logger.error("beat: %s is quarantined: %s", view.name if view else pair.job_id, outcome.reason)
+
+    def _said(self, failed: Failed) -> str:
+        pair = self._taken.get(failed.token)
+        if pair is None or failed.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN):
+            return failed.reason  # is the destination's, whatever the job
+        (view,) = self._engine.lookup([pair.job_id])
+        return f"{view.name}: {failed.reason}" if view else failed.reason
 
 
 def _definition_hash(view: JobView | None) -> str:

@@ -28,7 +28,7 @@ from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.observe.mark_file import MarkFile
 from celery_wheelbeat.observe.send_lines import SendLines
 from celery_wheelbeat.poll_lane import PollLane
-from celery_wheelbeat.publishers.broker import is_amqp, open_connection
+from celery_wheelbeat.publishers.broker import driver_type, open_connection
 from celery_wheelbeat.publishers.celery_lane import CeleryLane, LaneEdges
 from celery_wheelbeat.sources.databases import database_of
 from celery_wheelbeat.sources.definitions import Definitions
@@ -95,11 +95,11 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
     engine = Engine(_engine_config(app, settings), crons, ledger, PollLane(clock.monotonic_s))
     keep_all = partial(_keeps_all, engine)
     backlog = Backlog(ledger, limit=settings.backlog_max, keep_all=keep_all)
-    amqp = is_amqp(app.connection_for_write())
-    options = {"mandatory": True} if amqp and settings.amqp_mandatory else {}
+    broker = driver_type(app)
+    options = {"mandatory": True} if broker == "amqp" and settings.amqp_mandatory else {}
     celery_lane = _celery_lane(scheduler, settings, clock, wake, lines=lines, options=options)
     if settings.broker_dedup:
-        name_runs(app.connection_for_write().transport.driver_type)
+        name_runs(broker)
     monitor_entries = MonitorEntries(app, scheduler.Entry, engine, routes)
     slow = Dispatch(engine, backlog, celery_lane, lateness)
     fast = assemble_fast(

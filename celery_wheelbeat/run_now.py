@@ -17,6 +17,7 @@ from celery.beat import Scheduler, SchedulingError
 from celery_wheelbeat.errors import InvalidRequest, SendFailed
 from celery_wheelbeat.publishers import Run
 from celery_wheelbeat.publishers.attempt import Attempt
+from celery_wheelbeat.publishers.broker import driver_type
 from celery_wheelbeat.runs import run_id
 from celery_wheelbeat.sources.monitor_entries import instant
 from celery_wheelbeat.worker.broker_dedup import name_runs
@@ -76,7 +77,8 @@ def send_now(
     """Send one run of ``definition`` with all of its options and headers; returns the run id.
 
     Through Celery's own ``apply_async``, with its retries, whatever the job's state: paused, finished and ended jobs
-    run as well. An ``expires`` of ``next`` is the first fire time after the request. Raises ``SendFailed``.
+    run as well. An ``expires`` of ``next`` is the first fire time after the request. Raises ``SendFailed``, and
+    ``InvalidSetting`` where the broker's transport cannot be loaded.
     """
     fire_ms = fire_ms_of(request)
     entry, key = definition.entry, definition.key
@@ -93,7 +95,7 @@ def send_now(
         if next_ms is not None:
             stamped.options.setdefault("expires", instant(next_ms))
     if settings.broker_dedup:
-        name_runs(app.connection_for_write().transport.driver_type)
+        name_runs(driver_type(app))
     try:
         Scheduler(app, lazy=True).apply_async(stamped, producer=producer, advance=False)
     except SchedulingError as error:

@@ -7,7 +7,7 @@ guess: a key that does not exist and a value out of bounds are errors that name 
 from __future__ import annotations
 
 import math
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -249,16 +249,18 @@ class Settings:
     def from_conf(cls, conf: Mapping[str, Any]) -> Settings:
         """Read the settings from Celery's ``app.conf``, or any mapping of ``wheelbeat_*`` keys.
 
-        None means the default. Raises ``InvalidSetting`` for an unknown key, for one written in a form that Celery
-        does not see (``WHEELBEAT_TICK`` beside a namespace), and for a value that is not what the table expects.
+        None is a value only where it is the default. Raises ``InvalidSetting`` for an unknown key, for one written in
+        a form that Celery does not see (``WHEELBEAT_TICK`` beside a namespace), and for a value that is not what the
+        table expects.
         """
         conf = getattr(conf, "data", conf)  # an app.conf that nobody has read yet does not know its keys
         table = specifications()
         _refuse_unknown(conf, table)
         given = {}
-        for name, setting in table.items():
-            value = conf.get(PREFIX + name)
-            if value is None:
+        nothing = object()
+        for name, default in defaults().items():
+            setting, value = table[name], conf.get(PREFIX + name, nothing)
+            if value is nothing or (value is None and default is None):
                 continue
             try:
                 given[name] = setting.read(value)
@@ -276,7 +278,7 @@ def specifications() -> dict[str, Setting]:
 
 def defaults() -> dict[str, Any]:
     """Return name without prefix → default."""
-    return {item.name: None if item.default is MISSING else item.default for item in fields(Settings)}
+    return {item.name: item.default for item in fields(Settings)}
 
 
 def _refuse_unknown(conf: Mapping[str, Any], names: Collection[str]) -> None:

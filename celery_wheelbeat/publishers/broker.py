@@ -10,6 +10,8 @@ import logging
 import socket
 from typing import Any
 
+from celery_wheelbeat.errors import InvalidSetting
+
 logger = logging.getLogger("celery.beat")
 
 REPLY_TIMEOUT_S = 10.0
@@ -26,6 +28,20 @@ _AMQP = {
     "socket_settings": _PATIENCE,
 }
 _BOUNDS: dict[str, dict[str, Any]] = {"redis": _REDIS, "amqp": _AMQP}
+
+
+def driver_type(app: Any) -> str:
+    """Return kombu's name for the kind of broker that ``app`` sends to (``redis``, ``amqp``, ``sqs`` …); no I/O.
+
+    Raises ``InvalidSetting`` where the transport cannot be loaded, as its package is missing or its name is wrong.
+    """
+    try:
+        return str(app.connection_for_write().get_transport_cls().driver_type)
+    except Exception as error:  # kombu passes on whatever the import raised
+        raise InvalidSetting(
+            f"broker_url: its transport cannot be loaded ({type(error).__name__}: {error}): "
+            "correct it, or install the package that it needs"
+        ) from error
 
 
 def open_connection(app: Any) -> Any:

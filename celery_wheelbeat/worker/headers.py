@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery_wheelbeat.publishers.broker import driver_type
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -123,8 +125,7 @@ def claim_ttl_s(
 def visibility_timeout_s(app: Any) -> float:
     """Return after how many seconds the broker of ``app`` delivers an unacknowledged message again; no I/O."""
     options = app.conf.broker_transport_options or {}
-    driver = app.connection_for_write().transport.driver_type
-    return float(options.get("visibility_timeout") or VISIBILITY_TIMEOUT_S.get(driver, DELIVERY_TIMEOUT_S))
+    return float(options.get("visibility_timeout") or VISIBILITY_TIMEOUT_S.get(driver_type(app), DELIVERY_TIMEOUT_S))
 
 
 class ClaimHeaders(NamedTuple):

@@ -129,6 +129,7 @@ def test_what_did_not_arrive_is_sent_again_with_the_same_id(bench: Bench, kind: 
     bench.define(ROW)
     (run,) = bench.pass_time(1)
     bench.settle([run], kind)
+    assert bench.dispatch.last_error == "why"
     (again,) = bench.pass_time(0)
     assert (again.run_id, again.fire_ms) == (run.run_id, run.fire_ms)
     assert again.token != run.token
@@ -138,6 +139,7 @@ def test_a_poisoned_job_is_quarantined_until_it_changes(bench: Bench) -> None:
     bench.define(ROW, ROW._replace(id=2, name="b"))
     poisoned = [run for run in bench.pass_time(1) if run.job_id == 1]
     settled = bench.settle(poisoned, FailureKind.POISON)
+    assert bench.dispatch.last_error == "a: why"
     ((digest, reason),) = settled.poisoned.values()
     assert (len(digest), reason) == (32, "why")
     assert [run.job_id for run in bench.pass_time(1)] == [2]
@@ -150,6 +152,7 @@ def test_a_poisoned_job_is_quarantined_until_it_changes(bench: Bench) -> None:
 def test_one_lost_run_is_counted_and_the_job_goes_on(bench: Bench, kind: FailureKind, reason: str) -> None:
     bench.define(ROW)
     bench.settle(bench.pass_time(1), kind)
+    assert bench.dispatch.last_error == "a: why"
     assert bench.skipped() == {reason: 1}
     assert len(bench.pass_time(1)) == 1
 

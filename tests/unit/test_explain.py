@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
+from celery.bin.base import CLIContext
 from celery.schedules import crontab, schedule, solar
+from click.testing import CliRunner
 
 from celery_wheelbeat import run_id
+from celery_wheelbeat.cli import wheelbeat
 from celery_wheelbeat.explain import Beats, explanation, last_fires
 from celery_wheelbeat.publishers.observers import CheckIns
 from celery_wheelbeat.rows import MonitorRow
 from celery_wheelbeat.schedules import Bounded, Interval
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.sources.definition_lookup import Stored
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
 
 NOW_MS = 1_764_000_000_000  # 2025-11-24T16:00:00Z, a Monday
 HOUR_MS = 3_600_000
@@ -147,6 +156,27 @@ def test_the_lane_and_who_keeps_a_job_off_the_fast_one(app: Celery) -> None:
     assert "task_send_sent_event" in of_row(app)
     memory = Celery("memory", broker="memory://", set_as_current=False)
     assert "transport is 'memory'" in of_row(memory)
+
+
+@pytest.mark.parametrize("broker", ["nowhere://", "sqs://"])
+def test_a_broker_whose_transport_cannot_be_loaded(
+    app: Celery, broker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "botocore", None)
+    app.conf.update(broker_url=broker, beat_schedule={"e": {"task": "proj.check", "schedule": 60.0}})
+    app.conf.beat_schedule_filename = str(tmp_path / "none")
+    shown = asked(app, "explain", "e")
+    assert "lane       none: broker_url: its transport cannot be loaded" in shown.output
+    assert shown.exit_code == 0
+    sent = asked(app, "run", "e")
+    assert sent.output.startswith("Error: broker_url: its transport cannot be loaded")
+    assert sent.exit_code == 1
+
+
+def asked(app: Celery, *words: str) -> Result:
+    """What ``celery wheelbeat …`` answers."""
+    context = CLIContext(app=app, no_color=True, workdir=".")
+    return CliRunner().invoke(wheelbeat, words, obj=context, standalone_mode=True)
 
 
 def test_skips_that_concern_the_job(app: Celery) -> None:

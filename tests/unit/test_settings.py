@@ -51,6 +51,7 @@ def test_values_arrive_in_their_type():
         ("backlog_max", timedelta(seconds=2_000), "a whole number of runs"),
         ("window", 10**400, "a whole number of runs from 1 to 100,000"),
         ("stall_limit", 10**400, "a number of seconds"),
+        ("dispatch", None, "one of 'auto', 'fast', 'celery'"),
         ("dispatch", "quick", "one of 'auto', 'fast', 'celery'"),
         ("worker", 1, "True or False"),
         ("namespace", "", "text"),
