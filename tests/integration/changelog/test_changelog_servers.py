@@ -1,4 +1,4 @@
-"""What a PostgreSQL server may do to whoever follows its change log: rewrite the table, be a standby."""
+"""What PostgreSQL servers may do to whoever follows a change log: rewrite the table, be a standby, replicate rows."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_table_that_is_written_anew_is_never_read_as_empty(
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[PrivatePostgres, PrivatePostgres]]:
     """A primary and its standby."""
-    with PrivatePostgres(hot_standby="on", autovacuum="off", synchronous_commit="on") as primary:
+    with PrivatePostgres(hot_standby="on", autovacuum="off", synchronous_commit="on", wal_level="logical") as primary:
         with site_database(primary.url) as connection:
             connection.close()
         with primary.standby() as standby:
@@ -154,3 +154,32 @@ def test_on_a_standby_a_late_commit_is_not_lost(pair: tuple[PrivatePostgres, Pri
         assert follower.news() == {}
         follower.close()
         follower.standby.close()
+
+
+def test_logical_replication_fires_no_trigger_of_a_statement(
+    quiet: Place, pair: tuple[PrivatePostgres, PrivatePostgres]
+) -> None:
+    """The first copy of the table is logged; what is applied row by row afterwards is found by the reconcile."""
+    primary, _ = pair
+    with psycopg.connect(primary.url, autocommit=True) as publisher:
+        publisher.execute("TRUNCATE wheelbeat_monitor")
+        publisher.execute("CREATE PUBLICATION monitors FOR TABLE wheelbeat_monitor")
+        insert = "INSERT INTO wheelbeat_monitor (id, name, task, args, interval_ms) VALUES (%s, %s, 't', '[1]', 5000)"
+        publisher.execute(insert, (1001, "copied"))
+        quiet.execute("DELETE FROM wheelbeat_changelog")
+        beat = SteppedBeat(quiet.open(), start_ms=int(time.time()) * 1_000 + 10_000, reconcile_period=60.0)
+        beat.until(lambda: beat.current, "the load")
+        quiet.execute(f"CREATE SUBSCRIPTION monitors CONNECTION '{primary.url}' PUBLICATION monitors")
+        try:
+            wait_until(lambda: Monitor.objects.filter(pk=1001).exists(), "the first copy")
+            beat.until(lambda: beat.jobs([1001]), "the copied monitor")
+            assert beat.status["reconciled_untriggered"] == 0
+            publisher.execute(insert, (1002, "applied"))
+            wait_until(lambda: Monitor.objects.filter(pk=1002).exists(), "the row that is applied")
+            assert quiet.execute("SELECT count(*) FROM wheelbeat_changelog WHERE monitor_id = 1002") == [(0,)]
+            beat.until(lambda: beat.jobs([1002]), "the applied monitor")
+            assert (beat.status["reconciled_untriggered"], beat.status["drift_found"]) == (1, 0)
+        finally:
+            quiet.execute("DROP SUBSCRIPTION monitors")
+            publisher.execute("DROP PUBLICATION monitors")
+            beat.close()
