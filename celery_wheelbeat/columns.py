@@ -10,6 +10,7 @@ message is rendered.
 from __future__ import annotations
 
 import threading
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -44,7 +45,8 @@ _RARE_NAMES = (
     "once_at_ms", "solar_event", "start_at_ms", "end_at_ms", "incident_interval_ms", "incident_until_ms",
     "finished_at_ms",
 )  # fmt: skip
-_RARE_COLUMNS = tuple(map(MonitorRow._fields.index, _RARE_NAMES))
+_RARE_COLUMNS = itemgetter(*map(MonitorRow._fields.index, _RARE_NAMES))
+_NOTHING_RARE = (None,) * len(_RARE_NAMES)
 _COMMON_COLUMNS = slice(MonitorRow._fields.index("cron"), MonitorRow._fields.index("incident_interval_ms"))
 _OPENING = (ord("["), ord("{"))
 _CLOSING = (ord("]"), ord("}"))
@@ -190,18 +192,20 @@ class Shapes:
 
     def _number(self, row: MonitorRow, taken_names: Collection[str]) -> int:
         """Return the number of the row's shape, ``RARE`` where it has none."""
-        if any(row[at] is not None for at in _RARE_COLUMNS) or row.name in taken_names:
+        if _RARE_COLUMNS(row) != _NOTHING_RARE or row.name in taken_names:
             return RARE
         try:
             own = isinstance(row.name, str) and isinstance(row.interval_ms, int | None)
             if not (own and -_INT64 <= (row.interval_ms or 0) < _INT64 and row.args and row.kwargs):
                 return RARE
             row.name.encode()
-            json_texts.parse_list("args", row.args)
-            json_texts.parse_object("kwargs", row.kwargs)
+            if row.args != "[]":
+                json_texts.parse_list("args", row.args)
+            if row.kwargs != "{}":
+                json_texts.parse_object("kwargs", row.kwargs)
         except (InvalidMonitor, UnicodeEncodeError, TypeError):
             return RARE
-        common = (row.task, row.interval_ms is None, *tuple(row)[_COMMON_COLUMNS])
+        common = (row.task, row.interval_ms is None, row[_COMMON_COLUMNS])
         return self._numbers.setdefault(common, -2 - len(self._numbers))
 
     def _compile(self, row: MonitorRow) -> Shape | None:

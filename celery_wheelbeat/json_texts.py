@@ -28,7 +28,16 @@ def _finite(text: str) -> float:
     return number
 
 
-_decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _decode(text: str) -> Any:
+    """Decode as the decoder does, in half the time where nothing surrounds the value."""
+    try:
+        value, end = _decoder.scan_once(text, 0)  # type: ignore[attr-defined]  # typeshed does not know it
+    except (StopIteration, ValueError):
+        return _decoder.decode(text)
+    return value if end == len(text) else _decoder.decode(text)
 
 
 def parse_list(field: str, text: str | None) -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -116,7 +117,7 @@ def connector(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], Any]:
         given |= {"isolation_level": None, "check_same_thread": False, "timeout": BUSY_TIMEOUT_S}
         connection = sqlite3.connect(**given)
         # a text that is not UTF-8 is one bad monitor, not the end of the whole read
-        connection.text_factory = _decode
+        connection.text_factory = partial(str, encoding="utf-8", errors="replace")
         return connection
 
     return connect
@@ -133,10 +134,6 @@ def file_identity(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], t
         return status.st_dev, status.st_ino
 
     return identity
-
-
-def _decode(text: bytes) -> str:
-    return text.decode("utf-8", "replace")
 
 
 def _json(ids: Sequence[int]) -> str:
