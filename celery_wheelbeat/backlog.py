@@ -1,6 +1,6 @@
 """Backlog: the runs of one destination that are due and not yet settled, as (job, fire time) pairs.
 
-Every offered run leaves exactly once: confirmed, or skipped with a reason; until then it is *pending*. Pairs, not
+Every offered run leaves in one way and one only: confirmed, or skipped with a reason; until then it is *pending*. Pairs, not
 bytes: 20 B each in arrays, bounded by ``limit`` whatever the broker does. It must never render, send or wait.
 
 Two queues: *late* holds what was there when the destination last failed, *fresh* what came since for other jobs. Both
@@ -57,7 +57,7 @@ class Backlog:
         """Outcomes of runs that were already settled; the only good value is 0."""
         self._ledger = ledger
         self._limit = limit
-        self._keep_all = keep_all
+        self.keep_all = keep_all
         self._pending = 0
         self._offered: list[Pairs] = []
         self._offered_count = 0
@@ -206,7 +206,7 @@ class Backlog:
         stays[:-1] = every.ids[1:] != every.ids[:-1]
         (older,) = np.nonzero(~stays)
         if older.size:
-            stays[older] = self._keep_all(every.ids[older])
+            stays[older] = self.keep_all(every.ids[older])
         excess = int(np.count_nonzero(stays)) - self._limit
         if excess > 0:
             (kept,) = np.nonzero(stays)

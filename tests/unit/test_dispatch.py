@@ -169,6 +169,15 @@ def test_refused_runs_wait_apart_and_the_newest_of_a_job_is_kept(bench: Bench) -
     assert [run.fire_ms - START_MS for run in bench.pass_time(PAUSE_S)] == [2000, 3000]
 
 
+def test_refused_runs_of_a_job_that_wants_all_are_all_kept(bench: Bench) -> None:
+    bench.backlog.keep_all = lambda ids: np.ones(len(ids), np.bool_)
+    bench.define(ROW)
+    for _ in range(3):
+        bench.settle(bench.pass_time(PAUSE_S), FailureKind.REFUSED)
+    assert bench.skipped() == {}
+    assert [run.fire_ms - START_MS for run in bench.pass_time(PAUSE_S)] == [1000, 2000, 3000, 4000]
+
+
 def test_a_job_that_is_gone_or_paused_is_removed_from_the_backlog(bench: Bench) -> None:
     bench.publisher.connected = False
     bench.define(ROW, ROW._replace(id=2, name="b"))
