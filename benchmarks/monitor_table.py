@@ -48,6 +48,20 @@ def postgres_table(monitors: int) -> Iterator[str]:
 
 def fill_postgres(connection: psycopg.Connection[Any], monitors: int) -> None:
     """Write the rows first, the secondary indexes after them."""
+    with filled_by_sql(connection):
+        for first in range(1, monitors + 1, PIECE):
+            connection.execute(
+                f"INSERT INTO wheelbeat_monitor ({COLUMNS})"
+                f" SELECT 'check ' || n, 'bench.check', {KWARGS.format(hash='left(md5(n::text), 20)')},"
+                " (array[60000, 60000, 300000, 900000, 3600000, 86400000, 86400000])[1 + n % 7],"
+                " CASE WHEN n % 3 = 0 THEN 'checks' ELSE '' END"
+                f" FROM generate_series({first}, {min(monitors, first + PIECE - 1)}) n"
+            )
+
+
+@contextmanager
+def filled_by_sql(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Let the block fill the table of monitors without triggers and secondary indexes; they come back after it."""
     execute = connection.execute
     execute("ALTER TABLE wheelbeat_monitor DISABLE TRIGGER USER")
     indexes = execute(
@@ -56,14 +70,7 @@ def fill_postgres(connection: psycopg.Connection[Any], monitors: int) -> None:
     ).fetchall()
     for name, _ in indexes:
         execute(f'DROP INDEX "{name}"')
-    for first in range(1, monitors + 1, PIECE):
-        execute(
-            f"INSERT INTO wheelbeat_monitor ({COLUMNS})"
-            f" SELECT 'check ' || n, 'bench.check', {KWARGS.format(hash='left(md5(n::text), 20)')},"
-            " (array[60000, 60000, 300000, 900000, 3600000, 86400000, 86400000])[1 + n % 7],"
-            " CASE WHEN n % 3 = 0 THEN 'checks' ELSE '' END"
-            f" FROM generate_series({first}, {min(monitors, first + PIECE - 1)}) n"
-        )
+    yield
     for _, definition in indexes:
         execute(definition)
     triggers = execute(

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
+from django.db.models import Q
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext, ngettext
@@ -20,6 +21,10 @@ from django_wheelbeat.queries import MONITOR_KEY_PREFIX
 if TYPE_CHECKING:
     from django.http import HttpRequest
     from django.utils.safestring import SafeString
+
+
+KEY_DIGITS = 19
+"""As many digits, and a number may be more than any primary key."""
 
 
 def indented(document: str) -> SafeString:
@@ -98,8 +103,16 @@ class AuditAdmin(ReadOnlyMixin, admin.ModelAdmin):
     list_filter = ("operation", ("at", admin.DateFieldListFilter))
     ordering = ("-id",)
     sortable_by = ()
-    search_fields = ("=actor", "=monitor_id")
+    search_fields = ("actor", "monitor_id")
     search_help_text = _("A user's name or the id of a monitor, in full.")
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:  # noqa: ARG002
+        """Compare whole values, as their indexes do."""
+        term = search_term.replace("\x00", "").strip()
+        if not term:
+            return queryset, False
+        is_key = term.isascii() and term.isdigit() and len(term) < KEY_DIGITS
+        return queryset.filter(Q(actor=term) | (Q(monitor_id=int(term)) if is_key else Q())), False
 
     @admin.display(description=_("changes"))
     def changes_shown(self, audit: Audit) -> SafeString:

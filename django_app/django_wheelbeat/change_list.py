@@ -6,6 +6,11 @@ from typing import Any
 
 from django.contrib.admin.views.main import ChangeList
 
+from django_wheelbeat.beat_settings import beat_settings
+from django_wheelbeat.instants import now_ms
+from django_wheelbeat.preview import next_fire_ms
+from django_wheelbeat.rows import row_of
+
 TEXTS = ("args", "kwargs", "headers", "options", "description")
 """Columns that can be large; no list reads them."""
 
@@ -18,7 +23,13 @@ class MonitorChangeList(ChangeList):
         return super().get_queryset(request, exclude_parameters).defer(*TEXTS).with_quarantine()
 
     def get_results(self, request: Any) -> None:
-        """Read the page. Where nothing is narrowed, "results" and "all" are one number and need not both be shown."""
+        """Read the page, and compute its next fire times as of one instant.
+
+        Where nothing is narrowed, "results" and "all" are one number and need not both be shown.
+        """
         super().get_results(request)
         if not self.query and not self.has_active_filters:
             self.full_result_count = self.result_count
+        settings, instant_ms = beat_settings(), now_ms()
+        for monitor in self.result_list:
+            monitor.next_fire_ms = next_fire_ms(row_of(monitor), instant_ms, settings)

@@ -56,7 +56,7 @@ class IncidentsPageMixin:
             "media": self.media,
             "running": self._running(request),
             "tag": tag,
-            "count": self.get_queryset(request).tagged(tag).count() if tag else None,
+            "tagged": self.get_paginator(request, self.get_queryset(request).tagged(tag), 1) if tag else None,
             "may_change": may_change,
             "form": SpeedUpForm() if tag and may_change else None,
         }

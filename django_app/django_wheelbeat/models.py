@@ -12,6 +12,7 @@ from django_wheelbeat.incidents import end_incident, start_incident
 from django_wheelbeat.instant_field import InstantField, UtcNow
 from django_wheelbeat.queries import MonitorQuerySet
 from django_wheelbeat.run_now import run_monitor
+from django_wheelbeat.tag_lookup import TagLookup
 from django_wheelbeat.validation import refuse_invalid
 from django_wheelbeat.zones import default_timezone
 
@@ -47,46 +48,52 @@ class DayRule(models.TextChoices):
 class Monitor(models.Model):
     """A periodic task, edited in the admin."""
 
-    name = models.CharField(max_length=200, unique=True)
-    task = models.CharField(max_length=200)
-    args = models.TextField(default="[]", blank=True, db_default="[]")
-    kwargs = models.TextField(default="{}", blank=True, db_default="{}")
+    name = models.CharField(_("name"), max_length=200, unique=True)
+    task = models.CharField(_("task"), max_length=200)
+    args = models.TextField(_("arguments"), default="[]", blank=True, db_default="[]")
+    kwargs = models.TextField(_("keyword arguments"), default="{}", blank=True, db_default="{}")
 
-    interval_ms = models.BigIntegerField(null=True, blank=True)
-    cron = models.CharField(max_length=255, default="", blank=True, db_default="")
-    timezone = models.CharField(max_length=64, default=default_timezone, db_default="UTC")
-    day_rule = models.CharField(max_length=3, choices=DayRule.choices, default=DayRule.AND, db_default=DayRule.AND)
-    once_at = InstantField(null=True, blank=True)
-    solar_event = models.CharField(max_length=24, default="", blank=True, db_default="")
-    solar_latitude = models.FloatField(null=True, blank=True)
-    solar_longitude = models.FloatField(null=True, blank=True)
+    interval_ms = models.BigIntegerField(_("interval"), null=True, blank=True)
+    cron = models.CharField(_("cron expression"), max_length=255, default="", blank=True, db_default="")
+    timezone = models.CharField(_("time zone"), max_length=64, default=default_timezone, db_default="UTC")
+    day_rule = models.CharField(
+        _("day rule"), max_length=3, choices=DayRule.choices, default=DayRule.AND, db_default=DayRule.AND
+    )
+    once_at = InstantField(_("once at"), null=True, blank=True)
+    solar_event = models.CharField(_("solar event"), max_length=24, default="", blank=True, db_default="")
+    solar_latitude = models.FloatField(_("latitude"), null=True, blank=True)
+    solar_longitude = models.FloatField(_("longitude"), null=True, blank=True)
 
-    jitter_s = models.IntegerField(null=True, blank=True)
-    start_at = InstantField(null=True, blank=True)
-    end_at = InstantField(null=True, blank=True)
-    one_off = models.BooleanField(default=False, db_default=False)
-    misfire = models.CharField(max_length=6, choices=Misfire.choices, default=Misfire.AUTO, db_default=Misfire.AUTO)
-    overlap = models.CharField(max_length=9, choices=Overlap.choices, default=Overlap.ALLOW, db_default=Overlap.ALLOW)
+    jitter_s = models.IntegerField(_("jitter (seconds)"), null=True, blank=True)
+    start_at = InstantField(_("start"), null=True, blank=True)
+    end_at = InstantField(_("end"), null=True, blank=True)
+    one_off = models.BooleanField(_("one-off"), default=False, db_default=False)
+    misfire = models.CharField(
+        _("missed runs"), max_length=6, choices=Misfire.choices, default=Misfire.AUTO, db_default=Misfire.AUTO
+    )
+    overlap = models.CharField(
+        _("overlapping runs"), max_length=9, choices=Overlap.choices, default=Overlap.ALLOW, db_default=Overlap.ALLOW
+    )
 
-    queue = models.CharField(max_length=200, default="", blank=True, db_default="")
-    exchange = models.CharField(max_length=200, default="", blank=True, db_default="")
-    routing_key = models.CharField(max_length=200, default="", blank=True, db_default="")
-    priority = models.SmallIntegerField(null=True, blank=True)
-    headers = models.TextField(default="{}", blank=True, db_default="{}")
-    expires_s = models.FloatField(null=True, blank=True)
-    expires_next = models.BooleanField(default=False, db_default=False)
-    options = models.TextField(default="{}", blank=True, db_default="{}")
+    queue = models.CharField(_("queue"), max_length=200, default="", blank=True, db_default="")
+    exchange = models.CharField(_("exchange"), max_length=200, default="", blank=True, db_default="")
+    routing_key = models.CharField(_("routing key"), max_length=200, default="", blank=True, db_default="")
+    priority = models.SmallIntegerField(_("priority"), null=True, blank=True)
+    headers = models.TextField(_("headers"), default="{}", blank=True, db_default="{}")
+    expires_s = models.FloatField(_("expires"), null=True, blank=True)
+    expires_next = models.BooleanField(_("expires at the next run"), default=False, db_default=False)
+    options = models.TextField(_("options"), default="{}", blank=True, db_default="{}")
 
-    enabled = models.BooleanField(default=True, db_default=True)
-    pause_reason = models.CharField(max_length=200, default="", blank=True, db_default="")
-    description = models.TextField(default="", blank=True, db_default="")
-    tags = models.CharField(max_length=255, default="", blank=True, db_default="")
+    enabled = models.BooleanField(_("enabled"), default=True, db_default=True)
+    pause_reason = models.CharField(_("pause reason"), max_length=200, default="", blank=True, db_default="")
+    description = models.TextField(_("description"), default="", blank=True, db_default="")
+    tags = models.CharField(_("tags"), max_length=255, default="", blank=True, db_default="")
 
-    incident_interval_ms = models.BigIntegerField(null=True, blank=True)
-    incident_until = InstantField(null=True, blank=True)
+    incident_interval_ms = models.BigIntegerField(_("incident interval"), null=True, blank=True)
+    incident_until = InstantField(_("end of the incident"), null=True, blank=True)
 
-    effective_from = InstantField(db_default=UtcNow(), editable=False)
-    finished_at = InstantField(null=True, blank=True, editable=False)
+    effective_from = InstantField(_("in effect since"), db_default=UtcNow(), editable=False)
+    finished_at = InstantField(_("finished"), null=True, blank=True, editable=False)
 
     objects = MonitorQuerySet.as_manager()
 
@@ -101,10 +108,13 @@ class Monitor(models.Model):
             ("import_monitor", _("Can import monitors")),
             ("view_scheduler", _("Can view the scheduler page")),
         ]
-        # What the admin's filters ask for by value; the distinct tasks and queues are found by walking these.
+        # What the admin's filters ask for, in the order of its list where many monitors share a value; the distinct
+        # tasks and queues are found by walking these. PostgreSQL has more of them: sql/indexes_postgresql.sql.
         indexes = [
-            models.Index(fields=["task"], name="wheelbeat_monitor_task"),
-            models.Index(fields=["queue"], name="wheelbeat_monitor_queue"),
+            models.Index(fields=["task", "name"], name="wheelbeat_monitor_by_task"),
+            models.Index(fields=["queue", "name"], name="wheelbeat_monitor_by_queue"),
+            models.Index(fields=["enabled", "name"], name="wheelbeat_monitor_by_enabled"),
+            models.Index(fields=["interval_ms"], name="wheelbeat_monitor_by_interval"),
             models.Index(fields=["incident_until"], name="wheelbeat_monitor_incident_end"),
         ]
 
@@ -142,6 +152,18 @@ class Monitor(models.Model):
         type(self)._default_manager.using(self._state.db).filter(pk=self.pk).touch()
 
 
+Monitor._meta.get_field("tags").register_lookup(TagLookup)
+
+
+class AuditedOperation(models.TextChoices):
+    """What was done to a row."""
+
+    INSERT = "I", _("added")
+    UPDATE = "U", _("changed")
+    DELETE = "D", _("deleted")
+    TRUNCATE = "T", _("table emptied")
+
+
 class Change(models.Model):
     """One row of the change log. Written by database triggers only.
 
@@ -149,72 +171,78 @@ class Change(models.Model):
     snapshot cursor reads; Django never sees it.
     """
 
-    monitor_id = models.BigIntegerField(null=True)
+    monitor_id = models.BigIntegerField(_("monitor id"), null=True)
     """NULL for an operation on the whole table (truncate)."""
-    operation = models.CharField(max_length=1)
+    operation = models.CharField(_("operation"), max_length=1)
     """I, U or D; on the whole table T (truncate) or R (resync asked for)."""
-    at = InstantField(db_default=UtcNow())
-    actor = models.CharField(max_length=150, default="", db_default="")
-    reason = models.CharField(max_length=200, default="", db_default="")
+    at = InstantField(_("at"), db_default=UtcNow())
+    actor = models.CharField(_("actor"), max_length=150, default="", db_default="")
+    reason = models.CharField(_("reason"), max_length=200, default="", db_default="")
 
     class Meta:
         db_table = "wheelbeat_changelog"
         default_permissions = ("view",)
+        verbose_name = _("change")
+        verbose_name_plural = _("changes")
         indexes = [models.Index(fields=["monitor_id", "at"], name="wheelbeat_changelog_monitor")]
 
 
 class Audit(models.Model):
     """What somebody changed, and why; written by database triggers only, as ``wheelbeat_audit`` says."""
 
-    at = InstantField(db_default=UtcNow(), db_index=True)
-    monitor_id = models.BigIntegerField(null=True, db_index=True)
+    at = InstantField(_("at"), db_default=UtcNow(), db_index=True)
+    monitor_id = models.BigIntegerField(_("monitor id"), null=True, db_index=True)
     """NULL for one row about all monitors of a statement."""
-    operation = models.CharField(max_length=1)
-    """I, U, D or T (truncate)."""
-    monitors = models.BigIntegerField(default=1, db_default=1)
+    operation = models.CharField(_("operation"), max_length=1, choices=AuditedOperation.choices)
+    monitors = models.BigIntegerField(_("monitors"), default=1, db_default=1)
     """How many monitors it is about."""
-    changes = models.TextField(default="{}")
+    changes = models.TextField(_("changes"), default="{}")
     """JSON: column → [before, after]; in a row about many, column → number of monitors."""
-    actor = models.CharField(max_length=150, default="", db_default="")
-    reason = models.CharField(max_length=200, default="", db_default="")
+    actor = models.CharField(_("actor"), max_length=150, default="", db_default="")
+    reason = models.CharField(_("reason"), max_length=200, default="", db_default="")
 
     class Meta:
         db_table = "wheelbeat_audit"
         default_permissions = ("view",)
         verbose_name = _("audit entry")
         verbose_name_plural = _("audit entries")
+        indexes = [models.Index(fields=["actor", "-id"], name="wheelbeat_audit_by_actor")]
 
 
 class Beat(models.Model):
     """The status row of one beat process: what admin, CLI and alarms read."""
 
-    beat_id = models.CharField(max_length=36, primary_key=True)
-    namespace = models.CharField(max_length=200)
-    host = models.CharField(max_length=200)
-    pid = models.IntegerField()
-    version = models.CharField(max_length=40)
-    started_at = InstantField()
-    seen_at = InstantField()
-    marks = models.TextField(default="{}")
-    status = models.TextField(default="{}")
+    beat_id = models.CharField(_("beat id"), max_length=36, primary_key=True)
+    namespace = models.CharField(_("namespace"), max_length=200)
+    host = models.CharField(_("host"), max_length=200)
+    pid = models.IntegerField(_("process"))
+    version = models.CharField(_("version"), max_length=40)
+    started_at = InstantField(_("started"))
+    seen_at = InstantField(_("last report"))
+    marks = models.TextField(_("marks"), default="{}")
+    status = models.TextField(_("status"), default="{}")
 
     class Meta:
         db_table = "wheelbeat_beat"
         default_permissions = ("view",)
+        verbose_name = _("beat")
+        verbose_name_plural = _("beats")
         indexes = [models.Index(fields=["namespace", "seen_at"], name="wheelbeat_beat_seen")]
 
 
 class Quarantine(models.Model):
     """A definition that cannot be sent, with its reason."""
 
-    job_key = models.CharField(max_length=250, primary_key=True)
-    definition_hash = models.CharField(max_length=64)
-    reason = models.TextField()
-    since = InstantField(db_default=UtcNow())
+    job_key = models.CharField(_("job"), max_length=250, primary_key=True)
+    definition_hash = models.CharField(_("definition"), max_length=64)
+    reason = models.TextField(_("reason"))
+    since = InstantField(_("since"), db_default=UtcNow())
 
     class Meta:
         db_table = "wheelbeat_quarantine"
         default_permissions = ("view",)
+        verbose_name = _("monitor in quarantine")
+        verbose_name_plural = _("monitors in quarantine")
 
 
 class Installation(models.Model):

@@ -24,7 +24,6 @@ from celery_wheelbeat.durations import format_duration
 from django_wheelbeat import actions, filters
 from django_wheelbeat.actors import acting
 from django_wheelbeat.badges import state_badges
-from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.change_list import TEXTS, MonitorChangeList
 from django_wheelbeat.fields import EXPIRES_NEXT
 from django_wheelbeat.forms import ROUTING_FIELDS, MonitorForm, PreviewForm
@@ -33,7 +32,7 @@ from django_wheelbeat.incidents_page import IncidentsPageMixin
 from django_wheelbeat.instants import in_zone, now_ms
 from django_wheelbeat.paginator import EstimatingPaginator
 from django_wheelbeat.permissions import MonitorPermissions
-from django_wheelbeat.preview import PREVIEW_FIELDS, next_fire_ms, preview_of
+from django_wheelbeat.preview import PREVIEW_FIELDS, preview_of
 from django_wheelbeat.rows import row_of
 from django_wheelbeat.run_admin import RunNowMixin, run_monitors_now
 from django_wheelbeat.scheduler_page import SchedulerPageMixin
@@ -76,7 +75,7 @@ class MonitorAdminMixin(
     """List, form, preview and bulk actions of monitors."""
 
     form = MonitorForm
-    list_display = ("name", "schedule", "next_fire", "state", "task", "queue", "tag_list")
+    list_display = ("name", "schedule", "next_fire", "state", "task", "queue", "tag_list", "id")
     list_filter = (
         "enabled",
         filters.TaskFilter,
@@ -90,7 +89,7 @@ class MonitorAdminMixin(
     search_fields = ("name", "task")
     search_help_text = _("Part of a name or of a task.")
     ordering = ("name",)
-    sortable_by = ("name",)
+    sortable_by = ("name", "id")
     list_per_page = 100
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
@@ -160,9 +159,8 @@ class MonitorAdminMixin(
 
     @display(description=_("next run"), empty_value="–")
     def next_fire(self, monitor: Monitor) -> str | None:
-        """Next fire time in the monitor's zone, computed for the rows of the page only."""
-        fire_ms = next_fire_ms(row_of(monitor), now_ms(), beat_settings())
-        return None if fire_ms is None else in_zone(fire_ms, monitor.timezone)
+        """Next fire time in the monitor's zone, as the list has computed it."""
+        return None if monitor.next_fire_ms is None else in_zone(monitor.next_fire_ms, monitor.timezone)
 
     @display(description=_("state"))
     def state(self, monitor: Monitor) -> SafeString:

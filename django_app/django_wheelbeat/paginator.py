@@ -13,6 +13,8 @@ from django.db import connections
 from django.utils.functional import cached_property
 
 COUNTED_MAX = 10_000
+PAGED_MAX = 50_000
+"""Rows of the whole table that are paged through: a page costs as much as all before it."""
 
 _ESTIMATE = {
     "postgresql": "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)",
@@ -49,6 +51,11 @@ class EstimatingPaginator(Paginator):
 
     precision = Precision.EXACT
     """Of ``count``, once it has been read."""
+
+    @cached_property
+    def num_pages(self) -> int:
+        """Return pages that can be asked for."""
+        return min(super().num_pages, -(-PAGED_MAX // self.per_page))
 
     @cached_property
     def count(self) -> int:

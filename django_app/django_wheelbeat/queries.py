@@ -33,9 +33,7 @@ class MonitorQuerySet(models.QuerySet):
 
     def tagged(self, tag: str) -> Self:
         """Keep monitors that carry exactly ``tag``; tags are stored as ``a,b,c``."""
-        return self.filter(
-            Q(tags=tag) | Q(tags__startswith=f"{tag},") | Q(tags__endswith=f",{tag}") | Q(tags__contains=f",{tag},")
-        )
+        return self.filter(tags__tag=tag)
 
     def of_kind(self, kind: str) -> Self:
         """Keep monitors whose schedule is ``interval``, ``cron``, ``once`` or ``solar``."""
@@ -51,12 +49,11 @@ class MonitorQuerySet(models.QuerySet):
 
     def not_quarantined(self) -> Self:
         """Keep monitors that are not in quarantine."""
-        return self.exclude(pk__in=_quarantined_ids())
+        return self.filter(~models.Exists(_quarantine().filter(job_key=_job_key())))
 
     def with_quarantine(self) -> Self:
         """Annotate ``quarantine_reason``: text, or None outside quarantine; one index look-up per row shown."""
-        key = Concat(Value(MONITOR_KEY_PREFIX), Cast(models.OuterRef("pk"), models.CharField()))
-        reasons = _quarantine().filter(job_key=key).values("reason")[:1]
+        reasons = _quarantine().filter(job_key=_job_key()).values("reason")[:1]
         return self.annotate(quarantine_reason=models.Subquery(reasons))
 
     def pause(self, reason: str = "") -> int:
@@ -105,6 +102,11 @@ class MonitorQuerySet(models.QuerySet):
 
 def _quarantine() -> models.QuerySet:
     return apps.get_model("wheelbeat", "Quarantine")._default_manager.all()
+
+
+def _job_key() -> Concat:
+    """The key of the monitor of the outer query."""
+    return Concat(Value(MONITOR_KEY_PREFIX), Cast(models.OuterRef("pk"), models.CharField()))
 
 
 def _quarantined_ids() -> models.QuerySet:

@@ -1,11 +1,15 @@
-"""What the tables need beyond what Django's schema editor can say, per vendor; run by the first migration."""
+"""What the tables need beyond what Django's schema editor can say, per vendor; run by the migrations."""
 
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from celery_wheelbeat.sources.statements import read_statements
 from django_wheelbeat import triggers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _SHAPE = """
 ALTER TABLE wheelbeat_monitor ADD COLUMN shape bigint NOT NULL GENERATED ALWAYS AS (
@@ -59,3 +63,21 @@ def take_back(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPytho
         triggers.uninstall(connection)
         for statement in _BACKWARDS[connection.vendor]:
             schema_editor.execute(statement)
+
+
+def add_indexes(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython's signature
+    """Add the indexes for the admin's filters that are of one vendor."""
+    for statement in _indexes(schema_editor).values():
+        schema_editor.execute(statement)
+
+
+def drop_indexes(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython's signature
+    """Undo ``add_indexes``."""
+    for name in _indexes(schema_editor):
+        schema_editor.execute(f"DROP INDEX {name}")
+
+
+def _indexes(schema_editor: Any) -> Mapping[str, str]:
+    if schema_editor.connection.vendor != "postgresql":
+        return {}
+    return read_statements("django_wheelbeat", "sql/indexes_postgresql.sql")

@@ -236,3 +236,11 @@ def test_a_selection_is_exported(either: Any, login: Callable[..., Any]) -> None
     assert 'filename="monitors.csv"' in response["Content-Disposition"]
     (row,) = csv.DictReader(io.StringIO(b"".join(response.streaming_content).decode(), newline=""))
     assert (row["name"], row["interval"]) == ('Zürich, "shop"\n😀', "1m30s")
+
+
+def test_without_django_celery_beat_its_import_says_so(db: Any) -> None:
+    from django.core.management import call_command
+    from django.core.management.base import CommandError
+
+    with pytest.raises(CommandError, match="INSTALLED_APPS"):
+        call_command("wheelbeat_import_celery_beat")
