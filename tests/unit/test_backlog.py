@@ -1,4 +1,4 @@
-"""Backlog: every offered run leaves exactly once, in the order of its job, within bounded memory."""
+"""Backlog: every offered run leaves in one way, in the order of its job, within bounded memory."""
 
 from __future__ import annotations
 

@@ -35,6 +35,11 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in _anchors(target), f"{page.name} links to {path}{anchor}; there is no such heading"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_page_promises_what_no_broker_can(page: Path) -> None:
+    assert not re.search(r"exactly[\s-]+once", page.read_text(), flags=re.IGNORECASE)
+
+
 def test_index_lists_every_page() -> None:
     listed = {(DOCS / path).resolve() for path, _ in _links(DOCS / "index.md")}
     missing = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if page.resolve() not in listed]
