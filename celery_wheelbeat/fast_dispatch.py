@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch import Dispatch
     from celery_wheelbeat.engine import Engine
     from celery_wheelbeat.job_messages import JobMessages
+    from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.observe.lateness import Lateness
     from celery_wheelbeat.publishers.batch_maker import Load
     from celery_wheelbeat.publishers.envelope_maker import Form
@@ -50,6 +52,8 @@ CANDIDATES = 4
 SETTINGS_EVERY_S = 1.0
 REASONS_KEPT_S = 300.0
 """Some reasons pass (a queue that could not be declared): after this long a form is asked for again."""
+REMEMBERED_MAX = 100_000
+"""Jobs that are remembered for what is odd about them; of more, each run is judged anew."""
 _APART = Flag.ONE_OFF | Flag.OVERLAP_LOW | Flag.OVERLAP_HIGH
 """Flags of jobs whose runs need more than an envelope."""
 
@@ -93,7 +97,7 @@ class FastDispatch(Lane):
         self.unfit: dict[int, str] = {}
         """Jobs that do not render, with the reason; the celery lane reports them as Celery does."""
         self.checked_in: set[int] = set()
-        """Jobs that Sentry checks in for, as far as they were due."""
+        """Jobs that Sentry checks in for, as far as they were due and are remembered; for the report."""
         self._slow = slow
         self._messages = messages
         self._edges = edges
@@ -146,12 +150,14 @@ class FastDispatch(Lane):
                 self._take_in_verdict(news)
         return settled
 
-    def forget(self, ids: Sequence[int]) -> None:
-        """Judge jobs anew: their definitions have changed."""
+    def redefined(self, ids: Int64s) -> list[int]:
+        """Judge jobs anew: their definitions have changed. Returns the jobs whose quarantine that lifts."""
         if self.unfit or self.checked_in:
-            self.checked_in.difference_update(ids)
-            for job_id in ids:
+            changed = ids.tolist()
+            self.checked_in.difference_update(changed)
+            for job_id in changed:
                 self.unfit.pop(job_id, None)
+        return super().redefined(ids)
 
     # Sending.
 
@@ -171,7 +177,9 @@ class FastDispatch(Lane):
             else:
                 rendered = self._messages.render(group.answer, where, pairs, jobs, run_ids)
                 if rendered.unfit:
-                    self.unfit.update((int(pairs.ids[at]), reason) for at, reason in rendered.unfit.items())
+                    room = max(0, REMEMBERED_MAX - len(self.unfit))
+                    found = ((int(pairs.ids[at]), reason) for at, reason in rendered.unfit.items())
+                    self.unfit.update(islice(found, room))
                     self._move(token, np.array(sorted(rendered.unfit), np.intp))
                 if len(rendered.positions):
                     loads.append(rendered.load)
@@ -198,7 +206,8 @@ class FastDispatch(Lane):
             (there,) = np.nonzero(jobs.enabled)
             watched = there[check_ins.of(self._messages.names(jobs.ref[there]), jobs.interval[there])]
             odd[watched] = True
-            self.checked_in.update(pairs.ids[watched].tolist())
+            if len(self.checked_in) < REMEMBERED_MAX:
+                self.checked_in.update(pairs.ids[watched].tolist())
         others = self._edges.handed_out() | self.unfit.keys()
         if others:
             odd |= np.isin(pairs.ids, _ids_of(others))

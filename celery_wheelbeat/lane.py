@@ -55,6 +55,8 @@ class Lane:
         """Sends that were not confirmed, in runs, by ``FailureKind``; one run may fail many times."""
         self._taken: dict[int, Pair] = {}
         """Pairs that the publisher has, by token."""
+        self._outdated: set[int] = set()
+        """Tokens among them whose job was redefined since: how they fail says nothing about the job as it is now."""
         self._held = Held(backlog)
         self._engine = engine
         self._lateness = lateness
@@ -69,6 +71,10 @@ class Lane:
 
     def redefined(self, ids: Int64s) -> list[int]:
         """Note that the definitions of ``ids`` changed; returns the jobs whose quarantine that lifts."""
+        if self._taken:
+            changed = set(ids.tolist())
+            found = {token for token, pair in self._taken.items() if pair.job_id in changed}
+            self._outdated = found | (self._outdated & self._taken.keys())
         lifted = [job_id for job_id in ids.tolist() if job_id in self._quarantined] if self._quarantined else []
         for job_id in lifted:
             del self._quarantined[job_id]
@@ -98,10 +104,11 @@ class Lane:
                 self.backlog.skip([outcome.token], "error")
             elif outcome.kind is FailureKind.POISON:
                 for pair in self.backlog.skip([outcome.token], "error"):
-                    self._quarantined[pair.job_id] = outcome.reason
-                    (view,) = self._engine.lookup(np.array([pair.job_id]))
-                    settled.poisoned[pair.job_id] = (_definition_hash(view), outcome.reason)
-                    logger.error("beat: %s is quarantined: %s", view.name if view else pair.job_id, outcome.reason)
+                    (view,) = self._engine.lookup([pair.job_id])
+                    if view is not None and outcome.token not in self._outdated:
+                        self._quarantined[pair.job_id] = outcome.reason
+                        settled.poisoned[pair.job_id] = (_definition_hash(view), outcome.reason)
+                        logger.error("beat: %s is quarantined: %s", view.name, outcome.reason)
 
     def _said(self, failed: Failed) -> str:
         pair = self._taken.get(failed.token)
@@ -111,7 +118,5 @@ class Lane:
         return f"{view.name}: {failed.reason}" if view else failed.reason
 
 
-def _definition_hash(view: JobView | None) -> str:
-    if view is None:
-        return ""
+def _definition_hash(view: JobView) -> str:
     return hashlib.blake2b(repr((view.name, view.payload, view.route_index)).encode(), digest_size=16).hexdigest()

@@ -10,6 +10,7 @@ import os
 import socket
 import uuid
 from collections import Counter
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat import __version__
@@ -28,6 +29,7 @@ from celery_wheelbeat.observe.status import (
     document,
 )
 from celery_wheelbeat.observe.surveyor import Surveyor
+from celery_wheelbeat.sources.entries import key_of as entry_key
 from celery_wheelbeat.zones import database_version
 
 if TYPE_CHECKING:
@@ -161,11 +163,12 @@ class Supervision:
         now_s = parts.clock.monotonic_s()
         backlog = parts.dispatch.backlog
         self._surveyor.note_minute(now_ms, parts.ledger.sent, lambda: parts.lateness.quantiles(now_s))
-        refused = {
-            **{f"entry:{name}": str(problem) for name, problem in parts.entries.refused.items()},
-            **{key: str(problem) for key, problem in beat.refused.items()},
-            **{str(job_id): reason for job_id, reason in parts.dispatch.quarantined.items()},
-        }
+        entries, quarantined = parts.entries.refused, parts.dispatch.quarantined
+        refused = chain(  # there may be a million: only those that are shown are written out
+            ((entry_key(name), problem) for name, problem in entries.items()),
+            beat.refused.items(),
+            ((beat.key_of(job_id), reason) for job_id, reason in quarantined.items()),
+        )
         return Observed(
             state=beat.state,
             now_ms=now_ms,
@@ -173,8 +176,8 @@ class Supervision:
             jobs=Jobs(
                 monitors=len(parts.engine) - len(parts.entries),
                 entries=len(parts.entries),
-                refused=dict(list(refused.items())[:REFUSED_SHOWN]),
-                refused_total=len(refused),
+                refused={key: str(reason) for key, reason in islice(refused, REFUSED_SHOWN)},
+                refused_total=len(entries) + len(beat.refused) + len(quarantined),
             ),
             ledger=parts.ledger,
             pending=backlog.pending,

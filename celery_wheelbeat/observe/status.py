@@ -26,7 +26,7 @@ class Jobs(NamedTuple):
     monitors: int
     entries: int
     refused: Mapping[str, str]
-    """Key or name → reason, for at most ``REFUSED_SHOWN`` jobs."""
+    """Key → reason, for at most ``REFUSED_SHOWN`` jobs."""
     refused_total: int
 
 

@@ -148,6 +148,19 @@ def test_a_poisoned_job_is_quarantined_until_it_changes(bench: Bench) -> None:
     assert [run.job_id for run in bench.pass_time(1)] == [1, 2]
 
 
+def test_a_job_that_is_corrected_or_gone_while_its_run_is_on_the_way_is_not_quarantined(bench: Bench) -> None:
+    bench.define(ROW, ROW._replace(id=2, name="b"))
+    runs = bench.pass_time(1)
+    bench.define(ROW._replace(args="[1]"), ROW._replace(id=2, name="b", enabled=False))
+    assert bench.settle(runs, FailureKind.POISON).poisoned == {}
+    assert bench.dispatch.quarantined == {}
+    assert bench.skipped() == {"error": 2}
+    corrected = bench.pass_time(1)
+    assert [run.job_id for run in corrected] == [1]
+    assert list(bench.settle(corrected, FailureKind.POISON).poisoned) == [1]
+    assert list(bench.dispatch.quarantined) == [1]
+
+
 @pytest.mark.parametrize(("kind", "reason"), [(FailureKind.UNROUTABLE, "unroutable"), (FailureKind.ERROR, "error")])
 def test_one_lost_run_is_counted_and_the_job_goes_on(bench: Bench, kind: FailureKind, reason: str) -> None:
     bench.define(ROW)
