@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import psycopg
@@ -23,7 +26,7 @@ from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
 from celery_wheelbeat.worker.stores.choice import choose_store, open_store
 from celery_wheelbeat.worker.stores.memcached import MemcachedStore
 from celery_wheelbeat.worker.stores.redis import RedisStore
-from celery_wheelbeat.worker.stores.sql import SqlStore
+from celery_wheelbeat.worker.stores.sql import MARIADB, POSTGRES, Dialect, SqlStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -249,6 +252,110 @@ def test_purge_and_claims_do_not_wait_for_each_other(postgres_url: str) -> None:
     store.purge(1_000)
     with psycopg.connect(postgres_url) as looker:
         assert looker.execute("SELECT count(*) FROM wheelbeat_claim WHERE id = %s", (held,)).fetchone() == (0,)
+    store.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(("table", "until"), [("wheelbeat_claim", "expires_ms"), ("wheelbeat_lease", "until_ms")])
+def test_a_purge_reads_what_has_expired_and_not_what_lives(postgres_url: str, table: str, until: str) -> None:
+    alive, gone = 20_000, 50
+    store = open_store(postgres_url)
+    store.prepare()
+    rows = {
+        "wheelbeat_claim": "(id, state, nonce, execution, digest, started_ms, ended_ms, expires_ms) "
+        "SELECT md5('purge' || n), 'D', '', '', '', 0, 0, ",
+        "wheelbeat_lease": "(id, owner, fence, until_ms) SELECT md5('purge' || n), '', 0, ",
+    }
+    with psycopg.connect(postgres_url, autocommit=True) as looker:
+        looker.execute(
+            f"INSERT INTO {table} {rows[table]} CASE WHEN n > {alive} THEN n ELSE 1e16 END "
+            f"FROM generate_series(1, {alive + gone}) n"
+        )
+        looker.execute(f"ANALYZE {table}")
+        statement = POSTGRES.purge_of(table, until) % (0, 1_000)
+        [[[explained]]] = looker.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}").fetchall()
+        assert looker.execute(f"SELECT count(*) FROM {table} WHERE {until} <= {alive + gone}").fetchone() == (0,)
+        assert looker.execute(f"DELETE FROM {table} WHERE {until} = 1e16").rowcount == alive
+
+    def steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield plan
+        for part in plan.get("Plans", ()):
+            yield from steps(part)
+
+    reads = {step["Node Type"] for step in steps(explained["Plan"]) if "Scan" in step["Node Type"]}
+    if table == "wheelbeat_claim":  # leases are few, and have no index
+        assert reads == {"Tid Scan", "Index Scan"}
+        assert not any(step.get("Rows Removed by Filter") for step in steps(explained["Plan"]))
+    assert "Tid Scan" in reads
+    store.close()
+
+
+@pytest.mark.mysql
+def test_a_purge_in_mariadb_reads_what_has_expired_and_not_what_lives(mysql_url: str) -> None:
+    store = open_store(mysql_url)
+    store.prepare()
+    with closing(maria_connection(mysql_url)) as connection, closing(connection.cursor()) as looker:
+        looker.execute(
+            "INSERT INTO wheelbeat_claim SELECT md5(seq), 'D', '', '', '', 0, 0, IF(seq <= 50, seq, 1e16) "
+            "FROM seq_1_to_5000"
+        )
+        connection.commit()
+        statement = MARIADB.purge_of("wheelbeat_claim", "expires_ms") % (0, 1_000)
+        looker.execute(f"ANALYZE FORMAT=JSON {statement}")
+        read = json.loads(looker.fetchone()[0])["query_block"]["table"]
+        looker.execute("DELETE FROM wheelbeat_claim WHERE expires_ms = 1e16")
+        connection.commit()
+    assert read["key"] == "wheelbeat_claim_expires"
+    assert 50 <= read["r_rows"] < 1_000
+    store.close()
+
+
+def maria_connection(url: str) -> Any:
+    """Connect to MariaDB with transactions that last, isolated as those of the store."""
+    import MySQLdb
+
+    parts = urlsplit(url)
+    connection = MySQLdb.connect(
+        host=parts.hostname,
+        port=parts.port or 3306,
+        user=parts.username,
+        password=parts.password or "",
+        database=parts.path.lstrip("/"),
+    )
+    connection.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    return connection
+
+
+@pytest.mark.parametrize(
+    ("server", "connect", "dialect"),
+    [
+        pytest.param("postgres", psycopg.connect, POSTGRES, marks=pytest.mark.postgres),
+        pytest.param("mysql", maria_connection, MARIADB, marks=pytest.mark.mysql),
+    ],
+)
+def test_claims_go_on_while_a_purge_takes_its_time(
+    server: str, connect: Callable[[str], Any], dialect: Dialect, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(f"{server}_url")
+    store = open_store(url)
+    store.prepare()
+    gone = [new_key() for _ in range(20)]
+    alive = new_key()
+    store.claim(alive, asked(), 60)
+    for key in gone:
+        store.claim(key, asked(), 1)
+    wait_until(lambda: all(store.read(key) is None for key in gone), "expiry of the claims", timeout_s=10)
+    with closing(connect(url)) as slow, closing(slow.cursor()) as cursor:
+        cursor.execute(dialect.purge_of("wheelbeat_claim", "expires_ms") % (0, 1_000))
+        assert cursor.rowcount >= len(gone)
+        # its locks are held from here on; who waited for one would end in the store's own time-out
+        for key in [new_key() for _ in range(100)]:
+            assert store.claim(key, asked(), 60) is Verdict.ELECTED
+            assert store.claim(key, asked(NONCES[1], EXECUTIONS[1]), 60) is Verdict.OTHER
+            assert store.mark(key, EXECUTIONS[0], State.DONE)
+        assert store.mark(alive, EXECUTIONS[0], State.DONE)
+        slow.commit()
+    assert store.read(alive) is not None
     store.close()
 
 

@@ -35,7 +35,7 @@ class ClaimStore(Protocol):
         """Create what is missing (tables), and prove that the store answers and may be written."""
 
     def purge(self, limit: int) -> int:
-        """Remove up to ``limit`` expired claims without blocking claims; returns how many there were."""
+        """Remove up to ``limit`` expired claims and forgotten leases without blocking others; returns how many."""
 
 
 class LeaseStore(Protocol):

@@ -54,7 +54,6 @@ INTO wheelbeat_lease (id, owner, fence, until_ms) VALUES (%s, %s, {now}, {now} +
 HOLDER = "SELECT owner, fence FROM wheelbeat_lease WHERE id = %s"
 RENEW = "UPDATE wheelbeat_lease SET until_ms = {now} + %s WHERE id = %s AND owner = %s"
 RELEASE = "UPDATE wheelbeat_lease SET owner = '', until_ms = 0 WHERE id = %s AND owner = %s"
-PURGE_LEASES = "DELETE FROM wheelbeat_lease WHERE until_ms < {now} - %s"
 
 
 class Dialect(NamedTuple):
@@ -65,7 +64,11 @@ class Dialect(NamedTuple):
     insert: tuple[str, str]
     """What stands before and after INTO … VALUES … so that an existing row is no error and no row is written."""
     purge: str
-    """Delete up to ``%s`` expired claims without waiting for a lock and without locking what is not expired."""
+    """Delete up to ``%s`` rows whose ``{until}`` is ``%s`` ms past, the oldest first, without locking any other row.
+
+    The limit of the search has to be a constant to the database: it then reads expired rows only, in a table of
+    millions that live.
+    """
     create_index: str
     placeholder: str = "%s"
 
@@ -73,26 +76,30 @@ class Dialect(NamedTuple):
         """Fill the server's clock and the driver's placeholders into ``statement``."""
         return statement.replace("{now}", self.now).replace("%s", self.placeholder).strip()
 
+    def purge_of(self, table: str, until: str) -> str:
+        """Write ``purge`` for a table and its column of ends."""
+        return self.write(self.purge.replace("{table}", table).replace("{until}", until))
+
 
 POSTGRES = Dialect(
-    now="(extract(epoch from clock_timestamp()) * 1000)::bigint",
+    now="(extract(epoch from statement_timestamp()) * 1000)::bigint",
     insert=("INSERT", " ON CONFLICT DO NOTHING"),
-    purge="DELETE FROM wheelbeat_claim WHERE id IN (SELECT id FROM wheelbeat_claim WHERE expires_ms <= {now} "
-    "ORDER BY expires_ms LIMIT %s FOR UPDATE SKIP LOCKED)",
+    purge="DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table} WHERE {until} <= {now} - %s "
+    "ORDER BY {until} LIMIT %s FOR UPDATE SKIP LOCKED))",
     create_index="CREATE INDEX IF NOT EXISTS wheelbeat_claim_expires ON wheelbeat_claim (expires_ms)",
 )
 SQLITE = Dialect(
     now="CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
     insert=("INSERT OR IGNORE", ""),
-    purge="DELETE FROM wheelbeat_claim WHERE id IN (SELECT id FROM wheelbeat_claim WHERE expires_ms <= {now} "
-    "ORDER BY expires_ms LIMIT %s)",
+    purge="DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE {until} <= {now} - %s "
+    "ORDER BY {until} LIMIT %s)",
     create_index="CREATE INDEX IF NOT EXISTS wheelbeat_claim_expires ON wheelbeat_claim (expires_ms)",
     placeholder="?",
 )
 MARIADB = Dialect(
     now="FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)",
     insert=("INSERT IGNORE", ""),
-    purge="DELETE FROM wheelbeat_claim WHERE expires_ms <= {now} ORDER BY expires_ms LIMIT %s",
+    purge="DELETE FROM {table} WHERE {until} <= {now} - %s ORDER BY {until} LIMIT %s",
     create_index="CREATE INDEX IF NOT EXISTS wheelbeat_claim_expires ON wheelbeat_claim (expires_ms)",
 )
 
@@ -118,7 +125,8 @@ class SqlStore:
         self._mark, self._acquire = write(MARK), write(ACQUIRE)
         self._insert_lease, self._holder = write(before + INSERT_LEASE + after), write(HOLDER)
         self._renew, self._release = write(RENEW), write(RELEASE)
-        self._purge, self._purge_leases = write(dialect.purge), write(PURGE_LEASES)
+        self._purge_claims = dialect.purge_of("wheelbeat_claim", "expires_ms")
+        self._purge_leases = dialect.purge_of("wheelbeat_lease", "until_ms")
 
     def claim(self, key: str, asked: Asked, ttl_s: int) -> Verdict:
         """See ``ClaimStore``."""
@@ -168,9 +176,9 @@ class SqlStore:
 
     def purge(self, limit: int) -> int:
         """See ``ClaimStore``."""
-        gone = self._execute(self._purge, limit)
+        gone = self._execute(self._purge_claims, 0, limit)
         if gone < limit:
-            self._execute(self._purge_leases, FENCE_REMEMBERED_MS)
+            gone += self._execute(self._purge_leases, FENCE_REMEMBERED_MS, limit - gone)
         return gone
 
     def acquire(self, name: str, owner: str, lease_s: float) -> Lease:
