@@ -119,7 +119,7 @@ def test_wheel_holds_both_packages_with_their_data(wheel: Path) -> None:
         f"{package.name}/{path.relative_to(package).as_posix()}"
         for package in PACKAGES
         for path in package.rglob("*")
-        if path.is_file() and path.suffix not in (".pyc", ".po")
+        if "__pycache__" not in path.parts and path.suffix != ".po" and path.is_file()
     }
     assert wanted - held == set()
     assert {"celery_wheelbeat/py.typed", "django_wheelbeat/models.py"} <= held
