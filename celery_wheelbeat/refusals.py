@@ -7,6 +7,7 @@ of ``beat_schedule``, which have no row of their own that could change.
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from celery_wheelbeat.monitors import key_of as monitor_key
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from celery_wheelbeat.sources.news import Desk
 
 logger = logging.getLogger("celery.beat")
+
+LINES_MAX = 20
+"""Monitors that are named in the log when many are refused at once: a bulk edit may break a million."""
 
 
 class Refusals:
@@ -48,9 +52,11 @@ class Refusals:
         if self.monitors:
             for key in [monitor_key(job_id) for job_id in seen_ids.tolist()]:
                 self.monitors.pop(key, None)
-        for job_id, problem in refused.items():
-            self.monitors[monitor_key(job_id)] = problem
+        self.monitors.update((monitor_key(job_id), problem) for job_id, problem in refused.items())
+        for job_id, problem in islice(refused.items(), LINES_MAX):
             logger.error("beat: Monitor %d is quarantined: %s", job_id, problem)
+        if len(refused) > LINES_MAX:
+            logger.error("beat: %d more monitors are quarantined; the admin says which", len(refused) - LINES_MAX)
 
     def look_at_poison(self, poisoned: Mapping[int, tuple[str, tuple[str, str]]]) -> None:
         """Write down jobs that can never be sent: job id → key and (definition hash, reason)."""

@@ -36,6 +36,18 @@ def entries() -> Any:
     return SimpleNamespace(refused={})
 
 
+def test_of_many_monitors_that_are_refused_at_once_twenty_are_named(
+    entries: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusals = Refusals(entries, Table())  # type: ignore[arg-type]
+    with caplog.at_level(logging.ERROR):
+        refusals.look_at_monitors(dict.fromkeys(range(100), PROBLEM), np.arange(100))
+    assert len(refusals.monitors) == 100
+    *named, last = [record.getMessage() for record in caplog.records]
+    assert named == [f"beat: Monitor {number} is quarantined: schedule: never fires" for number in range(20)]
+    assert last == "beat: 80 more monitors are quarantined; the admin says which"
+
+
 def test_an_entry_is_reported_once_and_lifted_when_it_is_well(entries: Any, caplog: pytest.LogCaptureFixture) -> None:
     table = Table()
     refusals = Refusals(entries, table)  # type: ignore[arg-type]
