@@ -1,8 +1,9 @@
 """Help from brokers that drop copies themselves: Amazon SQS FIFO queues, and RabbitMQ's deduplication plug-in.
 
-``publish_properties`` names a run for the broker. Its memory is short (SQS: 5 minutes; the plug-in: while the message
-is queued, or its cache), so that it is a first line and no more. A retry is published under the task's old id; its
-broker id must differ, or the broker swallows the retry.
+``publish_properties`` names a message for the broker as its claim is named: by task id, fire time, nesting and retries.
+The id alone would not do: a job may choose a constant one, and a retry is published under the old one; the broker would
+swallow what follows. Its memory is short (SQS: 5 minutes; the plug-in: while the message is queued, or its cache), so
+that it is a first line and no more.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from celery.signals import before_task_publish
 
+from celery_wheelbeat.worker.claims import claim_key
 from celery_wheelbeat.worker.headers import FIRE_MS, WAITING
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Mapping, MutableMapping
 
 RABBITMQ_HEADER = "x-deduplication-header"
 """Read by rabbitmq-message-deduplication from the headers of a message."""
@@ -22,17 +24,23 @@ SQS_PROPERTY = "MessageDeduplicationId"
 """Passed on by kombu from the properties of a message to queues whose name ends in ``.fifo``."""
 
 
-def publish_properties(run_id: str, transport: str) -> dict[str, Any]:
-    """Return the options of ``apply_async`` that name run ``run_id`` for a broker that can drop copies; ``{}`` else.
+def publish_properties(run: Mapping[str, Any], transport: str) -> dict[str, Any]:
+    """Return the options of ``apply_async`` that name a run for a broker that can drop copies; ``{}`` else.
 
-    ``transport`` is kombu's driver type (``sqs``, ``amqp``). Merge ``headers`` into the headers of the message.
+    ``run`` is the headers of its message, ``transport`` kombu's driver type (``sqs``, ``amqp``). Merge ``headers`` into
+    the headers of the message. A name is 32 hex digits, which any broker takes, whatever the task id holds.
     """
     match transport.lower():
         case "sqs":
-            return {SQS_PROPERTY: run_id}
+            return {SQS_PROPERTY: _name_of(run)}
         case "amqp":
-            return {"headers": {RABBITMQ_HEADER: run_id}}
+            return {"headers": {RABBITMQ_HEADER: _name_of(run)}}
     return {}
+
+
+def _name_of(run: Mapping[str, Any]) -> str:
+    nesting, retries = (run.get(name) or 0 for name in ("replaced_task_nesting", "retries"))
+    return claim_key(run["id"], run[FIRE_MS], nesting, retries)
 
 
 def name_runs(transport: str) -> None:
@@ -46,7 +54,7 @@ def name_runs(transport: str) -> None:
     ) -> None:
         if not headers or properties is None or FIRE_MS not in headers or headers.get("retries"):
             return
-        named = publish_properties(headers["id"], transport)
+        named = publish_properties(headers, transport)
         headers.update(named.pop("headers", {}))
         properties.update(named)
 
@@ -60,9 +68,8 @@ def renumber_attempts() -> None:
 
 def _renumber(headers: MutableMapping[str, Any] | None = None, **_: object) -> None:
     if headers and FIRE_MS in headers and RABBITMQ_HEADER in headers:
-        retries = headers.get("retries") or 0
         if headers.get(WAITING):
             # each time a run waits is a message of its own, and two of them may be on their way
             del headers[RABBITMQ_HEADER]
-        elif retries:
-            headers[RABBITMQ_HEADER] = f"{headers['id']}:{retries}"
+        else:
+            headers[RABBITMQ_HEADER] = _name_of(headers)

@@ -9,11 +9,12 @@ from uuid import uuid4
 import pytest
 from celery import Celery, states
 from celery.app import trace as celery_trace
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, Retry
 from celery.signals import before_task_publish
 
 from celery_wheelbeat.worker import hook
 from celery_wheelbeat.worker.broker_dedup import name_runs, publish_properties, renumber_attempts
+from celery_wheelbeat.worker.claims import claim_key
 from celery_wheelbeat.worker.counters import NAMES, Counters
 from celery_wheelbeat.worker.gate import Admission
 from celery_wheelbeat.worker.hook import PROBE, guard_all, guarded, why_not_live
@@ -154,9 +155,12 @@ def test_counters_are_summed_over_processes_and_survive_one_that_is_killed() -> 
 
 
 def test_brokers_that_drop_copies_get_the_name_of_the_run() -> None:
-    assert publish_properties("r", "sqs") == {"MessageDeduplicationId": "r"}
-    assert publish_properties("r", "amqp") == {"headers": {"x-deduplication-header": "r"}}
-    assert publish_properties("r", "redis") == {}
+    run = {"id": "nightly–😀", "wheelbeat_fire_ms": 5}
+    assert publish_properties(run, "sqs") == {"MessageDeduplicationId": claim_key("nightly–😀", 5, 0, 0)}
+    assert publish_properties(run, "amqp") == {"headers": {"x-deduplication-header": claim_key("nightly–😀", 5, 0, 0)}}
+    assert publish_properties(run, "redis") == {}
+    # a constant task id must not make the broker swallow the next run
+    assert publish_properties({**run, "wheelbeat_fire_ms": 6}, "sqs") != publish_properties(run, "sqs")
 
 
 @pytest.fixture
@@ -178,17 +182,48 @@ def test_the_name_arrives_in_the_message(app: Celery, transport: str, unconnecte
         ours, other = (channel.basic_get(queue) for _ in range(2))
     where = {"sqs": "properties", "amqp": "headers"}[transport]
     name = {"sqs": "MessageDeduplicationId", "amqp": "x-deduplication-header"}[transport]
-    assert getattr(ours, where)[name] == "run"
+    assert getattr(ours, where)[name] == claim_key("run", 5, 0, 0)
     assert name not in getattr(other, where)
+
+
+@pytest.mark.parametrize("transport", ["sqs", "amqp"])
+def test_a_retry_of_a_named_run_has_a_name_of_its_own_or_none(app: Celery, transport: str, unconnected: None) -> None:
+    name_runs(transport)
+    renumber_attempts()
+    queue = f"queue-{uuid4()}"
+    task = app.tasks["good"]
+    with app.connection() as connection:
+        names = []
+        task.apply_async(task_id="run", headers={"wheelbeat_fire_ms": 5}, queue=queue, connection=connection)
+        for _ in range(3):
+            message = connection.default_channel.basic_get(queue)
+            names.append(
+                message.properties.get("MessageDeduplicationId")
+                if transport == "sqs"
+                else message.headers.get("x-deduplication-header")
+            )
+            delivery = {"delivery_info": message.delivery_info, "called_directly": False, "args": (), "kwargs": {}}
+            task.push_request(**message.headers, **delivery)
+            with pytest.raises(Retry):
+                task.retry(countdown=0)
+            task.pop_request()
+    # what has no name gets one from kombu: a uuid
+    first, second, third = (claim_key("run", 5, 0, retries) for retries in range(3))
+    assert names == {"sqs": [first, None, None], "amqp": [first, second, third]}[transport]
 
 
 @pytest.mark.parametrize(
     ("more", "name"),
-    [({}, "r"), ({"retries": 0}, "r"), ({"retries": 2}, "r:2"), ({"wheelbeat_waiting": True}, None)],
+    [
+        ({}, claim_key("r", 5, 0, 0)),
+        ({"retries": 0}, claim_key("r", 5, 0, 0)),
+        ({"retries": 2}, claim_key("r", 5, 0, 2)),
+        ({"wheelbeat_waiting": True}, None),
+    ],
 )
 def test_a_retry_is_another_message_to_the_broker(more: dict[str, Any], name: str | None, unconnected: None) -> None:
     renumber_attempts()
-    headers = {"id": "r", "wheelbeat_fire_ms": 5, "x-deduplication-header": "r", **more}
+    headers = {"id": "r", "wheelbeat_fire_ms": 5, "x-deduplication-header": "of the first attempt", **more}
     before_task_publish.send(sender="task", headers=headers)
     assert headers.get("x-deduplication-header") == name
     others = {"id": "r", "retries": 2, "x-deduplication-header": "theirs"}
