@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.held import Held
+from celery_wheelbeat.observe.failure_lines import FailureLines
 from celery_wheelbeat.publishers import Failed, FailureKind
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Lane:
         self._outdated: set[int] = set()
         """Tokens among them whose job was redefined since: how they fail says nothing about the job as it is now."""
         self._held = Held(backlog)
+        self._lines = FailureLines()
         self._engine = engine
         self._lateness = lateness
         self._quarantined: dict[int, str] = {} if quarantined is None else quarantined
@@ -92,6 +94,7 @@ class Lane:
 
     def _settle_failed(self, outcomes: Sequence[Failed], settled: Settled, now_s: float) -> None:
         self.failures.update(outcome.kind.value for outcome in outcomes)
+        self._lines.note(outcomes, now_s)
         self.backlog.give_back(o.token for o in outcomes if o.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN))
         if outcomes:
             self.last_error = self._said(outcomes[-1])

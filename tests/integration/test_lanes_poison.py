@@ -52,18 +52,22 @@ def test_the_culprit_is_bisected_and_quarantined(server: PrivateRabbit, caplog: 
     assert len(set(received(server, "bisected"))) == 600
 
 
-def test_an_unroutable_queue_holds_up_nobody(server: PrivateRabbit) -> None:
+def test_an_unroutable_queue_holds_up_nobody(server: PrivateRabbit, caplog: pytest.LogCaptureFixture) -> None:
     with FastBench(make_app(server.url, task_default_queue="routable")) as bench:
         good, bad = bench.route(), bench.route(options='{"queue": "vanishing"}')
         bench.load([*numbered(100, good), *numbered(50, bad, first=1000)])
         bench.pass_minutes()
         bench.drain()
-        connection = amqp.Connection(f"127.0.0.1:{server.port}")
-        connection.connect()
-        connection.channel().queue_delete("vanishing")
-        connection.close()
-        bench.pass_minutes()
-        bench.drain()
-        assert bench.parts.ledger.skipped["unroutable"] == 50
-        assert bench.parts.ledger.sent == 250
-    assert len(received(server, "routable")) == 200
+        with amqp.Connection(f"127.0.0.1:{server.port}") as connection:
+            connection.channel().queue_delete("vanishing")
+            bench.pass_minutes()
+            bench.drain()
+            assert bench.parts.ledger.skipped["unroutable"] == bench.lanes.failures["unroutable"] == 50
+            assert bench.parts.ledger.sent == 250
+            assert "50 runs have no queue and are skipped(unroutable)" in caplog.text
+            connection.channel().queue_declare("vanishing", durable=True, auto_delete=False)  # as a worker does
+            bench.pass_minutes()
+            bench.drain()
+            assert bench.parts.ledger.sent == 400
+    assert len(received(server, "routable")) == 300
+    assert len(received(server, "vanishing")) == 50
