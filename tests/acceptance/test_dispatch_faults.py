@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Self
 
 import amqp
@@ -54,10 +54,10 @@ class Trouble:
             self.times += 1
 
 
-def until_troubled(bench: FastBench, trouble: Trouble, times: int) -> int:
-    """Let minutes pass, each drained, until trouble was made ``times`` times; returns the runs."""
+def until_troubled(bench: FastBench, trouble: Trouble, times: int, least: int = 0) -> int:
+    """Let minutes pass, each drained, until trouble was made ``times`` times and ``least`` runs; returns the runs."""
     runs = 0
-    while trouble.times < times:
+    while trouble.times < times or runs < least:
         runs += bench.pass_minutes()
         bench.drain()
     return runs
@@ -83,8 +83,14 @@ def amqp_ids(url_port: int, queue: str) -> Counter[str]:
     return Counter(found)
 
 
-@pytest.mark.parametrize(("jobs", "kills"), [(4_000, 5), pytest.param(10_000, 50, marks=pytest.mark.soak)])
-def test_redis_killed_again_and_again_loses_and_doubles_nothing(jobs: int, kills: int) -> None:
+LEAST = 100_000
+"""Runs of a soak test."""
+
+
+@pytest.mark.parametrize(
+    ("jobs", "kills", "least"), [(4_000, 5, 0), pytest.param(10_000, 50, LEAST, marks=pytest.mark.soak)]
+)
+def test_redis_killed_again_and_again_loses_and_doubles_nothing(jobs: int, kills: int, least: int) -> None:
     with PrivateRedis(appendonly="yes", appendfsync="always") as server, FastBench(make_app(server.url)) as bench:
 
         def kill() -> None:
@@ -93,7 +99,7 @@ def test_redis_killed_again_and_again_loses_and_doubles_nothing(jobs: int, kills
 
         bench.load(numbered(jobs, bench.route()))
         with Trouble(kill, 0.3) as trouble:
-            runs = until_troubled(bench, trouble, kills)
+            runs = until_troubled(bench, trouble, kills, least)
         bench.pass_minutes()
         bench.drain()
         found = redis_ids(server)
@@ -103,31 +109,55 @@ def test_redis_killed_again_and_again_loses_and_doubles_nothing(jobs: int, kills
         assert set(found.values()) == {1}
 
 
+class PowerCuts:
+    """Ends a server as a loss of power would: what it wrote in its last second never reached the disk."""
+
+    def __init__(self, server: PrivateRedis) -> None:
+        self._server = server
+        self._sizes: deque[tuple[float, dict[str, int]]] = deque(maxlen=200)
+
+    def look(self) -> None:
+        """Note how long its files are."""
+        files = (self._server.folder / "appendonlydir").glob("*.aof")
+        self._sizes.append((time.monotonic(), {str(path): path.stat().st_size for path in files}))
+
+    def make(self) -> None:
+        """Cut the power, and start the server again."""
+        self._server.kill()
+        cut_s = time.monotonic() - 1.0
+        before = next((sizes for at_s, sizes in reversed(list(self._sizes)) if at_s <= cut_s), {})
+        for path, size in before.items():
+            os.truncate(path, size)
+        self._server.start()
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "options", [{"appendonly": "yes", "appendfsync": "everysec"}, {"appendonly": "no"}], ids=["everysec", "memory"]
-)
-def test_what_redis_forgets_is_measured(options: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Killed without a sync after each write: what it had confirmed may be gone, and nothing is there twice."""
+@pytest.mark.parametrize(("fsync", "power"), [("everysec", "on"), ("everysec", "cut"), ("", "on")])
+def test_what_redis_forgets_is_measured(fsync: str, power: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ended without a sync after each write: what it had confirmed may be gone, and nothing is there twice."""
+    options = {"appendonly": "yes", "appendfsync": fsync} if fsync else {}
     with PrivateRedis(**options) as server, FastBench(make_app(server.url)) as bench:
+        cuts = PowerCuts(server)
 
         def kill() -> None:
             server.kill()
             server.start()
 
         bench.load(numbered(5_000, bench.route()))
-        with Trouble(kill, 0.3) as trouble:
+        with Trouble(cuts.look, 0.02), Trouble(cuts.make if power == "cut" else kill, 1.5) as trouble:
             until_troubled(bench, trouble, 10)
         found = redis_ids(server)
         sent = bench.parts.ledger.sent
         with capsys.disabled():
-            sys.stdout.write(f"\n{options}: 10 kills, {sent} confirmed, {sent - len(found)} of them lost\n")
+            lost = f"{sent - len(found)} of them lost"
+            sys.stdout.write(f"\nappendfsync {fsync or 'none'}, power {power}: 10 ends, {sent} confirmed, {lost}\n")
         assert set(found.values()) <= {1}
         assert len(found) <= sent
+        assert (len(found) < sent) is (power == "cut" or not fsync)
 
 
-@pytest.mark.parametrize("cuts", [8, pytest.param(20, marks=pytest.mark.soak)])
-def test_rabbitmq_cut_off_again_and_again_loses_nothing(private_rabbit: PrivateRabbit, cuts: int) -> None:
+@pytest.mark.parametrize(("cuts", "least"), [(8, 0), pytest.param(20, LEAST, marks=pytest.mark.soak)])
+def test_rabbitmq_cut_off_again_and_again_loses_nothing(private_rabbit: PrivateRabbit, cuts: int, least: int) -> None:
     """At least once: what was on the way when the connection went is sent again, under the same id."""
     queue = f"cut-off-{cuts}"
     with TcpProxy(private_rabbit.port) as proxy:
@@ -135,7 +165,7 @@ def test_rabbitmq_cut_off_again_and_again_loses_nothing(private_rabbit: PrivateR
         with FastBench(app) as bench:
             bench.load(numbered(2_000, bench.route()))
             with Trouble(proxy.cut, 0.25) as trouble:
-                runs = until_troubled(bench, trouble, cuts)
+                runs = until_troubled(bench, trouble, cuts, least)
             assert bench.parts.ledger.skipped.total() == 0
             assert bench.parts.ledger.sent == runs
         found = amqp_ids(private_rabbit.port, queue)
@@ -156,16 +186,24 @@ def client(server: PrivateRedis) -> Iterator[redis.Redis]:
 
 
 def heal_after(
-    bench: FastBench, break_it: Callable[[], Any], seen: str, heal: Callable[[], Any], *, skipped: int = 0
+    bench: FastBench,
+    caplog: pytest.LogCaptureFixture,
+    break_it: Callable[[], Any],
+    seen: str,
+    heal: Callable[[], Any],
+    *,
+    kind: str = "refused",
 ) -> None:
     """Break something, offer runs, wait until the lane says ``seen``, heal it, and expect all runs to be sent."""
     break_it()
     runs = bench.pass_minutes()
     bench.until(lambda: seen in bench.lanes.last_error, seen)
+    assert seen in caplog.text
     heal()
     sent = bench.parts.ledger.sent
     bench.drain()
-    assert bench.parts.ledger.sent - sent == runs - skipped
+    assert bench.parts.ledger.sent - sent == runs
+    assert bench.lanes.failures[kind] > 0
 
 
 @pytest.fixture
@@ -177,9 +215,10 @@ def bench(server: PrivateRedis) -> Iterator[FastBench]:
         yield bench
 
 
-def test_no_memory(bench: FastBench, client: redis.Redis) -> None:
+def test_no_memory(bench: FastBench, client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
     heal_after(
         bench,
+        caplog,
         lambda: client.config_set("maxmemory", "1mb"),
         "maxmemory",
         lambda: client.config_set("maxmemory", "0"),
@@ -192,22 +231,27 @@ def test_no_memory_when_an_envelope_is_asked_for(server: PrivateRedis, client: r
     client.config_set("maxmemory", "1mb")
     with FastBench(make_app(server.url)) as bench:
         bench.load(numbered(500, bench.route()))
-        heal_after(bench, lambda: None, "maxmemory", lambda: client.config_set("maxmemory", "0"))
+        bench.pass_minutes()
+        bench.until(lambda: "maxmemory" in bench.lanes.last_error, "the refusal")
+        client.config_set("maxmemory", "0")
+        bench.drain()
         assert bench.slow_runs == 0
+        assert bench.parts.ledger.sent == 500
         assert bench.lanes.fast.canary.differences == 0
 
 
-def test_read_only(bench: FastBench, client: redis.Redis) -> None:
+def test_read_only(bench: FastBench, client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
     with PrivateRedis() as other:
         heal_after(
             bench,
+            caplog,
             lambda: client.replicaof("127.0.0.1", other.port),
             "read only replica",
             lambda: client.replicaof("NO", "ONE"),
         )
 
 
-def test_disk_full() -> None:
+def test_disk_full(caplog: pytest.LogCaptureFixture) -> None:
     """A snapshot that cannot be written makes Redis refuse writes, as a full disk does."""
     with (
         PrivateRedis(**{"enable-protected-configs": "yes"}) as server,
@@ -217,10 +261,10 @@ def test_disk_full() -> None:
         bench.load(numbered(500, bench.route()))
         bench.pass_minutes()
         bench.drain()
-        _fill_disk(bench, client)
+        _fill_disk(bench, client, caplog)
 
 
-def _fill_disk(bench: FastBench, client: redis.Redis) -> None:
+def _fill_disk(bench: FastBench, client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
     def fill() -> None:
         client.config_set("dir", "/proc")
         client.config_set("save", "3600 1")
@@ -233,15 +277,38 @@ def _fill_disk(bench: FastBench, client: redis.Redis) -> None:
         client.config_set("stop-writes-on-bgsave-error", "no")
         client.config_set("save", "")
 
-    heal_after(bench, fill, "MISCONF", empty)
+    heal_after(bench, caplog, fill, "MISCONF", empty)
 
 
-def test_a_wrong_password_is_said_and_recovered_from(bench: FastBench, client: redis.Redis) -> None:
+def test_a_wrong_password_is_said_and_recovered_from(
+    bench: FastBench, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
     def lock() -> None:
         client.config_set("requirepass", "other")
         client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
-    heal_after(bench, lock, "Authentication required", lambda: client.config_set("requirepass", ""))
+    unlock = lambda: client.config_set("requirepass", "")  # noqa: E731
+    heal_after(bench, caplog, lock, "Authentication required", unlock, kind="not_sent")
+
+
+def test_a_queue_whose_key_is_no_list_concerns_its_runs_alone(
+    bench: FastBench, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.load(numbered(50, bench.route(options='{"queue": "broken"}'), first=1_000))
+    bench.pass_minutes()
+    bench.drain()
+    client.delete("broken")
+    client.set("broken", "a text")
+    for minutes in (1, 2):
+        bench.pass_minutes()
+        bench.drain()
+        assert bench.parts.ledger.skipped["unroutable"] == bench.lanes.failures["unroutable"] == 50 * minutes
+    assert caplog.text.count("50 runs have no queue and are skipped(unroutable): ResponseError: WRONGTYPE") == 1
+    client.delete("broken")
+    bench.pass_minutes()
+    bench.drain()
+    assert client.llen("broken") == 50
+    assert client.llen("celery") == 5 * 500
 
 
 @pytest.mark.parametrize(("jobs", "minutes"), [(2_000, 8), pytest.param(100_000, 10, marks=pytest.mark.soak)])
