@@ -51,13 +51,13 @@ class Lane:
     def outcomes(self, count: int) -> Sequence[Confirmed | Failed]:
         found: list[Confirmed | Failed] = []
         while len(found) < count:
-            self.woken.get(timeout=10)
+            self.woken.get(timeout=60)
             found += self.lane.poll()
         return found
 
     def when_connected(self) -> CeleryLane:
         while not self.lane.capacity():
-            self.woken.get(timeout=10)
+            self.woken.get(timeout=60)
         return self.lane
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 DJANGO = """
     SECRET_KEY = "only for tests"

@@ -62,7 +62,7 @@ def amqp_ids(server: PrivateRabbit, queue: str, count: int) -> list[str]:
             queue, no_ack=True, callback=lambda message: found.append(message.headers["id"])
         )
         while len(found) < count:
-            connection.drain_events(timeout=10)
+            connection.drain_events(timeout=60)
         channel.basic_cancel(consumer)
         assert channel.basic_get(queue) is None
     return found

@@ -137,7 +137,7 @@ def test_private_mariadb_keeps_data_over_a_restart():
 def _echo(server: socket.socket) -> bytes:
     connection, _ = server.accept()
     with connection:
-        connection.settimeout(5)
+        connection.settimeout(60)
         data = connection.recv(100)
         connection.sendall(data)
         return data
@@ -151,9 +151,9 @@ def test_proxy_passes_stalls_mutes_and_cuts():
     ):
 
         def connect() -> tuple[socket.socket, socket.socket]:
-            client = ends.enter_context(socket.create_connection(("127.0.0.1", proxy.port), timeout=10))
+            client = ends.enter_context(socket.create_connection(("127.0.0.1", proxy.port), timeout=60))
             behind = ends.enter_context(server.accept()[0])
-            behind.settimeout(10)
+            behind.settimeout(60)
             return client, behind
 
         client, behind = connect()
@@ -182,7 +182,7 @@ def test_proxy_passes_stalls_mutes_and_cuts():
         proxy.cut(refuse=True)
         with pytest.raises(ConnectionResetError):
             client.recv(10)
-        with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as refused:
+        with socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as refused:
             assert _is_reset(refused)
         proxy.pass_through()
         again, behind_again = connect()
@@ -202,5 +202,5 @@ def _is_reset(connection: socket.socket) -> bool:
 
 
 def test_a_proxy_without_a_target_refuses():
-    with TcpProxy(free_port()) as proxy, socket.create_connection(("127.0.0.1", proxy.port), timeout=2) as client:
+    with TcpProxy(free_port()) as proxy, socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as client:
         assert _is_reset(client)

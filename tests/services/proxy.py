@@ -82,13 +82,13 @@ class TcpProxy:
         """Let the proxy's thread change its mode between two turns, and wait until it has."""
         done = threading.Event()
         self._orders.put((mode, cut, done))
-        if not done.wait(5):
+        if not done.wait(30):
             raise ServiceError(f"the proxy on port {self.port} did not switch to {mode.value}: is it closed?")
 
     def close(self) -> None:
         """End the proxy and all its connections."""
         self._closing.set()
-        self._thread.join(5)
+        self._thread.join(30)
 
     def __enter__(self) -> Self:
         return self
