@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import redis
+from django_settings import database_of
 from processes import DjangoProject, redis_conf
 from services import PrivatePostgres, PrivateRedis
 
@@ -64,12 +65,8 @@ def fires(job_id: int, schedule: dict[str, Any], after_ms: int, until_ms: int) -
 )
 def test_exactly_the_computed_runs_arrive(tmp_path: Path, monitors: int, seconds: int) -> None:
     with PrivatePostgres() as postgres, PrivateRedis() as broker:
-        database = {
-            "ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "USER": "postgres", "HOST": "127.0.0.1",
-            "PORT": str(postgres.port),
-        }  # fmt: skip
         conf = {**redis_conf(broker.url), "broker_transport_options": {}}
-        with DjangoProject(tmp_path, conf, database=database) as project:
+        with DjangoProject(tmp_path, conf, database=database_of(postgres.url)) as project:
             definitions = {number: definition(number) for number in range(1, monitors + 1)}
             project.django(
                 f"""
@@ -84,7 +81,16 @@ def test_exactly_the_computed_runs_arrive(tmp_path: Path, monitors: int, seconds
             begin_ms = round(time.time() * 1000) + 2000
             with psycopg.connect(postgres.url, autocommit=True) as connection:
                 written = connection.execute(WRITES).fetchall()
-                project.wait_for(lambda: time.time() * 1000 > begin_ms + seconds * 1000, "time", timeout_s=seconds + 30)
+
+                def stored_marks() -> Any:
+                    row = connection.execute("SELECT marks FROM wheelbeat_beat").fetchone()
+                    return json.loads(row[0]) if row else {}
+
+                project.wait_for(
+                    lambda: stored_marks().get("broker", {}).get("mark_ms", 0) >= begin_ms + seconds * 1000,
+                    "everything until then is confirmed",
+                    timeout_s=seconds + 60,
+                )
                 assert beat.stop() == 0
                 assert connection.execute(WRITES).fetchall() == written, "a beat writes its status row and nothing else"
                 row = connection.execute("SELECT marks, status FROM wheelbeat_beat").fetchone()
@@ -93,10 +99,10 @@ def test_exactly_the_computed_runs_arrive(tmp_path: Path, monitors: int, seconds
                 ).fetchone()
             assert row is not None
             assert updates is not None
-            assert updates[0] <= seconds / 2 + 10
+            assert updates[0] <= (time.monotonic() - beat.started_s) / 2 + 10
             marks, status = json.loads(row[0]), json.loads(row[1])
             end_ms = marks["broker"]["mark_ms"]
-            assert end_ms >= begin_ms + (seconds - 3) * 1000
+            assert end_ms >= begin_ms + seconds * 1000
             with redis.Redis.from_url(broker.url) as client:
                 headers = [json.loads(message)["headers"] for message in client.lrange("celery", 0, -1)]
             arrived = [header["id"] for header in headers if begin_ms < header["wheelbeat_fire_ms"] <= end_ms]
@@ -111,6 +117,7 @@ def test_exactly_the_computed_runs_arrive(tmp_path: Path, monitors: int, seconds
             assert status["watchdog"] == {}
             # A signal in the middle of a turn leaves what was just confirmed to the next start.
             settled = sum(header["wheelbeat_fire_ms"] <= end_ms for header in headers)
-            assert settled <= status["runs"]["sent"] <= len(headers)
+            account = status["runs"]
+            assert settled <= account["sent"] + account["reoffered"] <= len(headers)
             late = status["lateness"]
             print(f"{monitors} monitors, {len(headers)} runs, lateness p50 {late['p50_s']} s, p99 {late['p99_s']} s")  # noqa: T201

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import ROOT, DjangoProject, Project, redis_conf
+from processes import DjangoProject, Project, redis_conf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 pytestmark = pytest.mark.processes
 
 EVERY_SECOND = {"tick": {"task": "proj.note", "schedule": 1.0}}
 CREATE = 'Monitor.objects.create(name="a", task="proj.note", interval_ms=1000, args="[1]")'
-
-
-@pytest.fixture(scope="session")
-def celery55() -> str:
-    """Interpreter of an environment with Celery 5.5."""
-    python = os.environ.get("WHEELBEAT_CELERY55_PYTHON", str(ROOT / ".venv-celery55/bin/python"))
-    if not Path(python).exists():
-        pytest.fail(f"{python} does not exist: run `make venv-celery55`, or set WHEELBEAT_CELERY55_PYTHON")
-    return python
 
 
 def test_celery_5_5_runs_beat_and_an_embedded_beat(tmp_path: Path, redis_url: str, celery55: str) -> None:

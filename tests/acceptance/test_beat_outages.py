@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django_settings import database_of
 from processes import DjangoProject, Project, redis_conf
 from services import PrivatePostgres, PrivateRedis
 
@@ -35,9 +36,9 @@ def test_the_broker_goes_away_and_comes_back(tmp_path: Path) -> None:
             "older runs of the job are skipped",
         )
         seen = len(beat.lines)
+        back_ms = time.time() * 1000
         redis.start()
         beat.wait_for(" again", after=seen)
-        back_ms = time.time() * 1000
         project.worker()
         runs = project.wait_for_runs(
             lambda runs: sum((run.fire_ms or 0) > back_ms for run in runs) >= 2, "runs after the outage"
@@ -63,14 +64,8 @@ def test_a_beat_that_starts_before_its_broker(tmp_path: Path) -> None:
 
 def test_the_database_goes_away_and_comes_back(tmp_path: Path, redis_url: str) -> None:
     with PrivatePostgres() as postgres:
-        database = {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": "postgres",
-            "USER": "postgres",
-            "HOST": "127.0.0.1",
-            "PORT": str(postgres.port),
-        }
-        with DjangoProject(tmp_path, redis_conf(redis_url, beat_schedule=EVERY_SECOND), database=database) as project:
+        conf = redis_conf(redis_url, beat_schedule=EVERY_SECOND)
+        with DjangoProject(tmp_path, conf, database=database_of(postgres.url)) as project:
             project.django('Monitor.objects.create(name="a", task="proj.note", interval_ms=1000, args="[1]")')
             project.worker()
             beat = project.beat()
@@ -109,13 +104,13 @@ def test_ping_falls_silent_when_a_thread_hangs_and_the_wheel_goes_on(tmp_path: P
         beat = project.beat()
         beat.wait_for("Sending due task tick (proj.note)")
         ping = ("inspect", "ping", "-t", "1")
-        project.wait_for(lambda: project.celery(*ping).wait() == 0, "ping answers")
+        project.wait_for(lambda: project.celery(*ping).wait() == 0, "ping answers", timeout_s=60)
         (tmp_path / "hang").touch()
         beat.wait_for("beat: No turn of publisher for 2 s")
         project.wait_for(lambda: project.celery(*ping).wait() != 0, "ping is silent")
         expected = status_of(project)["runs"]["expected"]
         project.wait_for(lambda: status_of(project)["runs"]["expected"] >= expected + 3, "the wheel turns")
-        assert status_of(project)["wedged"] == ["publisher"]
+        assert "publisher" in status_of(project)["wedged"]
         (tmp_path / "hang").unlink()
         beat.wait_for("beat: All threads turn again")
         assert beat.stop() == 0

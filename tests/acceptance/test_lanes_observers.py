@@ -93,7 +93,7 @@ def output_of(code: str, *, python: str = sys.executable) -> str:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -151,7 +151,7 @@ def test_with_monitors_of_sentry_only_the_monitored_jobs_take_the_celery_lane(br
         assert ("sentry-monitor-slug" in headers) is not excluded
         assert ("sentry-monitor-check-in-id" in headers) is not excluded
         at_s = float(headers["sentry-monitor-start-timestamp-s"])
-        assert abs(at_s - headers["sentry-task-enqueued-time"]) < 1
+        assert abs(at_s - headers["sentry-task-enqueued-time"]) < 60
         assert headers["headers"]["sentry-monitor-start-timestamp-s"] == headers["sentry-monitor-start-timestamp-s"]
 
 

@@ -84,9 +84,11 @@ def test_tutorial_leads_to_a_monitor_that_follows_an_edit(folder: Folder) -> Non
 
     edit = block("sh", "update(interval_ms").partition('-c "')[2].rpartition('"')[0]
     folder.run("manage.py", "shell", "-c", edit.replace("20_000", "1_000"))
-    seen = len(beat.lines)
-    for _ in range(3):
-        seen = beat.wait_for("Sending due task greet", after=seen, timeout_s=6)
+    due: list[int] = []
+    seen = len(worker.lines)
+    while len(due) < 3 or due[-1] - due[-3] != 2_000:  # one second apart, on the grid of the new interval
+        seen = worker.wait_for("hello world, from greet, due at ", after=seen)
+        due.append(int(worker.lines[seen - 1].rpartition("due at ")[2]))
 
     assert "sent" in folder.run("-m", "celery", "-A", "proj", "wheelbeat", "status")
     assert beat.stop() == 0
