@@ -1,4 +1,4 @@
-"""The keeper: a thread of the worker's main process that prolongs leases and removes expired claims."""
+"""The keeper: a thread of the worker's main process that prolongs leases, removes expired claims and notes the pace."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from celery_wheelbeat.errors import ClaimStoreDown
 if TYPE_CHECKING:
     from celery_wheelbeat.worker.counters import Counters
     from celery_wheelbeat.worker.deliveries import Deliveries
+    from celery_wheelbeat.worker.pace import Pace
     from celery_wheelbeat.worker.stores import Store
 
 logger = logging.getLogger(__name__)
@@ -33,10 +34,11 @@ class Keeper:
     ``lease_s`` is the shortest lease that any task of this worker takes.
     """
 
-    def __init__(self, store: Store, deliveries: Deliveries, counters: Counters, *, lease_s: float) -> None:
+    def __init__(self, store: Store, deliveries: Deliveries, counters: Counters, pace: Pace, *, lease_s: float) -> None:
         self._store = store
         self._deliveries = deliveries
         self._counters = counters
+        self._pace = pace
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="wheelbeat-keeper", daemon=True)
         self._purge_at_s = time.monotonic() + PURGE_EVERY_S
@@ -55,6 +57,7 @@ class Keeper:
 
     def _loop(self) -> None:
         while not self._stop.wait(self._turn_s):
+            self._pace.note(time.monotonic(), self._counters.totals()["elected"])
             try:
                 self._renew()
                 if time.monotonic() >= self._purge_at_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from celery_wheelbeat.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from celery_wheelbeat.settings import Settings
 
+LEASE_MAX_S = 604_800
+"""A week: what died holds up its job no longer."""
 CHOICES = {
     "outage": ("open", "closed"),
     "overlap": ("", "allow", "skip", "queue_one"),
@@ -47,7 +48,9 @@ class Policy:
 
     def choose(self, name: str, choices: Mapping[str, Any], *, acks_late: bool) -> Policy:
         """Return this policy with what task ``name`` chooses; raises ``InvalidSetting`` where it cannot be kept."""
-        known = {item.name for item in fields(self)}
+        known = {item.name: item.type for item in fields(self)}
+        if not isinstance(choices, Mapping):
+            raise InvalidSetting(f"task {name}: wheelbeat = {choices!r}, expected a dict of {', '.join(sorted(known))}")
         for option, value in choices.items():
             if option not in known:
                 near = get_close_matches(option, known, n=1)
@@ -56,11 +59,15 @@ class Policy:
             if option in CHOICES and value not in CHOICES[option]:
                 expected = ", ".join(repr(choice) for choice in CHOICES[option] if choice)
                 raise InvalidSetting(f"task {name}: wheelbeat option {option} = {value!r}, expected one of {expected}")
+            if known[option] == "bool" and not isinstance(value, bool):
+                raise InvalidSetting(f"task {name}: wheelbeat option {option} = {value!r}, expected True or False")
+            if known[option] == "float" and (isinstance(value, bool) or not isinstance(value, (int, float))):
+                raise InvalidSetting(f"task {name}: wheelbeat option {option} = {value!r}, expected seconds")
         chosen = replace(self, **choices)
-        if not 0 < chosen.wait_s <= chosen.lease_s:
+        if not 0 < chosen.wait_s <= chosen.lease_s <= LEASE_MAX_S:
             raise InvalidSetting(
                 f"task {name}: wheelbeat options wait_s = {chosen.wait_s!r}, lease_s = {chosen.lease_s!r}, "
-                "expected 0 < wait_s <= lease_s"
+                f"expected 0 < wait_s <= lease_s <= {LEASE_MAX_S}"
             )
         if chosen.outage == "closed" and not acks_late:
             raise InvalidSetting(

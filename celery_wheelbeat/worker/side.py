@@ -27,6 +27,7 @@ from celery_wheelbeat.worker.deliveries import Deliveries
 from celery_wheelbeat.worker.gate import Gate
 from celery_wheelbeat.worker.hook import guard_all, why_not_live
 from celery_wheelbeat.worker.keeper import Keeper
+from celery_wheelbeat.worker.pace import Pace
 from celery_wheelbeat.worker.stores.choice import choose_store
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class WorkerSide:
         self._activated = False
         self._renumbers = False
         """Whether retries need another name at the broker. Never in a beat: a receiver would slow its messages down."""
-        self._since_s = time.monotonic()
+        self._pace = Pace(time.monotonic())
         self._keeper: Keeper | None = None
 
     def activate(self) -> None:
@@ -108,7 +109,7 @@ class WorkerSide:
         """Start the thread that prolongs leases; in the main process, once."""
         if self.gate is not None and self._keeper is None:
             lease_s = self.gate.shortest_lease_s()
-            self._keeper = Keeper(self.gate.store, self.deliveries, self.counters, lease_s=lease_s)
+            self._keeper = Keeper(self.gate.store, self.deliveries, self.counters, self._pace, lease_s=lease_s)
             self._keeper.start()
 
     def stop_keeper(self) -> None:
@@ -125,8 +126,7 @@ class WorkerSide:
     def report(self) -> Mapping[str, Any]:
         """Return what ``celery inspect wheelbeat_claims`` shows of this worker."""
         counters = self.counters.totals()
-        age_s = max(1.0, time.monotonic() - self._since_s)
-        rate = counters["elected"] / age_s
+        rate = self._pace.per_s(time.monotonic(), counters["elected"])
         return {"hook": self.hook, "store": self.where, "counters": counters, "elected_per_s": rate}
 
     def _prepare(self, prepare: Any, close: Any) -> None:

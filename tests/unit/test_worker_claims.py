@@ -32,6 +32,7 @@ from celery_wheelbeat.worker.claims import (
 )
 from celery_wheelbeat.worker.headers import RunHeaders, claim_ttl_s, worker_headers
 from celery_wheelbeat.worker.overlap import Contention, contend, lease_name
+from celery_wheelbeat.worker.pace import Pace
 from celery_wheelbeat.worker.policy import Policy
 
 HELD = Claim(State.RUNNING, "n1", "e1", "d1", started_ms=0)
@@ -265,12 +266,30 @@ def test_a_task_chooses_and_the_settings_say_the_rest() -> None:
         ({"overlap": "never"}, "expected one of 'allow', 'skip', 'queue_one'"),
         ({"outage": "closed"}, "set acks_late=True on the task, or outage='open'"),
         ({"lease_s": 1}, "expected 0 < wait_s <= lease_s"),
+        ({"lease_s": 1e20}, "wait_s <= lease_s <= 604800"),
+        ({"wait_s": -1}, "expected 0 < wait_s"),
+        ({"lease_s": math.nan}, "expected 0 < wait_s"),
+        ({"lease_s": "30"}, "lease_s = '30', expected seconds"),
+        ({"exclusive": "no"}, "exclusive = 'no', expected True or False"),
+        ("skip", "wheelbeat = 'skip', expected a dict of exclusive, key"),
     ],
 )
-def test_a_choice_that_cannot_be_kept_names_the_task_and_the_remedy(choices: dict[str, Any], words: str) -> None:
+def test_a_choice_that_cannot_be_kept_names_the_task_and_the_remedy(choices: Any, words: str) -> None:
     with pytest.raises(InvalidSetting, match=r"task app\.check: ") as caught:
         Policy().choose("app.check", choices, acks_late=False)
     assert words in str(caught.value)
+
+
+def test_the_pace_is_that_of_the_last_minute() -> None:
+    pace = Pace(0)
+    assert pace.per_s(0, 0) == 0
+    assert pace.per_s(10, 50) == 5
+    total = 0
+    for now_s in range(10, 1_000, 10):
+        total += 1_000 if now_s < 900 else 20
+        pace.note(now_s, total)
+    assert pace.per_s(990, total) == 2
+    assert len(pace._notes) <= 8
 
 
 def test_the_breaker_asks_a_dead_store_ever_more_seldom() -> None:

@@ -31,7 +31,9 @@ FENCE_REMEMBERED_S = 86_400
 class MemcachedStore:
     """Claims under ``wb:`` and their key in the one server at ``url`` (``memcached://host:port``)."""
 
-    best_effort = "memcached forgets what it evicts and everything when it restarts"
+    best_effort = (
+        "memcached forgets what it evicts and everything when it restarts, and leases there go by the workers' clocks"
+    )
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url.partition(";")[0])
