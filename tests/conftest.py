@@ -1,6 +1,7 @@
 """What every folder of tests shares: the services as fixtures, and nothing that an earlier test left behind.
 
-Where ``CI`` is set, Hypothesis draws the same examples every time (its own profile ``ci``); elsewhere new ones.
+Where ``CI`` is set, Hypothesis draws the same examples every time (its own profile ``ci``); elsewhere new ones. No
+example has a deadline: how long one takes depends on what else the machine does.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from celery import _state as celery_state
+from hypothesis import HealthCheck, settings
 from processes import ROOT
 from services import PrivateRabbit, amqp_vhost, mysql_database, postgres_database, redis_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -147,7 +147,7 @@ def compiled_as_columns(
 
 
 @given(tables())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_columns_and_rows_mean_the_same(table: list[MonitorRow]) -> None:
     crons, routes = CronTable(), RouteTable()
     compile_all = partial(compile_rows, crons=crons, routes=routes, limits=Limits(LIMIT), entry_names=("entry",))
@@ -193,7 +193,7 @@ def test_more_shapes_than_are_kept_are_compiled_by_rows(monkeypatch: pytest.Monk
 
 
 @given(tables())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_rows_turned_into_columns_mean_the_same_to_the_last_problem(table: list[MonitorRow]) -> None:
     crons, routes = CronTable(), RouteTable()
     compile_all = partial(compile_rows, crons=crons, routes=routes, limits=Limits(LIMIT), entry_names=("entry",))

@@ -300,7 +300,6 @@ def examples(count: int) -> settings:
     return settings(
         max_examples=count,
         stateful_step_count=30,
-        deadline=None,
         phases=[phase for phase in Phase if phase != Phase.explain],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )

@@ -115,7 +115,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(args=st.lists(JSON, max_size=4), kwargs=st.dictionaries(st.text(max_size=10), JSON, max_size=4))
 @example(args=["it's", 'a "q"', "%b%%", "\\", "\n", "\x00", "\ud83d\ude00", "é"], kwargs={})
 @example(args=["x" * 120], kwargs={"k" * 121: 1})

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery import Celery
 from celery.schedules import crontab
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from celery_wheelbeat import Cron, InvalidSchedule, cron_fields
@@ -136,7 +136,7 @@ def may_fire(drawn: Drawn) -> bool:
     return any(day <= MONTH_LENGTHS[month] for day in drawn.days for month in drawn.months)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=250)
 @given(drawn=crons(dense_days=True), where=st.sampled_from(CHANGES))
 def test_a_replay_of_every_minute_around_clock_changes(drawn: Drawn, where: tuple[str, str]) -> None:
     minutes = minutes_around(*where)
@@ -150,7 +150,7 @@ def test_a_replay_of_every_minute_around_clock_changes(drawn: Drawn, where: tupl
     assert [fire for fire in fires if fire <= minutes[-1][0]] == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     drawn=crons(dense_days=True),
     where=st.sampled_from(CHANGES),
@@ -174,7 +174,7 @@ FROM_2015 = datetime(2015, 1, 1, tzinfo=UTC)
 APP = Celery("judge", timezone="UTC", set_as_current=False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     drawn=crons(dense_days=False),
     name=st.sampled_from(["UTC", "Asia/Tokyo", "Asia/Kathmandu", "America/Bogota"]),

@@ -48,7 +48,7 @@ def weekday_matches(text: str, when: datetime) -> bool:
     return False
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(days=DAYS, weekdays=WEEKDAYS, day_rule=st.sampled_from(["and", "or"]), month=st.integers(0, 1200))
 def test_every_chosen_date_and_no_other(days: str, weekdays: str, day_rule: str, month: int) -> None:
     start = datetime(1990 + month // 12, month % 12 + 1, 1, tzinfo=UTC)

@@ -27,7 +27,7 @@ def written_out(job: Bounded, base: Interval, until_ms: int) -> list[int]:
     return [at for at in incident + ordinary if job.start_ms <= at < job.end_ms]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     interval_ms=st.integers(1, 200),
     anchor_ms=instants,

@@ -328,5 +328,5 @@ class Drill(RuleBasedStateMachine):
             assert fires == sorted(set(fires))
 
 
-Drill.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Drill.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestDrill = Drill.TestCase

@@ -86,7 +86,7 @@ def test_together_they_add_up() -> None:
     assert np.array_equal(surveyed(engine_of(*JOBS)), listed(*JOBS))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(

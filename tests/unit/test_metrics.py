@@ -14,6 +14,7 @@ import opentelemetry.metrics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from observed import observed
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -23,13 +24,13 @@ from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.findings import FINDINGS
 from celery_wheelbeat.jobs import RouteTable
-from celery_wheelbeat.ledger import REASONS, Ledger
+from celery_wheelbeat.ledger import REASONS
 from celery_wheelbeat.monitors import compile_rows
-from celery_wheelbeat.observe.lateness import BOUNDS_S, Histogram, Lateness, Quantiles
+from celery_wheelbeat.observe.lateness import BOUNDS_S, Histogram, Lateness
 from celery_wheelbeat.observe.metrics import CAUSES_SHOWN, FAMILIES, RESYNCS, samples
 from celery_wheelbeat.observe.otel import Instruments
 from celery_wheelbeat.observe.prometheus import Exposition
-from celery_wheelbeat.observe.status import DestinationState, Jobs, Observed, document
+from celery_wheelbeat.observe.status import DestinationState, Jobs, document
 from celery_wheelbeat.publishers import PublisherHealth
 from celery_wheelbeat.sources.databases import from_url
 from celery_wheelbeat.sources.definitions import Definitions
@@ -57,32 +58,20 @@ DATABASE = {
 
 def status(**changes: Any) -> dict[str, Any]:
     """Return a status document that has something of everything."""
-    ledger = Ledger()
-    ledger.expect(10)
-    ledger.confirm(6)
-    ledger.skip("backlog", 3)
-    seen = Observed(
-        state="running",
-        now_ms=1_700_000_010_500,
-        cursor_ms=1_700_000_009_000,
-        jobs=Jobs(5, 2, {"monitor:7": "cron: no"}, 1),
-        ledger=ledger,
-        pending=1,
-        failures={"refused": 8},
-        lateness=Quantiles(6, 0.1, 0.2, 0.3),
-        histogram=Histogram((4, 0, 1, *[0] * 11, 1), 400.5),
-        destinations={"broker": DestinationState(PublisherHealth(False, 1, 0.0), 7, 1_700_000_008_000, 1_000, "no")},
-        source=DATABASE,
-        sweeps=3,
-        watchdog={"ghost": 2},
-        clock_steps=1,
-        threads={"desk": 0.04},
-        wedged=["publisher"],
-        tzdata="2025b",
-        lanes={"fast": 4, "celery": {"why": 2, "because": 1}, "observers": [], "differences": 0, "behind": True},
-        survey={"load": {"from_s": 1_700_000_001, "seconds": " ".join("1" * 30), "minutes": "30"}, "minutes": []},
-    )
-    return document(seen._replace(**changes))
+    richer: dict[str, Any] = {
+        "now_ms": 1_700_000_010_500,
+        "failures": {"refused": 8},
+        "histogram": Histogram((4, 0, 1, *[0] * 11, 1), 400.5),
+        "destinations": {"broker": DestinationState(PublisherHealth(False, 1, 0.0), 7, 1_700_000_008_000, 1_000, "no")},
+        "source": DATABASE,
+        "watchdog": {"ghost": 2},
+        "clock_steps": 1,
+        "wedged": ["publisher"],
+        "tzdata": "2025b",
+        "lanes": {"fast": 4, "celery": {"why": 2, "because": 1}, "observers": [], "differences": 0, "behind": True},
+        "survey": {"load": {"from_s": 1_700_000_001, "seconds": " ".join("1" * 30), "minutes": "30"}, "minutes": []},
+    }
+    return document(observed(**(richer | changes)))
 
 
 def values(**changes: Any) -> dict[tuple[str, ...], float]:

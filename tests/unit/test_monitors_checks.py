@@ -179,7 +179,7 @@ COLUMNS |= dict.fromkeys(("solar_latitude", "solar_longitude", "expires_s"), NUM
 COLUMNS |= {name: st.one_of(st.none(), st.integers(-(2**31), 2**31)) for name in ("jitter_s", "priority")}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.fixed_dictionaries({}, optional=COLUMNS))
 def test_no_row_makes_the_checks_raise_and_every_row_ends_up_somewhere(columns: dict[str, object]):
     subject = GOOD._replace(**columns)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from table_of_monitors import PLAIN
 
@@ -28,7 +28,6 @@ FAR_IDS = st.one_of(IDS, st.sampled_from([1 - 2**63, -1, 70_000, 2**33, 2**63 - 
 EDITS = st.lists(st.tuples(FAR_IDS, st.one_of(st.none(), st.integers(1, 5))), max_size=60)
 
 
-@settings(deadline=None)
 @given(EDITS, st.integers(1, 8), IDS, st.integers(1, 45))
 def test_fingerprints_are_a_dict_in_less_space(
     edits: list[tuple[int, int | None]], merge_at: int, after_id: int, up_to: int
