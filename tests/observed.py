@@ -1,0 +1,37 @@
+"""What a beat observes of itself, without a beat: the material of status documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_wheelbeat.ledger import Ledger
+from celery_wheelbeat.observe.lateness import Quantiles
+from celery_wheelbeat.observe.status import DestinationState, EntryState, Jobs, Observed
+from celery_wheelbeat.publishers import PublisherHealth
+
+
+def observed(**changes: Any) -> Observed:
+    """Return what a beat with something of everything says of itself; ``changes`` replace fields."""
+    ledger = Ledger()
+    ledger.expect(10)
+    ledger.confirm(6)
+    ledger.skip("backlog", 3)
+    seen = Observed(
+        state="running",
+        now_ms=1_700_000_010_000,
+        cursor_ms=1_700_000_009_000,
+        jobs=Jobs(5, 2, {"monitor:7": "cron: no"}, 1),
+        ledger=ledger,
+        pending=1,
+        lateness=Quantiles(6, 0.1, 0.2, 0.3),
+        destinations={"broker": DestinationState(PublisherHealth(False, 1, 0.0), 0, 1_700_000_008_000, 1, "refused")},
+        source={"kind": "file"},
+        sweeps=3,
+        watchdog={},
+        clock_steps=0,
+        threads={"desk": 0.04},
+        wedged=[],
+        schedule=[EntryState("clean up", "tasks.clean", "<freq: 1.00 hour>", 1_700_000_400_000)],
+        survey={"load": {"from_s": 1_700_000_000, "seconds": "0 1", "minutes": "1"}, "minutes": [[60, 1, 0.1, 0.2]]},
+    )
+    return seen._replace(**changes)
