@@ -117,12 +117,12 @@ class Gate:
             logger.warning("%s[%s] runs without a claim: its headers are not ours: %r", task.name, task_id, error)
             return Admission()
         attempt = self._attempt(task, run, args, kwargs, request)
-        if self._wall_ms() - attempt.run.fire_ms > attempt.ttl_s * 1000:
+        if not run.begun and self._wall_ms() - run.due_ms > attempt.ttl_s * 1000:
             self._counters.add("stale")
             if attempt.policy.stale == "drop":
-                return self._drop(attempt, "stale", "its fire time is older than a claim is remembered")
+                return self._drop(attempt, "stale", "it is overdue for longer than a claim is remembered")
             logger.warning(
-                "%s[%s] runs although copies of it may have run: its fire time is more than %d s ago, and claims are "
+                "%s[%s] runs although copies of it may have run: it was due more than %d s ago, and claims are "
                 "remembered no longer (wheelbeat_dedup_ttl)",
                 task.name,
                 task_id,

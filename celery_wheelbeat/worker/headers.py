@@ -7,6 +7,7 @@ Whoever publishes runs calls ``worker_headers``; the worker reads them back with
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_wheelbeat.publishers.broker import driver_type
@@ -41,6 +42,8 @@ class RunHeaders(NamedTuple):
 
     task_id: str
     fire_ms: int
+    due_ms: int
+    """Fire time, or the later instant up to which the message was to wait (``eta``)."""
     nonce: str
     nesting: int
     retries: int
@@ -65,9 +68,11 @@ class RunHeaders(NamedTuple):
         claim_ttl_s = _whole(request.get(CLAIM_TTL) or 0)
         if not 0 <= claim_ttl_s <= REMEMBERED_MAX_S:
             raise ValueError(f"{CLAIM_TTL} = {claim_ttl_s}, expected 0 to {REMEMBERED_MAX_S}")
+        fire_ms = _whole(request[FIRE_MS])
         return cls(
             task_id=task_id,
-            fire_ms=_whole(request[FIRE_MS]),
+            fire_ms=fire_ms,
+            due_ms=max(fire_ms, _ms_of(request.get("eta"))),
             nonce=str(request.get(NONCE) or ""),
             nesting=_whole(request.get("replaced_task_nesting") or 0),
             retries=_whole(request.get("retries") or 0),
@@ -77,6 +82,18 @@ class RunHeaders(NamedTuple):
             overlap=str(request.get(OVERLAP) or ""),
             job=str(request.get(JOB) or ""),
         )
+
+    @property
+    def begun(self) -> bool:
+        """Whether the message continues a run that a worker has taken up before: a retry, a replacement, a wait."""
+        return self.retries > 0 or self.nesting > 0 or self.waiting
+
+
+def _ms_of(eta: Any) -> int:
+    try:
+        return round(datetime.fromisoformat(eta).timestamp() * 1000)
+    except (TypeError, ValueError, OverflowError):  # none, or nothing that Celery would wait for
+        return 0
 
 
 def _whole(value: Any) -> int:

@@ -161,6 +161,7 @@ def test_headers_are_read_and_missing_ones_have_defaults() -> None:
     assert RunHeaders.read("id", request) == RunHeaders(
         task_id="id",
         fire_ms=1_800_000_000_000,
+        due_ms=1_800_000_000_000,
         nonce="",
         nesting=0,
         retries=0,

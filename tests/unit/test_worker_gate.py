@@ -15,6 +15,7 @@ from celery_wheelbeat.worker.gate import Gate
 from celery_wheelbeat.worker.overlap import Lease
 
 NOW_MS = 1_800_000_000_000
+"""2027-01-15 08:00 UTC."""
 REQUEST = {"wheelbeat_fire_ms": NOW_MS, "wheelbeat_nonce": "n", "wheelbeat_overlap": "skip", "wheelbeat_job": "ns/j"}
 
 
@@ -59,6 +60,28 @@ def test_a_connection_that_was_cut_costs_one_more_question(failure: int) -> None
 
 def test_a_store_that_goes_away_during_the_run_costs_its_mark_and_never_the_run() -> None:
     assert pass_through(Flaky(3, 4, 5, 6)) == {"elected": 1, "marks_lost": 1}
+
+
+@pytest.mark.parametrize(
+    ("more", "outcome"),
+    [
+        ({}, "dropped_stale"),
+        ({"eta": "2027-01-15T05:00:00+00:00"}, "dropped_stale"),
+        # ten minutes ago, after a wait of most of a day: the first copy has claimed it since then
+        ({"eta": "2027-01-15T07:50:00+00:00"}, "elected"),
+        ({"eta": "soon"}, "dropped_stale"),
+        ({"retries": 1}, "elected"),
+        ({"replaced_task_nesting": 1}, "elected"),
+        ({"wheelbeat_waiting": True}, "elected"),
+    ],
+)
+def test_only_what_begins_and_is_overdue_is_stale(more: dict[str, Any], outcome: str) -> None:
+    counters = Counters()
+    gate = Gate(Flaky(), Settings(), counters, flags_redelivery=True, wall_ms=lambda: NOW_MS)  # type: ignore[arg-type]
+    task = SimpleNamespace(name="t", acks_late=False, time_limit=None, wheelbeat={"stale": "drop"})
+    old = {**REQUEST, "wheelbeat_fire_ms": NOW_MS - 86_000_000, "wheelbeat_claim_ttl": 3_600, **more}
+    gate.admit(task, "id", (), {}, old)
+    assert counters.totals()[outcome] == 1
 
 
 def test_a_store_that_is_away_lets_the_run_through_without_a_claim() -> None:
