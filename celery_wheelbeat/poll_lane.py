@@ -25,6 +25,8 @@ STEPS: Final = 10_000
 """Questions of one ``advance``."""
 RETRY_MS: Final = 60_000
 """A job whose schedule raised is asked again after this long."""
+STALE_MAX: Final = 1_000
+"""Instants of former definitions that the heap may hold, beside one for each job."""
 IDLE_MS: Final = 1_000
 """A schedule that wants to be asked again at once, though nothing was due, waits this long."""
 
@@ -94,6 +96,9 @@ class PollLane:
         self._version += 1
         self._members[job_id] = _Member(schedule, self._version, after_ms)
         self._push(ask_ms, job_id, self._version)
+        if len(self._heap) > 2 * len(self._members) + STALE_MAX:
+            self._heap = [asked for asked in self._heap if self._is_current(*asked[1:])]
+            heapq.heapify(self._heap)
 
     def remove(self, job_id: int) -> bool:
         """Forget a job; says whether it was there."""

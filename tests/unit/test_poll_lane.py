@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_wheelbeat.jobs import NEVER_MS, Asked
-from celery_wheelbeat.poll_lane import IDLE_MS, RETRY_MS, GridSchedule, PollLane
+from celery_wheelbeat.poll_lane import IDLE_MS, RETRY_MS, STALE_MAX, GridSchedule, PollLane
 from celery_wheelbeat.schedules import Bounded, Interval
 
 if TYPE_CHECKING:
@@ -161,3 +161,12 @@ def test_the_steps_of_one_turn_are_bounded():
     assert len(turn.due) == 100
     assert turn.behind
     assert beside.next_ask_ms() == START_MS + 101
+
+
+def test_edits_leave_no_more_behind_than_a_bound():
+    beside = lane()
+    for edit in range(10 * STALE_MAX):
+        beside.put(edit % 3, Scripted(lambda now_ms: Asked(now_ms, NEVER_MS)), ask_ms=START_MS + 86_400_000 - edit)
+        assert len(beside._heap) <= 2 * 3 + STALE_MAX
+    due = beside.advance(START_MS + 86_400_000).due
+    assert sorted(job_id for job_id, _ in due) == [0, 1, 2]
