@@ -168,7 +168,7 @@ class Auditor:
             owned = not job.one_off or run.fire_ms >= job.effective_from_ms
             demand(owned, "a one-off is not done by a run of what it was before", run=run, job=job)
             demand(run.job_id not in self._poisoned, "a quarantined job is not sent", run=run)
-            self.fates.submit(offered[0], run.token, job)
+            self.fates.submit(offered[0], run.token, job, self.clock.elapsed_ms)
 
     def settled(self, outcomes: Sequence[Confirmed | Failed]) -> None:
         """The scheduling thread was told what became of runs."""
@@ -180,14 +180,15 @@ class Auditor:
                     self.expectation.finish(job.id)
                     self._finished_now.add(job.id)
                 continue
-            run = self.fates.fail(outcome.token, outcome.kind)
-            if outcome.kind not in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN):
+            current = self.fates.is_current(outcome.token)
+            run = self.fates.fail(outcome.token, outcome.kind, self.clock.elapsed_ms, self.expectation.jobs)
+            if outcome.kind in (FailureKind.ERROR, FailureKind.POISON, FailureKind.UNROUTABLE):
                 self.given_up.add((run.job_id, run.fire_ms))
             if outcome.kind in (FailureKind.ERROR, FailureKind.POISON):
                 self._failed_now["error"] += not run.reoffered
             if outcome.kind is FailureKind.UNROUTABLE:
                 self._failed_now["unroutable"] += not run.reoffered
-            if outcome.kind is FailureKind.POISON:
+            if outcome.kind is FailureKind.POISON and current:
                 self._poisoned.add(run.job_id)
 
     def turn_ended(self) -> None:
@@ -196,7 +197,7 @@ class Auditor:
         backlog, ledger = self.beat.parts.dispatch.backlog, self.beat.parts.ledger
         demand(ledger.difference(backlog.pending) == 0, "sent + skipped + pending = expected", ledger=vars(ledger))
         demand(backlog.strays == 0, "every outcome belongs to a run in flight")
-        self._check_account(_waiting(backlog))
+        self._check_account(_waiting(backlog), _held(self.beat.parts.dispatch))
         self._check_mark()
         if self.beat.state == "running":
             self.deliveries.check(self.clock.elapsed_ms, self.disturbed_ms + 12_000, self.expectation.jobs)
@@ -239,7 +240,7 @@ class Auditor:
             self.deliveries.delete(job_id)
             self.expectation.delete(job_id)
             self._touched_off.add(job_id)
-            self._poisoned.discard(job_id)
+            self._lift(job_id)
         for job in self.deliveries.jobs(changes.upserts):
             self._redefine(job)
 
@@ -251,7 +252,12 @@ class Auditor:
         if self.fates.is_done(job):
             self.expectation.finish(job.id)
             self._finished_now.add(job.id)
-        self._poisoned.discard(job.id)
+        self._lift(job.id)
+
+    def _lift(self, job_id: int) -> None:
+        """A job that was redefined may be sent again, and what is on its way says nothing about it any more."""
+        self._poisoned.discard(job_id)
+        self.fates.outdate(job_id)
 
     def _begin(self, documents: Sequence[Mapping[str, Any]]) -> None:
         if self._started:
@@ -301,7 +307,7 @@ class Auditor:
                 demand((row.id, at_ms) in sent, "a once runs late rather than never", row=row)
                 demand(row.finished_at_ms is not None, "a once that ran is finished", row=row)
 
-    def _check_account(self, waiting: set[Offered]) -> None:
+    def _check_account(self, waiting: set[Offered], held: set[Offered]) -> None:
         seen = self.beat.parts.ledger
         reasons = {reason: seen.skipped[reason] - self._ledger[reason] for reason in seen.skipped}
         for name, now in (("expected", seen.expected), ("sent", seen.sent), ("reoffered", seen.reoffered)):
@@ -322,7 +328,7 @@ class Auditor:
             down=self._connected_s is None or now_s - self._connected_s > 1.0,
             limit=self.rules.backlog_max,
         )
-        problem = self.fates.reconcile(waiting, situation, reasons)
+        problem = self.fates.reconcile(waiting, held, situation, reasons)
         self.given_up |= self.fates.crowded_out
         demand(
             problem is None, "a run leaves with a reason that its situation allows", problem=problem, skipped=reasons
@@ -375,3 +381,9 @@ def _waiting(backlog: Any) -> set[Offered]:
         for pairs in chunks
         for job_id, fire_ms, tag in zip(pairs.ids.tolist(), pairs.fire_ms.tolist(), pairs.tag.tolist(), strict=True)
     }
+
+
+def _held(dispatch: Any) -> set[Offered]:
+    tokens = [refused.token for held in dispatch._held._jobs.values() for refused in held]
+    pairs = [dispatch.backlog._in_flight[token] for token in tokens]
+    return {Offered(pair.job_id, pair.fire_ms, pair.step, pair.reoffered) for pair in pairs}

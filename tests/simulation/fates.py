@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from simulation.expectation import Job
 
+PAUSE_MS = 1_000
+"""How long a refused run waits apart."""
 SPLIT = ("backlog", "removed", "ended", "quarantined")
 """Reasons for which a waiting run may go; which of them, its situation decides."""
 
@@ -37,6 +39,8 @@ class Fates:
     def __init__(self) -> None:
         self.waiting: dict[Offered, Job | None] = {}
         """Runs that wait, with their jobs at the time of the offer."""
+        self.held: dict[Offered, tuple[Job, int]] = {}
+        """Runs that the broker refused for now, with their jobs and when that was, in elapsed ms."""
         self.flying: dict[int, tuple[Offered, Job]] = {}
         """Token → run, and its job at the time of sending."""
         self.sent = 0
@@ -47,6 +51,10 @@ class Fates:
         """Run → ``effective_from`` of a once, which may be armed anew for the same instant; else 0."""
         self.crowded_out: set[tuple[int, int]] = set()
         """Runs that went in this turn while more waited than may."""
+        self._outdated: set[int] = set()
+        """Tokens of runs whose jobs were redefined while they were on their way."""
+        self._replaced: list[Offered] = []
+        """Refused runs that gave way in this turn to newer ones of their jobs."""
         self._sent_now: list[Job] = []
         """Jobs whose runs were in flight at some time of this turn."""
         self._attempted: dict[Offered, FailureKind] = {}
@@ -68,10 +76,13 @@ class Fates:
     def waiting_for(self, job_id: int, fire_ms: int, last_step: int) -> list[Offered]:
         """Return what waits with this job and fire time."""
         known = [Offered(job_id, fire_ms, step, again) for step in range(last_step + 1) for again in (False, True)]
-        return [run for run in known if run in self.waiting]
+        return [run for run in known if run in self.waiting or run in self.held]
 
-    def submit(self, run: Offered, token: int, job: Job) -> None:
+    def submit(self, run: Offered, token: int, job: Job, elapsed_ms: int) -> None:
         """Note a run that is on its way."""
+        if run in self.held:
+            self.waiting[run], refused_ms = self.held.pop(run)
+            assert elapsed_ms - refused_ms >= PAUSE_MS, f"a refused run waits apart for a moment: {run}"
         at_offer = self.waiting.pop(run)
         assert token not in self.flying, f"a token is given once: {token}"
         if job.one_off:
@@ -97,14 +108,34 @@ class Fates:
             self.sent += 1
         return run, job
 
-    def fail(self, token: int, kind: FailureKind) -> Offered:
-        """Note a run that was not confirmed; what may be sent again waits."""
+    def fail(self, token: int, kind: FailureKind, elapsed_ms: int, jobs: Mapping[int, Job]) -> Offered:
+        """Note a run that was not confirmed; what may be sent again waits, or is held where the broker refused it."""
         run, job = self.flying.pop(token)
+        if kind is FailureKind.REFUSED:
+            self._hold(run, job, elapsed_ms, jobs)
         self._attempted[run] = kind
         if kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN):
             self.waiting[run] = job
             self._peak = max(self._peak, len(self.waiting))
         return run
+
+    def _hold(self, run: Offered, job: Job, elapsed_ms: int, jobs: Mapping[int, Job]) -> None:
+        self.held[run] = (job, elapsed_ms)
+        now = jobs.get(run.job_id)
+        if now is not None and now.enabled and now.misfire == "all":
+            return
+        siblings = sorted((one for one in self.held if one.job_id == run.job_id), key=lambda one: one.fire_ms)
+        for older in siblings[:-1]:
+            del self.held[older]
+            self._replaced.append(older)
+
+    def outdate(self, job_id: int) -> None:
+        """Note that a job was redefined."""
+        self._outdated.update(token for token, (run, _) in self.flying.items() if run.job_id == job_id)
+
+    def is_current(self, token: int) -> bool:
+        """Whether a run that is on its way was sent for the definition in force."""
+        return token not in self._outdated
 
     def is_done(self, job: Job) -> bool:
         """Whether a run of this one-off was confirmed."""
@@ -113,14 +144,20 @@ class Fates:
     def unsettled(self) -> Iterator[tuple[Offered, Job | None]]:
         """Yield what is neither confirmed nor gone, with its job."""
         yield from self.waiting.items()
+        yield from ((run, job) for run, (job, _) in self.held.items())
         yield from self.flying.values()
 
     def was_due(self, run: Offered) -> bool:
         """Whether the run was offered on time and sent at the first attempt."""
         return not run.reoffered and run not in self._attempted
 
-    def reconcile(self, waiting: set[Offered], situation: Situation, skipped: Mapping[str, int]) -> str | None:
+    def reconcile(
+        self, waiting: set[Offered], held: set[Offered], situation: Situation, skipped: Mapping[str, int]
+    ) -> str | None:
         """Compare with what really waits: everything that went must have had a reason, and the counts must agree."""
+        if held - self.held.keys():
+            return f"runs are held that nobody refused: {held - self.held.keys()}"
+        self._take_back(self.held.keys() - held)
         surplus = waiting - self.waiting.keys()
         if surplus:
             return f"runs wait that nobody offered: {surplus}"
@@ -131,12 +168,14 @@ class Fates:
             del self.waiting[run]
         self._peak = len(self.waiting)
         allowed = {run: self._reasons(run, situation, crowded=crowded) for run in gone}
+        allowed.update({run: {"backlog"} for run in self._replaced})
+        self._replaced = []
         for run, reasons in allowed.items():
             if not reasons:
                 return f"{run} went though nothing allowed it"
         counted = [reasons for run, reasons in allowed.items() if not run.reoffered]
         if len(counted) != sum(skipped[reason] for reason in SPLIT):
-            return f"{len(counted)} runs went: {sorted(gone)}"
+            return f"{len(counted)} runs went: {sorted(allowed)}"
         self._sent_now = [sent for _, sent in self.flying.values()]
         for size in range(1, len(SPLIT)):
             for chosen in combinations(SPLIT, size):
@@ -144,6 +183,12 @@ class Fates:
                 if bound > sum(skipped[reason] for reason in chosen):
                     return f"{bound} runs can only have gone for {chosen}: {allowed}"
         return None
+
+    def _take_back(self, runs: set[Offered]) -> None:
+        """Refused runs wait with the others again."""
+        for run in runs:
+            self.waiting[run], _ = self.held.pop(run)
+        self._peak = max(self._peak, len(self.waiting))
 
     def _reasons(self, run: Offered, situation: Situation, *, crowded: bool) -> set[str]:
         job = situation.jobs.get(run.job_id)

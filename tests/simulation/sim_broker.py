@@ -27,7 +27,10 @@ class Message(NamedTuple):
 
 
 class SimBroker:
-    """The broker outlives the beats. ``poisoned`` jobs can never be sent, ``unroutable`` ones have no queue."""
+    """The broker outlives the beats. ``poisoned`` jobs can never be sent, ``unroutable`` ones have no queue.
+
+    Of a job that is ``full`` the queue takes nothing for now.
+    """
 
     def __init__(self) -> None:
         self.up = True
@@ -35,6 +38,7 @@ class SimBroker:
         self.fault_rate = 0.0
         self.poisoned: set[int] = set()
         self.unroutable: set[int] = set()
+        self.full: set[int] = set()
         self.messages: list[Message] = []
 
     def accept(self, run: Run, life: int) -> None:
@@ -132,6 +136,9 @@ class SimPublisher:
             self._outcomes.append(Failed(run.token, FailureKind.POISON, "too large"))
         elif run.job_id in broker.unroutable:
             self._outcomes.append(Failed(run.token, FailureKind.UNROUTABLE, "no queue"))
+        elif run.job_id in broker.full:
+            self._disturb()
+            self._outcomes.append(Failed(run.token, FailureKind.REFUSED, "queue is full"))
         elif self._rng.random() < broker.fault_rate:
             self._disturb()
             self._fail(run)

@@ -35,8 +35,8 @@ BEGINNINGS = (
 )
 FAULTS = (
     "crash", "restart", "database down", "database flaky", "cursor lost", "log late", "commit late", "untriggered",
-    "broker down", "broker faults", "broker slow", "poison", "unroutable", "stall", "long stall", "suspended",
-    "clock ahead", "clock back", "clock jitter", "slow turns",
+    "broker down", "broker faults", "broker slow", "queue full", "poison", "unroutable", "stall", "long stall",
+    "suspended", "clock ahead", "clock back", "clock jitter", "slow turns",
 )  # fmt: skip
 ENTRIES: Mapping[str, tuple[int | None, str | None]] = {
     "every 7": (7, None),
@@ -257,6 +257,10 @@ class World:
     def _broker_slow(self) -> None:
         self.broker.slow = not self.broker.slow
 
+    def _queue_full(self) -> None:
+        jobs = [*sorted(self.table.rows), *(entry_id(name) for name in ENTRIES)]
+        self.broker.full = set(self.rng.sample(jobs, self.rng.choice([0, 0, 2, len(jobs)])))
+
     def _poison(self) -> None:
         self.broker.poisoned = set(self.rng.sample(sorted(self.table.rows), min(2, len(self.table.rows))))
 
@@ -293,7 +297,7 @@ class World:
         self._crash_in = None
         self._database_up = self.broker.up = True
         self.broker.fault_rate, self.broker.slow = 0.0, False
-        self.broker.poisoned = self.broker.unroutable = set()
+        self.broker.poisoned = self.broker.unroutable = self.broker.full = set()
         if self._link is not None:
             self._link.lost_cursor_rate = self._link.late_rate = 0.0
             self._link.block_rows = 100
