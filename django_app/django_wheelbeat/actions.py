@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_wheelbeat import bulk_forms, walks
+from django_wheelbeat.dependents import forbidden_dependents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
     from django_wheelbeat.bulk_forms import OperationForm
     from django_wheelbeat.walks import Walk
-
-
-RELATED_LOOKED_AT = 100
-"""Monitors whose dependent objects are looked at before a deletion, for the permission to delete those."""
 
 
 class Words(NamedTuple):
@@ -197,11 +194,10 @@ def edit_monitors(modeladmin: Any, request: HttpRequest, queryset: Any) -> Templ
 @admin.action(permissions=["delete"], description=gettext_lazy("Delete selected monitors…"))
 def delete_selected(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
     """Ask for the exact number, then delete. Stands in for Django's own action, which holds every row in memory."""
-    sample = list(queryset[:RELATED_LOOKED_AT])
-    _objects, _counts, forbidden, _protected = modeladmin.get_deleted_objects(sample, request)
+    forbidden = forbidden_dependents(modeladmin, request, queryset)
     if forbidden:
-        text = _("Nothing was deleted: you may not delete the %(names)s that belong to the monitors.")
-        modeladmin.message_user(request, text % {"names": ", ".join(sorted(map(str, forbidden)))}, messages.ERROR)
+        text = _("Nothing was deleted: with the monitors would go what you may not delete (%(names)s).")
+        modeladmin.message_user(request, text % {"names": ", ".join(forbidden)}, messages.ERROR)
         return None
     return DELETE.run(modeladmin, request, queryset)
 

@@ -18,9 +18,7 @@ from django.utils import timezone
 from django_wheelbeat.actors import acting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from django_wheelbeat.models import Monitor
+    from collections.abc import Callable, Sequence
 
 REPR_LENGTH = 200
 """Of ``LogEntry.object_repr``."""
@@ -33,8 +31,6 @@ class Outcome(NamedTuple):
     """Primary keys."""
     refused: dict[str, str]
     """Name → why it was left as it is."""
-    gone: Sequence[Monitor] = ()
-    """Those of the changed ones that are deleted, as they were."""
 
 
 class Operation(Protocol):
@@ -47,19 +43,22 @@ class Operation(Protocol):
     message: str
     """Kept in Django's history of each monitor."""
 
-    def apply(self, chunk: Any) -> Outcome:
-        """Change those of ``chunk``, a queryset of a few thousand, that need it; called inside a transaction."""
+    def apply(self, chunk: Any, note: Callable[[Sequence[int]], None]) -> Outcome:
+        """Change those of ``chunk``, a queryset of a few thousand, that need it; called inside a transaction.
+
+        ``note`` writes Django's history of the monitors with these primary keys, while they exist.
+        """
 
 
 def change_chunk(monitors: Any, ids: Sequence[int], operation: Operation, user: Any) -> Outcome:
     """Apply ``operation`` to the monitors ``ids`` of queryset ``monitors`` in one transaction, as ``user``."""
+
+    def note(keys: Sequence[int]) -> None:
+        if keys:
+            _note(monitors.filter(pk__in=keys), operation, user)
+
     with acting(user.get_username(), operation.reason, using=monitors.db):
-        outcome = operation.apply(monitors.filter(pk__in=ids))
-        if outcome.gone:
-            LogEntry.objects.log_actions(user.pk, outcome.gone, operation.flag, change_message=operation.message)
-        elif outcome.changed:
-            _note(monitors.filter(pk__in=outcome.changed), operation, user)
-    return outcome
+        return operation.apply(monitors.filter(pk__in=ids), note)
 
 
 def _note(monitors: Any, operation: Operation, user: Any) -> None:

@@ -9,7 +9,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from django.contrib.admin.models import CHANGE, DELETION
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.db import IntegrityError, connections, router, transaction
 from django.db.models import ProtectedError, RestrictedError
 from django.utils.translation import gettext as _
 
@@ -17,14 +18,17 @@ from celery_wheelbeat.checks import check
 from celery_wheelbeat.rows import Limits
 from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.bulk import Outcome
+from django_wheelbeat.dependents import tables_that_only_the_database_checks
 from django_wheelbeat.fields import EXPIRES_NEXT
 from django_wheelbeat.rows import row_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from django_wheelbeat.models import Monitor
+
+    Note = Callable[[Sequence[int]], None]
 
 TAGS_LENGTH = 255
 UNREAD = ("args", "kwargs", "description")
@@ -40,7 +44,8 @@ EMPTIED: Mapping[str, Mapping[str, Any]] = {
 
 
 def _keys(chunk: Any) -> list[int]:
-    return list(chunk.order_by("pk").values_list("pk", flat=True))
+    """Lock the rows in the order of their keys: what is noted is what changes, and two bulk changes do not cross."""
+    return list(chunk.select_for_update().order_by("pk").values_list("pk", flat=True))
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,12 @@ class Pause:
         """See ``Operation``."""
         return _("Paused: %(reason)s") % {"reason": self.reason}
 
-    def apply(self, chunk: Any) -> Outcome:
+    def apply(self, chunk: Any, note: Note) -> Outcome:
         """See ``Operation``."""
         chunk = chunk.filter(enabled=True)
         keys = _keys(chunk)
         chunk.pause(self.reason)
+        note(keys)
         return Outcome(keys, {})
 
 
@@ -75,43 +81,54 @@ class Resume:
         """See ``Operation``."""
         return _("Resumed.")
 
-    def apply(self, chunk: Any) -> Outcome:
+    def apply(self, chunk: Any, note: Note) -> Outcome:
         """See ``Operation``."""
         chunk = chunk.filter(enabled=False)
         keys = _keys(chunk)
         chunk.resume()
+        note(keys)
         return Outcome(keys, {})
 
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete monitors, with what hangs on them by cascading keys; those that a key protects stay."""
+    """Delete monitors, with what hangs on them by cascading keys; those that another object keeps stay."""
 
     reason: str = ""
     flag: int = DELETION
     message: str = ""
 
-    def apply(self, chunk: Any) -> Outcome:
+    def apply(self, chunk: Any, note: Note) -> Outcome:
         """See ``Operation``."""
-        named = list(chunk.only("pk", "name"))
-        keys = [monitor.pk for monitor in named]
-        try:
-            chunk.delete()
-        except (ProtectedError, RestrictedError):
-            return self._one_by_one(chunk, named)
-        return Outcome(keys, {}, named)
+        refused: dict[str, str] = {}
+        every = chunk.model._default_manager.using(chunk.db)
+        return Outcome(self._delete(every, _keys(chunk), note, refused), refused)
 
-    def _one_by_one(self, chunk: Any, named: list[Monitor]) -> Outcome:
-        deleted, refused = [], {}
-        for monitor in named:
-            try:
-                chunk.filter(pk=monitor.pk).delete()
-            except (ProtectedError, RestrictedError) as error:
-                kept_by = getattr(error, "protected_objects", None) or error.restricted_objects
-                refused[monitor.name] = _("kept by %(object)s") % {"object": next(iter(kept_by))}
-            else:
-                deleted.append(monitor)
-        return Outcome([monitor.pk for monitor in deleted], refused, deleted)
+    def _delete(self, every: Any, keys: list[int], note: Note, refused: dict[str, str]) -> list[int]:
+        """Delete all at once, noted while they exist; where one cannot go, each half by itself."""
+        history = router.db_for_write(LogEntry)
+        try:
+            with transaction.atomic(using=every.db), transaction.atomic(using=history):
+                note(keys)
+                every.filter(pk__in=keys).delete()
+                unchecked = tables_that_only_the_database_checks(every.model)
+                if unchecked:
+                    connections[every.db].check_constraints(unchecked)
+        except (ProtectedError, RestrictedError, IntegrityError) as error:
+            if len(keys) > 1:
+                halves = keys[: len(keys) // 2], keys[len(keys) // 2 :]
+                return [key for half in halves for key in self._delete(every, half, note, refused)]
+            refused[every.get(pk=keys[0]).name] = _kept_by(error)
+            return []
+        return keys
+
+
+def _kept_by(error: Exception) -> str:
+    match error:
+        case ProtectedError(protected_objects=objects) | RestrictedError(restricted_objects=objects):
+            kept_by = next(iter(objects))
+            return _("kept by %(kind)s “%(object)s”") % {"kind": kept_by._meta.verbose_name, "object": kept_by}
+    return _("kept by a row of another table: %(problem)s") % {"problem": str(error).strip().partition("\n")[0]}
 
 
 @dataclass(frozen=True)
@@ -133,11 +150,11 @@ class Edit:
         said = _("Changed in bulk: %(fields)s.") % {"fields": ", ".join(changed)}
         return f"{said} {self.reason}".strip()
 
-    def apply(self, chunk: Any) -> Outcome:
+    def apply(self, chunk: Any, note: Note) -> Outcome:
         """Check each monitor with its new values by the engine's own checks; one UPDATE per distinct set of them."""
         groups: dict[tuple[tuple[str, Any], ...], list[int]] = defaultdict(list)
         changed, refused = [], {}
-        for monitor in chunk.defer(*UNREAD).select_for_update():
+        for monitor in chunk.defer(*UNREAD).select_for_update().order_by("pk"):
             new = self._differing(monitor)
             if not new:
                 continue
@@ -153,6 +170,7 @@ class Edit:
                 groups[tuple(new.items())].append(monitor.pk)
         for new_values, ids in groups.items():
             chunk.model._default_manager.using(chunk.db).filter(pk__in=ids).update(**dict(new_values))
+        note(changed)
         return Outcome(changed, refused)
 
     def _differing(self, monitor: Monitor) -> dict[str, Any]:
@@ -184,11 +202,12 @@ class SpeedUp:
         """See ``Operation``."""
         return f"{_('Incident until %(end)s.') % {'end': self.until.isoformat()}} {self.reason}".strip()
 
-    def apply(self, chunk: Any) -> Outcome:
+    def apply(self, chunk: Any, note: Note) -> Outcome:
         """See ``Operation``."""
         chunk = chunk.slower_than(self.every_ms)
         keys = _keys(chunk)
         chunk.speed_up(self.every_ms / 1000, self.until)
+        note(keys)
         return Outcome(keys, {})
 
 
@@ -204,9 +223,10 @@ class EndIncident:
         """See ``Operation``."""
         return _("Incident ended.")
 
-    def apply(self, chunk: Any) -> Outcome:
+    def apply(self, chunk: Any, note: Note) -> Outcome:
         """See ``Operation``."""
         chunk = chunk.filter(incident_until__isnull=False)
         keys = _keys(chunk)
         chunk.end_incident()
+        note(keys)
         return Outcome(keys, {})

@@ -117,11 +117,11 @@ def test_a_failing_chunk_keeps_what_is_done(db: Any, login: Callable[..., Any], 
     chunks = []
 
     class Breaking(Pause):
-        def apply(self, chunk: Any) -> Any:
+        def apply(self, chunk: Any, note: Any) -> Any:
             chunks.append(chunk.count())
             if len(chunks) == 3:
                 raise ConnectionError
-            return super().apply(chunk)
+            return super().apply(chunk, note)
 
     walk = walks.begin("pause_monitors", User.objects.get(), Monitor.objects.all(), 7, "")
     with pytest.raises(ConnectionError):

@@ -1,0 +1,71 @@
+"""A monitor that could not be sent, and whose definition is as it was when the cause is gone: "try again"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import DjangoProject, filesystem_conf
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+STRICT = """
+    from pathlib import Path
+    from celery import Task
+    from kombu.exceptions import EncodeError
+
+    class Strict(Task):
+        def apply_async(self, *args, **kwargs):
+            if Path({flag!r}).exists():
+                raise EncodeError("not today")
+            return super().apply_async(*args, **kwargs)
+
+    @app.task(base=Strict, name="proj.strict")
+    def strict():
+        Path({done!r}).touch()
+"""
+LISTED = """
+    from django_wheelbeat.models import Quarantine
+    print(*Quarantine.objects.values_list("job_key", "reason"))
+"""
+TRY_AGAIN = """
+    from types import SimpleNamespace
+    from django.contrib import admin
+    from django_wheelbeat.admin import QuarantineAdmin
+    from django_wheelbeat.models import Quarantine
+
+    request = SimpleNamespace(
+        user=SimpleNamespace(get_username=lambda: "ann"), _messages=SimpleNamespace(add=lambda *_said: None)
+    )
+    QuarantineAdmin(Quarantine, admin.site).try_again(request, Quarantine.objects.all())
+"""
+
+
+def test_what_can_be_sent_by_now_is_sent_after_trying_again(tmp_path: Path) -> None:
+    flag, done = tmp_path / "not-today", tmp_path / "done"
+    flag.touch()
+    apps = ("django.contrib.admin", "django.contrib.sessions", "django.contrib.messages", "django_wheelbeat")
+    extra = STRICT.format(flag=str(flag), done=str(done))
+    with DjangoProject(tmp_path / "project", filesystem_conf(tmp_path), apps=apps, extra=extra) as project:
+        project.django("""
+            Monitor.objects.create(name="strict", task="proj.strict", interval_ms=1000)
+            Monitor.objects.create(name="good", task="proj.note", interval_ms=1000)
+        """)
+        project.worker()
+        beat = project.beat()
+        beat.wait_for("strict is quarantined: EncodeError: not today")
+        project.wait_for(lambda: "monitor:1" in project.django(LISTED), "it is written down")
+        flag.unlink()
+        seen = len(project.runs("good"))
+        project.wait_for_runs(
+            lambda runs: sum(run.name == "good" for run in runs) >= seen + 3,
+            "others run, and it is not tried by itself",
+        )
+        assert not done.exists()
+        project.django(TRY_AGAIN)
+        project.wait_for(done.exists, "it runs")
+        project.wait_for(lambda: "monitor:1" not in project.django(LISTED), "it left the quarantine")
+        assert beat.stop() == 0
