@@ -37,13 +37,19 @@ def wait(what, condition, seconds=START_S):
     return found
 
 
+def installed(*names):
+    """Return the path of the first of these programs that is on PATH."""
+    found = next(filter(None, map(shutil.which, names)), None)
+    return found or sys.exit(f"{' or '.join(names)} is not installed: the pictures are made with Chromium")
+
+
 def chromium(profile):
     """Start a headless browser of the size of the pictures."""
     options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium") or shutil.which("google-chrome") or ""
+    options.binary_location = installed("chromium", "google-chrome", "chromium-browser")
     for argument in ("headless", "no-sandbox", "disable-gpu", "window-size=1280,1000", f"user-data-dir={profile}"):
         options.add_argument(f"--{argument}")
-    return webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
+    return webdriver.Chrome(options, webdriver.ChromeService(installed("chromedriver")))
 
 
 def status():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -59,13 +60,21 @@ def site(tmp_path: Path) -> Iterator[str]:
             connections.settings["default"] = former
 
 
+def installed(*names: str) -> str:
+    """Return the path of the first of these programs that is on PATH."""
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.fail(f"{' or '.join(names)} is not installed: run `make services`, or install chromium and its driver")
+    return found
+
+
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Any]:
     """A headless Chromium in the time zone of New York."""
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
-    options.binary_location = "/usr/bin/chromium"
+    options.binary_location = installed("chromium", "google-chrome", "chromium-browser")
     for argument in (
         "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
         "disable-component-update", "disable-sync", "disable-dev-shm-usage", "window-size=1280,1600",
@@ -73,7 +82,7 @@ def browser(tmp_path: Path) -> Iterator[Any]:
     ):  # fmt: skip
         options.add_argument(f"--{argument}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService("/usr/bin/chromedriver"))
+    driver = webdriver.Chrome(options, webdriver.ChromeService(installed("chromedriver")))
     driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "America/New_York"})
     try:
         yield driver
