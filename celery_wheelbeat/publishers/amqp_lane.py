@@ -8,6 +8,7 @@ so that a refused declaration does not close the one that publishes.
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,10 @@ STALLED_S = 10.0
 """A connection that takes no byte for this long, without the broker having said why, is lost."""
 _REFUSALS = ("PreconditionFailed:", "ContentTooLarge:", "NotFound:", "AccessRefused:")
 """Errors with which a broker closes the channel because of one message."""
+_EXCHANGE = re.compile(r"(?:NotFound|AccessRefused): .*exchange '([^']*)' in vhost")
+"""One that every message to that exchange would bring about."""
+_DEFAULT_EXCHANGE = "amq.default"
+"""What RabbitMQ calls the exchange without a name."""
 
 
 class _OnTheWay:
@@ -66,6 +71,22 @@ class _OnTheWay:
     def rest(self) -> list[int]:
         """Return the positions that are open."""
         return [position for position, state in enumerate(self._state) if state == _WAITING]
+
+    def losses(self, reason: str) -> list[Failure]:
+        """Return what the end of the connection means for what is open: blame the exchange, a message, or nobody."""
+        rest = self.rest()
+        refused = _EXCHANGE.match(reason)
+        if refused is None:
+            kind = FailureKind.POISON if reason.startswith(_REFUSALS) else FailureKind.UNCERTAIN
+            return [Failure(rest, kind, reason)] if rest else []
+        exchanges = [
+            parcel.key.decode() or _DEFAULT_EXCHANGE for parcel in self.batch.parcels for _ in range(parcel.size)
+        ]
+        parts = (
+            ([at for at in rest if exchanges[at] == refused[1]], FailureKind.UNROUTABLE),
+            ([at for at in rest if exchanges[at] != refused[1]], FailureKind.UNCERTAIN),
+        )
+        return [Failure(positions, kind, reason) for positions, kind in parts if positions]
 
 
 class AmqpWire:
@@ -144,7 +165,7 @@ class AmqpWire:
         return self._settled()
 
     def settle(self, batches: Sequence[Batch], reason: str) -> Sequence[Outcome]:
-        """See ``Wire``. A channel that the broker closed is the fault of a message: ``POISON`` for what was open."""
+        """See ``Wire``. A channel that the broker closed is the fault of a message, or of an exchange."""
         at_ms = self._clock.wall_ms()
         outcomes = []
         for batch in batches:
@@ -152,10 +173,7 @@ class AmqpWire:
             if one is None:
                 failures = [Failure(range(batch.size), FailureKind.NOT_SENT, reason)]
             else:
-                failures = one.failures
-                rest = one.rest()
-                if rest:
-                    failures.append(Failure(rest, self._kind_of_loss(reason), reason))
+                failures = [*one.failures, *one.losses(reason)]
             outcomes.append(Outcome(batch.token, at_ms, tuple(failures)))
         self._lost.clear()
         return outcomes
@@ -258,6 +276,3 @@ class AmqpWire:
             one = self._sent.popleft()
             outcomes.append(Outcome(one.batch.token, at_ms, tuple(one.failures)))
         return outcomes
-
-    def _kind_of_loss(self, reason: str) -> FailureKind:
-        return FailureKind.POISON if reason.startswith(_REFUSALS) else FailureKind.UNCERTAIN

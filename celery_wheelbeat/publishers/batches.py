@@ -21,7 +21,7 @@ class Parcel(NamedTuple):
     """Messages that go to one place, one after the other."""
 
     key: bytes
-    """Redis: the list; AMQP: empty, the messages say it themselves."""
+    """Redis: the list; AMQP: the exchange, which the messages say themselves."""
     size: int
     """How many."""
     data: bytes

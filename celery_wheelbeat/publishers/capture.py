@@ -28,7 +28,7 @@ class Recording(NamedTuple):
     wire: bytes
     """Redis: the value of the list; AMQP: method, header and body frames."""
     key: bytes
-    """Redis: the key of the list, prefixed; AMQP: empty."""
+    """Redis: the key of the list, prefixed; AMQP: the exchange."""
     exchange: str
     routing_key: str
     body: bytes
@@ -171,7 +171,7 @@ def record_amqp(channel: Any, publish: Callable[[], Any], *, channel_id: int) ->
         raise Uncut(f"it is not one message but {len(sent)}")
     return Recording(
         wire=b"".join(frames),
-        key=b"",
+        key=sent[0][0].encode(),
         exchange=sent[0][0],
         routing_key=sent[0][1],
         body=_octets(taken[0].body),

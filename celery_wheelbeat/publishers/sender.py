@@ -33,6 +33,8 @@ _IDLE_S = 0.5
 _REPLY_S = 0.05
 """Wait for outcomes before looking for further orders."""
 _DOWN_LOG_EVERY_S = 60.0
+_OF_MESSAGES = (FailureKind.POISON, FailureKind.UNROUTABLE)
+"""Failures that say nothing about the connection, even where the broker closes the channel with them."""
 
 
 class _Question(NamedTuple):
@@ -184,7 +186,7 @@ class Sender:
         for outcome in outcomes:
             self._on_wire.pop(outcome.token, None)
             self._answer(outcome)
-            if not outcome.failures:
+            if all(failure.kind in _OF_MESSAGES for failure in outcome.failures):
                 self._backoff.reset()
 
     def _answer(self, news: News) -> None:

@@ -117,6 +117,28 @@ def test_a_message_that_is_too_large_closes_the_channel(server: PrivateRabbit, c
     assert len(ids_in(channel, queue, 10)) == 3
 
 
+def test_an_exchange_that_may_not_be_written_to_costs_one_connection(server: PrivateRabbit, channel: Any) -> None:
+    """What went to it is unroutable at once, without a search for culprits; what else was on its way is sent again."""
+    server.ctl("add_user", "small", "pw")
+    server.ctl("set_permissions", "small", ".*", "^(open-ex|open-q|closed-q)$", ".*")
+    queues = [
+        Queue("closed-q", Exchange("closed-ex", "topic"), "closed"),
+        Queue("open-q", Exchange("open-ex", "topic"), "open"),
+    ]
+    app = make_app(f"amqp://small:pw@127.0.0.1:{server.port}//", task_queues=queues, task_create_missing_queues=False)
+    with Lane(app, kind="amqp").connected() as lane:
+        epoch = lane.sender.epoch
+        closed = lane.batch(lane.envelope(queue="closed-q", routing_key="closed"), range(300))
+        other = lane.batch(lane.envelope(queue="open-q", routing_key="open"), range(2))
+        both = other._replace(parcels=[*closed.parcels, *other.parcels], nonces=closed.nonces + other.nonces)
+        (outcome,) = lane.send(both)
+        assert kinds(outcome) == [(300, FailureKind.UNROUTABLE), (2, FailureKind.UNCERTAIN)]
+        assert "closed-ex" in outcome.failures[0].reason
+        lane.connected()
+        assert lane.sender.epoch == epoch + 1
+        assert lane.send(lane.batch(lane.envelope(queue="open-q", routing_key="open"), range(2)))[0].failures == ()
+
+
 def test_lost_confirms_are_uncertain(server: PrivateRabbit, channel: Any, queue: str) -> None:
     with TcpProxy(server.port) as proxy:
         app = make_app(f"amqp://guest:guest@127.0.0.1:{proxy.port}//")
