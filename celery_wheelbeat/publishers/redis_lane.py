@@ -75,6 +75,9 @@ class RedisWire:
         self._clock = clock
         self._incarnation = uuid.uuid4().hex
         self._name_marker: Callable[[], str] = lambda: f"wheelbeat:{namespace()}:seq:{self._incarnation}:{destination}"
+        self._unmarked: set[int] = set()
+        """Tokens of batches that were written without a marker."""
+        self._warned = False
         self._marker = b""
         """Named when the first batch is sent, and never renamed: it has to be found again."""
         self._sends = 0
@@ -133,6 +136,8 @@ class RedisWire:
                 _command(b"EXPIRE", self._marker, b"%d" % MARKER_TTL_S),
             )
             pushes = [_MULTI, *pushes, *mark, _EXEC]
+        else:
+            self._unmarked.add(batch.token)
         parts = pushes if len(pushes) <= _PARTS_MAX else [b"".join(pushes)]
         self._redis.send_packed_command(parts, check_health=False)
 
@@ -146,24 +151,24 @@ class RedisWire:
                 raise TimeoutError(f"no reply within {longest_s:g} s")
             return []
         outcome = self._reply_to(self._sent.popleft())
+        self._unmarked.discard(outcome.token)
         self._progress_s = self._clock.monotonic_s()
         return [outcome]
 
     def settle(self, batches: Sequence[Batch], reason: str) -> Sequence[Outcome]:
         """See ``Wire``."""
         at_ms = self._clock.wall_ms()
-        if not self.provable:
-            return [
-                Outcome(batch.token, at_ms, (Failure(range(batch.size), FailureKind.UNCERTAIN, reason),))
-                for batch in batches
-            ]
-        applied = self._applied()
-        return [
-            self._found_applied(batch, at_ms)
-            if batch.token in applied
-            else Outcome(batch.token, at_ms, (Failure(range(batch.size), FailureKind.NOT_SENT, reason),))
-            for batch in batches
-        ]
+        unmarked, self._unmarked = self._unmarked, set()
+        applied = self._applied() if self.provable else set()
+        outcomes = []
+        for batch in batches:
+            if batch.token in applied:
+                outcomes.append(self._found_applied(batch, at_ms))
+                continue
+            proven = self.provable and batch.token not in unmarked
+            kind = FailureKind.NOT_SENT if proven else FailureKind.UNCERTAIN
+            outcomes.append(Outcome(batch.token, at_ms, (Failure(range(batch.size), kind, reason),)))
+        return outcomes
 
     def make(self, form: Form, candidates: Sequence[Arguments]) -> Envelope | str:
         """See ``Wire``."""
@@ -192,14 +197,19 @@ class RedisWire:
         return self._redis.read_response()
 
     def _prepare_proof(self) -> None:
-        """End earlier connections of ours and find out whether transactions work; log once where they do not."""
+        """End earlier connections of ours and find out whether transactions work; log once where they do not.
+
+        Asked anew on each connection: a server may refuse for a moment, as while a script runs too long.
+        """
+        self.provable = True
         try:
             self._end_former_selves()
             self._ask(b"MULTI")
             self._ask(b"HMGET", f"{self._channel.global_keyprefix}wheelbeat:seq".encode(), b"0")
             self._ask(b"EXEC")
         except _response_error() as error:
-            if self.provable:
+            if not self._warned:
+                self._warned = True
                 logger.warning(
                     "beat: Redis does not allow CLIENT LIST, CLIENT KILL, MULTI or hashes here (%s): after a lost"
                     " connection what was on its way (wheelbeat_window) may be sent twice, with the same ids",

@@ -133,6 +133,16 @@ def test_without_client_kill_the_outcome_is_uncertain_and_that_is_said(
             proxy.pass_through()
             lane.wait(lambda: batch.token in lane.outcomes, "the outcome")
             assert kinds(lane.outcomes[batch.token]) == [(10, FailureKind.UNCERTAIN)]
+            lost = lane.batch(lane.envelope(), range(10))
+            proxy.black_hole()
+            lane.sender.submit(lost)
+            client.execute_command("ACL", "SETUSER", "small", "+client|kill", "+client|list")
+            lane.wait(lambda: not lane.sender.health().connected, "the loss of the connection")
+            proxy.pass_through()
+            lane.wait(lambda: lost.token in lane.outcomes, "the outcome")
+            assert kinds(lane.outcomes[lost.token]) == [(10, FailureKind.UNCERTAIN)], "it was sent without a marker"
+            assert lane.wire.provable
+            assert caplog.text.count("may be sent twice, with the same ids") == 1
 
 
 def test_no_memory_is_a_refusal_of_everything(server: PrivateRedis, client: redis.Redis) -> None:
