@@ -18,7 +18,7 @@ from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, Publishe
 from celery_wheelbeat.publishers.attempt import Attempt
 from celery_wheelbeat.publishers.backoff import Backoff
 from celery_wheelbeat.publishers.broker import REPLY_TIMEOUT_S, is_amqp
-from celery_wheelbeat.publishers.failures import BatchFailed, diagnose, reason_of
+from celery_wheelbeat.publishers.failures import BatchFailed, diagnose, is_state, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -277,12 +277,14 @@ class CeleryLane:
         return [failed.get(run.token) or Confirmed(run.token, confirmed_ms) for run in runs], None
 
     def _send_each(self, runs: Sequence[Run]) -> tuple[list[Confirmed | Failed], Failed | None]:
-        """Send ``runs`` singly, up to the first failure that leaves the connection in doubt."""
+        """Send ``runs`` singly, up to the first failure that leaves the connection in doubt or concerns all of them."""
         outcomes: list[Confirmed | Failed] = []
         for position, run in enumerate(runs):
             self._one_by_one = max(0, self._one_by_one - 1)
             failure = self._attempt(run)
             outcomes.append(failure or Confirmed(run.token, self._edges.clock.wall_ms()))
+            if failure is not None and is_state(failure.reason):  # Celery logs each attempt with a traceback
+                return outcomes + [failure._replace(token=rest.token) for rest in runs[position + 1 :]], None
             if failure is not None and failure.kind not in _HARMLESS:
                 outcomes += [Failed(rest.token, FailureKind.NOT_SENT, "not reached") for rest in runs[position + 1 :]]
                 return outcomes, failure

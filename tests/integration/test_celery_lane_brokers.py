@@ -10,6 +10,7 @@ from celery import Celery
 from celery.signals import after_task_publish
 from celery_lanes import Lane, a_run
 from kombu import Exchange, Queue
+from redis import Redis
 from services import PrivateRabbit, PrivateRedis, TcpProxy
 
 from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind
@@ -114,6 +115,24 @@ def test_one_queue_that_redis_refuses_does_not_hold_up_the_others(redis: Private
         waiting = [runs[token] for token in sorted(again)]
     assert failures(settled.values()) == [(2, FailureKind.UNROUTABLE)]
     assert {message.headers["id"] for message in drained(app)} == {"id-0", "id-1", "id-3", "id-4"}
+    lane.lane.close(5)
+
+
+@pytest.mark.redis
+def test_a_redis_that_takes_nothing_is_asked_once_for_all_runs(
+    redis: PrivateRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Celery logs a traceback for each attempt: one for a thousand runs a second, not a thousand."""
+    app = an_app(redis.url)
+    lane = Lane(app, may_batch=lambda: False)
+    with Redis.from_url(redis.url) as client:
+        client.config_set("maxmemory", "1mb")
+        lane.when_connected().submit([a_run(app, token) for token in range(300)])
+        assert failures(lane.outcomes(300)) == [(token, FailureKind.REFUSED) for token in range(300)]
+        assert caplog.text.count("Message Error") == 1
+        client.config_set("maxmemory", "0")
+        lane.when_connected().submit([a_run(app, token) for token in range(300)])
+        assert failures(lane.outcomes(300)) == []
     lane.lane.close(5)
 
 
