@@ -18,6 +18,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
+from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.observe.checks import alive, ready
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ CONNECTIONS_MAX = 16
 """At a time; one more is closed without an answer, so that nobody can take threads without end."""
 CLIENT_S = 5.0
 """A client that neither sends nor reads for this long is dropped."""
+CONNECTION_S = 15.0
+"""No connection lasts longer: a client that sends a byte now and then would keep its thread from those that ask."""
 BIND_AGAIN_S = 5.0
 """A port in use is tried again: the beat before this one may still be stopping."""
 _POLL_S = 0.5
@@ -107,6 +110,7 @@ class Probes:
         with server:
             while not self._closing.is_set():
                 server.handle_request()
+                server.drop_late()
 
     def _bind(self) -> _Server | None:
         """Return a server that listens; None if the beat stops before it could."""
@@ -139,23 +143,39 @@ class _Server(ThreadingMixIn, TCPServer):
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._monotonic_s = SystemClock().monotonic_s
+        self._begun_s: dict[Any, float] = {}
+        """Open connections, and since when."""
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
+        self._begun_s[request] = self._monotonic_s()
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # no thread to be had
-            self._free.release()
+            self._forget(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._forget(request)
+
+    def drop_late(self) -> None:
+        """End connections that have lasted too long; their threads find them closed."""
+        late_s = self._monotonic_s() - CONNECTION_S
+        for request, begun_s in self._begun_s.copy().items():
+            if begun_s < late_s:
+                with suppress(OSError):  # it has just ended
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def _forget(self, request: Any) -> None:
+        del self._begun_s[request]
+        self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the signature is socketserver's
         logger.debug("beat: An HTTP request of %s failed: %r", client_address, sys.exception())

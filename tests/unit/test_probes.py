@@ -236,6 +236,21 @@ def test_connections_are_bounded_and_silent_clients_are_dropped(
     assert get(port, "/livez") == (200, b"ok\n")
 
 
+def test_a_client_that_takes_its_time_for_ever_is_dropped(
+    start: Callable[..., Probes], lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes._Handler, "timeout", None)
+    monkeypatch.setattr(probes, "CONNECTION_S", 0.1)
+    port = free_port()
+    start(port)
+    lines.wait_for("Probes and metrics")
+    with socket.create_connection(("127.0.0.1", port), WAIT_S) as client:
+        client.sendall(b"GET /livez HTTP/1.0\r\nX: ")
+        assert client.recv(1) == b""
+    monkeypatch.undo()
+    assert get(port, "/livez") == (200, b"ok\n")
+
+
 def test_a_failure_inside_is_a_500_and_a_line_in_the_log(start: Callable[..., Probes], lines: Lines) -> None:
     port = free_port()
     start(port, Sight(NOW_S, (), {"state": "half a document"}))
