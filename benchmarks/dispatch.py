@@ -1,19 +1,19 @@
 """What the fast lane sends per second: ``python benchmarks/dispatch.py [--runs N] [--brokers redis,classic,quorum]``.
 
-Every row is measured in the same process on the same machine, best of some rounds, beside what it is compared with:
-Celery's own way of a beat (``Scheduler.apply_async``), and the broker's ceiling (the same bytes, rendered beforehand,
-written without looking). Private servers are started and ended. Ratios matter; the absolute figures are this machine's.
+Rounds of three, one after the other: Celery's own way of a beat (``Scheduler.apply_async``), the fast lane, and the
+broker's ceiling (the same bytes, rendered beforehand, written without looking). Each figure is the median of the
+rounds, each ratio the median of the ratios within a round, so that what else the machine does hits all three alike.
+Private servers are started and ended.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import socket
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -25,25 +25,31 @@ from celery.beat import Scheduler
 from fast_bench import FastBench
 from kombu import Queue
 from lanes import form_of, make_app, make_entry
+from report import Report, cpu_s, shown
 from services import PrivateRabbit, PrivateRedis, free_port
+from services.server import tree
 
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, DefinitionBatch, Misfire, flags_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from services import PrivateServer
 
     from celery_wheelbeat.publishers.batches import Batch, Parcel
 
 INTERVAL_MS = 60_000
-CELERY_SENDS = 1_000
+CELERY_SENDS = 500
+BLIND_WINDOW = 4_000
+"""Messages that the blind writer leaves unconfirmed: as many as the lane."""
 
 
-class Row(NamedTuple):
-    """One figure, in messages per second."""
+class Rates(NamedTuple):
+    """Messages per second of one round."""
 
-    what: str
-    per_s: float
-    note: str = ""
+    own: float
+    fast: float
+    ceiling: float
 
 
 def definitions(count: int, route: int) -> DefinitionBatch:
@@ -76,11 +82,13 @@ def definitions(count: int, route: int) -> DefinitionBatch:
 
 
 class Absorbing:
-    """Stands in for the sender: takes every batch, keeps the last ones, confirms nothing."""
+    """Stands in for the sender: takes every batch and confirms nothing."""
 
-    def __init__(self, sender: Any) -> None:
+    def __init__(self, sender: Any, *, keep: bool) -> None:
         self.kept: list[Batch] = []
+        self.tokens: list[int] = []
         self._sender = sender
+        self._keep = keep
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sender, name)
@@ -90,67 +98,92 @@ class Absorbing:
         return 1
 
     def submit(self, batch: Batch) -> None:
-        """Keep ``batch``."""
-        self.kept.append(batch)
+        """Take ``batch``."""
+        self.tokens.append(batch.token)
+        if self._keep:
+            self.kept.append(batch)
 
 
-def loaded(bench: FastBench, count: int) -> FastBench:
-    """Load monitors and let each run once, so that envelopes and pieces are there."""
+def loaded(bench: FastBench, count: int) -> float:
+    """Load monitors and let each run once, so that envelopes and pieces are there; returns runs per CPU second."""
     bench.parts.engine.load(definitions(count, bench.route()), {}, bench.parts.routes)
     began_s = time.process_time()
     bench.pass_minutes()
     bench.drain()
-    print(
-        f"    {count:,} monitors rendered for the first time: {count / (time.process_time() - began_s):,.0f}/s of CPU"
-    )
-    return bench
+    return count / (time.process_time() - began_s)
 
 
-def in_process(bench: FastBench, rounds: int) -> tuple[float, list[Batch]]:
-    """Return finished messages per CPU second, from the backlog's pairs on, and batches of the last round."""
+def in_process(bench: FastBench, *, keep: bool = False) -> tuple[float, list[Batch]]:
+    """Return finished messages per CPU second, from the backlog's pairs on, and the batches if they are to be kept."""
     fast = bench.lanes.fast
     real = fast.sender
-    best, kept = 0.0, []
-    for _ in range(rounds):
-        runs = bench.pass_minutes()
-        absorbing = Absorbing(real)
-        fast.sender = absorbing  # type: ignore[assignment]
-        began_s = time.thread_time()
-        while fast.backlog.waiting:
-            fast.hand_over(time.monotonic())
-        best = max(best, runs / (time.thread_time() - began_s))
-        fast.sender = real
-        for batch in absorbing.kept:
-            del fast._sent[batch.token]
-            fast.backlog.confirm_block(batch.token)
-        kept = absorbing.kept
-    return best, kept
+    runs = bench.pass_minutes()
+    fast.sender = absorbing = Absorbing(real, keep=keep)  # type: ignore[assignment]
+    began_s = time.thread_time()
+    while fast.backlog.waiting:
+        fast.hand_over(time.monotonic())
+    took_s = time.thread_time() - began_s
+    fast.sender = real
+    for token in absorbing.tokens:
+        del fast._sent[token]
+        fast.backlog.confirm_block(token)
+    return runs / took_s, absorbing.kept
 
 
-def end_to_end(bench: FastBench, rounds: int) -> float:
-    """Return confirmed messages per second, from the backlog's pairs on."""
-    best = 0.0
-    for _ in range(rounds):
-        runs = bench.pass_minutes()
+class Watched:
+    """The fast lane into a broker, and what it costs: CPU of both sides, bytes of finished messages."""
+
+    def __init__(self, bench: FastBench, server: PrivateServer) -> None:
+        self.most_bytes = 0
+        self.client_us: list[float] = []
+        self.server_us: list[float] = []
+        self._bench = bench
+        self._server = server
+        sender = bench.lanes.fast.sender
+        submit = sender.submit
+
+        def weigh(batch: Batch) -> None:
+            submit(batch)
+            on_the_way = (parcel.data for one in sender._unsettled.values() for parcel in one.parcels)
+            self.most_bytes = max(self.most_bytes, sum(map(len, on_the_way)))
+
+        sender.submit = weigh  # type: ignore[method-assign]
+
+    def end_to_end(self) -> float:
+        """Return confirmed messages per second, from the backlog's pairs on."""
+        runs = self._bench.pass_minutes()
+        client_s, server_s = time.process_time(), self._server_cpu_s()
         began_s = time.perf_counter()
-        bench.drain()
-        best = max(best, runs / (time.perf_counter() - began_s))
-    return best
+        self._bench.drain()
+        took_s = time.perf_counter() - began_s
+        self.client_us.append((time.process_time() - client_s) / runs * 1e6)
+        self.server_us.append((self._server_cpu_s() - server_s) / runs * 1e6)
+        return runs / took_s
+
+    def _server_cpu_s(self) -> float:
+        return sum(map(cpu_s, tree(self._server.pid)))
 
 
-def celerys_own(app: Any, rounds: int, **options: Any) -> float:
-    """Return messages per second of ``Scheduler.apply_async``, as a beat calls it."""
-    scheduler = Scheduler(app, lazy=True)
-    entry = make_entry(app)(form_of("lanes.check", options), "check", [1], {"url": "https://example.org/health/1"})
-    best = 0.0
-    with app.connection_for_write() as connection:
-        producer = app.amqp.Producer(connection, auto_declare=False)
-        for _ in range(rounds):
-            began_s = time.perf_counter()
-            for _ in range(CELERY_SENDS):
-                scheduler.apply_async(entry, producer=producer, advance=False)
-            best = max(best, CELERY_SENDS / (time.perf_counter() - began_s))
-    return best
+class CelerysOwn:
+    """``Scheduler.apply_async``, called as a beat calls it."""
+
+    def __init__(self, app: Any) -> None:
+        self._scheduler = Scheduler(app, lazy=True)
+        arguments = ("check", [1], {"url": "https://example.org/health/1"})
+        self._entry = make_entry(app)(form_of("lanes.check", {}), *arguments)
+        self._producer = app.amqp.Producer(app.connection_for_write(), auto_declare=False)
+        self.send(10)
+
+    def send(self, count: int = CELERY_SENDS) -> float:
+        """Return messages per second."""
+        began_s = time.perf_counter()
+        for _ in range(count):
+            self._scheduler.apply_async(self._entry, producer=self._producer, advance=False)
+        return count / (time.perf_counter() - began_s)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._producer.connection.release()
 
 
 def parcels_of(batches: list[Batch]) -> list[Parcel]:
@@ -158,118 +191,147 @@ def parcels_of(batches: list[Batch]) -> list[Parcel]:
     return [parcel for batch in batches for parcel in batch.parcels]
 
 
-def redis_ceiling(server: PrivateRedis, batches: list[Batch], rounds: int) -> float:
+def redis_ceiling(server: PrivateRedis, batches: list[Batch]) -> float:
     """Return messages per second of blind variadic LPUSHes of the same bytes."""
-    best = 0.0
-    for _ in range(rounds):
-        with socket.create_connection(("127.0.0.1", server.port)) as client:
-            parcels = parcels_of(batches)
-            head = [b"*%d\r\n$5\r\nLPUSH\r\n$6\r\ncelery\r\n" % (parcel.size + 2) for parcel in parcels]
-            began_s = time.perf_counter()
-            for first, parcel in zip(head, parcels, strict=True):
-                client.sendall(first)
-                client.sendall(parcel.data)
-            replies = 0
-            while replies < len(parcels):
-                replies += client.recv(65536).count(b"\r\n")
-            best = max(best, sum(parcel.size for parcel in parcels) / (time.perf_counter() - began_s))
-    return best
-
-
-def amqp_ceiling(server: PrivateRabbit, batches: list[Batch], rounds: int) -> float:
-    """Return messages per second of the same frames, written blindly and confirmed by the broker."""
-    best = 0.0
-    for _ in range(rounds):
-        connection = amqp.Connection(f"127.0.0.1:{server.port}")
-        connection.connect()
-        channel = connection.channel()
-        channel.confirm_select()
-        settled = [0]
-
-        def on_ack(tag: int, multiple: bool, settled: list[int] = settled) -> None:
-            settled[0] = max(settled[0], tag) if multiple else settled[0] + 1
-
-        channel.events["basic_ack"].add(on_ack)
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
         parcels = parcels_of(batches)
-        total = sum(parcel.size for parcel in parcels)
+        head = [b"*%d\r\n$5\r\nLPUSH\r\n$6\r\ncelery\r\n" % (parcel.size + 2) for parcel in parcels]
         began_s = time.perf_counter()
-        written = 0
-        for parcel in parcels:
-            connection.transport.write(memoryview(parcel.data))
-            written += parcel.size
-            while settled[0] < written - 4_000:
-                connection.drain_events(timeout=10)
-        while settled[0] < total:
+        for first, parcel in zip(head, parcels, strict=True):
+            client.sendall(first)
+            client.sendall(parcel.data)
+        replies = 0
+        while replies < len(parcels):
+            replies += client.recv(65536).count(b"\r\n")
+        return sum(parcel.size for parcel in parcels) / (time.perf_counter() - began_s)
+
+
+def amqp_ceiling(server: PrivateRabbit, batches: list[Batch]) -> float:
+    """Return messages per second of the same frames, written blindly and confirmed by the broker."""
+    connection = amqp.Connection(f"127.0.0.1:{server.port}")
+    connection.connect()
+    channel = connection.channel()
+    channel.confirm_select()
+    settled = 0
+
+    def on_ack(tag: int, multiple: bool) -> None:
+        nonlocal settled
+        settled = max(settled, tag) if multiple else settled + 1
+
+    channel.events["basic_ack"].add(on_ack)
+    parcels = parcels_of(batches)
+    total = sum(parcel.size for parcel in parcels)
+    began_s = time.perf_counter()
+    written = 0
+    for parcel in parcels:
+        connection.transport.write(memoryview(parcel.data))
+        written += parcel.size
+        while settled < written - BLIND_WINDOW:
             connection.drain_events(timeout=10)
-        best = max(best, total / (time.perf_counter() - began_s))
-        connection.close()
-    return best
+    while settled < total:
+        connection.drain_events(timeout=10)
+    took_s = time.perf_counter() - began_s
+    connection.close()
+    return total / took_s
 
 
-def on_redis(count: int, rounds: int) -> Iterator[Row]:
+def measure(
+    report: Report,
+    name: str,
+    bench: FastBench,
+    own: CelerysOwn,
+    server: Any,
+    *,
+    count: int,
+    rounds: int,
+    ceiling: Callable[[Any, list[Batch]], float],
+    empty: Callable[[], Any],
+) -> None:
+    """Measure one broker and add its figures."""
+    first = loaded(bench, count)
+    rendered = [in_process(bench)[0] for _ in range(rounds)]
+    _, batches = in_process(bench, keep=True)
+    watched = Watched(bench, server)
+    found = []
+    for _ in range(rounds):
+        own_s = own.send()
+        empty()
+        fast_s = watched.end_to_end()
+        empty()
+        found.append(Rates(own_s, fast_s, ceiling(server, batches)))
+        empty()
+    rates = Rates(*map(median, zip(*found, strict=True)))
+    times = median(one.fast / one.own for one in found)
+    share = median(one.fast / one.ceiling for one in found)
+    best = f"best round {shown(max(rendered))}"
+    report.add(f"{name}: due job to finished message", median(rendered), "/s of CPU", note=f"target 500,000; {best}")
+    report.add(f"{name}: first message of a monitor", first, "/s of CPU", note="JSON and reprs, once per definition")
+    report.add(f"{name}: Celery's own way", rates.own, "/s")
+    report.add(
+        f"{name}: fast lane, confirmed",
+        rates.fast,
+        "/s",
+        floor=rates.ceiling,
+        note=f"{times:.0f} × Celery's own way, {share:.0%} of the ceiling, by rounds",
+    )
+    report.add(f"{name}: fast lane, CPU of the beat", median(watched.client_us), "µs each")
+    report.add(f"{name}: fast lane, CPU of the broker", median(watched.server_us), "µs each")
+    report.add(f"{name}: finished messages in the beat, at most", watched.most_bytes / 1e6, "MB", note="the window")
+
+
+def on_redis(report: Report, count: int, rounds: int) -> None:
     """Measure on a private Redis."""
     with PrivateRedis() as server, redis.Redis.from_url(server.url) as client:
-        own = celerys_own(make_app(server.url), rounds)
-        yield Row("Celery's own way into Redis", own)
-        client.flushall()
+        own = CelerysOwn(make_app(server.url))
         with FastBench(make_app(server.url)) as bench:
-            loaded(bench, count)
-            rendered, batches = in_process(bench, rounds)
-            yield Row("in process: due job to finished Redis message", rendered, "per CPU second; target 500,000")
-            with emptied(client.flushall):
-                fast = end_to_end(bench, rounds)
-            with emptied(client.flushall):
-                ceiling = redis_ceiling(server, batches, rounds)
-        yield Row("blind LPUSH of the same bytes", ceiling)
-        yield Row("fast lane into Redis", fast, f"{fast / own:.0f} x Celery's way; {fast / ceiling:.0%} of the ceiling")
+            measure(
+                report,
+                "Redis",
+                bench,
+                own,
+                server,
+                count=count,
+                rounds=rounds,
+                ceiling=redis_ceiling,
+                empty=client.flushall,
+            )
+        own.close()
 
 
-def on_rabbit(count: int, rounds: int, kind: str) -> Iterator[Row]:
+def on_rabbit(report: Report, count: int, rounds: int, kind: str) -> None:
     """Measure on a private RabbitMQ with a classic or a quorum queue."""
     with PrivateRabbit(free_port()) as server:
-        arguments = {"x-queue-type": kind}
-        conf = {"task_queues": [Queue(kind, queue_arguments=arguments)], "task_default_queue": kind}
-        app = make_app(server.url, broker_transport_options={"confirm_publish": True}, **conf)
-        own = celerys_own(app, rounds)
-        yield Row(f"Celery's own way into RabbitMQ ({kind}, confirms)", own)
+        conf = {"task_queues": [Queue(kind, queue_arguments={"x-queue-type": kind})], "task_default_queue": kind}
+        own = CelerysOwn(make_app(server.url, broker_transport_options={"confirm_publish": True}, **conf))
         with FastBench(make_app(server.url, **conf)) as bench:
-            loaded(bench, count)
-            rendered, batches = in_process(bench, rounds)
-            yield Row("in process: due job to finished AMQP message", rendered, "per CPU second; target 500,000")
-            purge = lambda: server.ctl("purge_queue", kind)  # noqa: E731
-            with emptied(purge):
-                fast = end_to_end(bench, rounds)
-            with emptied(purge):
-                ceiling = amqp_ceiling(server, batches, rounds)
-        yield Row(f"the same frames, blind but confirmed ({kind})", ceiling)
-        note = f"{fast / own:.0f} x Celery's way; {fast / ceiling:.0%} of the ceiling"
-        yield Row(f"fast lane into RabbitMQ ({kind}, confirms)", fast, note)
-
-
-@contextmanager
-def emptied(empty: Callable[[], Any]) -> Iterator[None]:
-    """Empty the broker before and after."""
-    empty()
-    yield
-    empty()
+            measure(
+                report,
+                f"RabbitMQ, {kind} queue",
+                bench,
+                own,
+                server,
+                count=count,
+                rounds=rounds,
+                ceiling=amqp_ceiling,
+                empty=lambda: server.ctl("purge_queue", kind),
+            )
+        own.close()
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=60_000, help="monitors that are due in one round")
-    parser.add_argument("--rounds", type=int, default=3, help="the best of this many is printed")
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--brokers", default="redis,classic,quorum")
     given = parser.parse_args()
-    print(f"{os.cpu_count()} cores; {given.runs:,} runs a round; messages per second, best of {given.rounds}")
+    report = Report("dispatch", full=False, runs=given.runs, rounds=given.rounds)
     for broker in given.brokers.split(","):
-        print(f"\n{broker}")
         if broker == "redis":
-            rows = on_redis(given.runs, given.rounds)
+            on_redis(report, given.runs, given.rounds)
         else:
-            rows = on_rabbit(min(given.runs, 20_000), given.rounds, broker)
-        for row in rows:
-            print(f"  {row.what:<58}{row.per_s:>12,.0f}  {row.note}")
+            on_rabbit(report, min(given.runs, 20_000), given.rounds, broker)
+    report.write()
 
 
 if __name__ == "__main__":
