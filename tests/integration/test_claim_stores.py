@@ -19,7 +19,15 @@ import psycopg
 import pytest
 import redis
 from celery import Celery
-from services import PrivateMemcached, PrivatePgbouncer, PrivatePostgres, PrivateRedis, wait_until
+from services import (
+    MASTER_NAME,
+    PrivateMemcached,
+    PrivatePgbouncer,
+    PrivatePostgres,
+    PrivateRedis,
+    PrivateSentinel,
+    wait_until,
+)
 
 from celery_wheelbeat.errors import ClaimStoreDown, InvalidSetting
 from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
@@ -541,6 +549,36 @@ def test_options_of_the_url_stay_in_force(postgres_url: str) -> None:
         assert store.claim(new_key(), asked(), 60) is Verdict.ELECTED
         assert owner.execute("SELECT count(*) FROM apart.wheelbeat_claim").fetchone() == (1,)
         store.close()
+
+
+@pytest.mark.redis
+def test_claims_follow_the_master_that_a_sentinel_names() -> None:
+    with PrivateRedis() as master, PrivateRedis() as replica, redis.Redis.from_url(replica.url) as copy:
+        copy.replicaof("127.0.0.1", master.port)
+        wait_until(lambda: copy.info("replication")["master_link_status"] == "up", "the replica's link")
+        with PrivateSentinel(master) as sentinel:
+            wait_until(lambda: sentinel.replicas() == 1, "the Sentinel's knowledge of the replica")
+            app = Celery("claims", backend=sentinel.url, set_as_current=False)
+            app.conf.result_backend_transport_options = {"master_name": MASTER_NAME}
+            store = choose_store(app, None).store
+            assert store is not None
+            key = new_key()
+            assert store.claim(key, asked(), 60) is Verdict.ELECTED
+            wait_until(lambda: copy.exists(b"wb:" + bytes.fromhex(key)) == 1, "the replication of the claim")
+            master.stop()
+            with pytest.raises(ClaimStoreDown):
+                store.claim(new_key(), asked(), 60)
+            wait_until(lambda: sentinel.master_port() == replica.port, "the failover")
+
+            def answers() -> bool:
+                try:
+                    return store.claim(new_key(), asked(), 60) is Verdict.ELECTED
+                except ClaimStoreDown:
+                    return False  # the Sentinel has not looked at the new master yet
+
+            wait_until(answers, "a claim on the new master")
+            assert store.claim(key, asked(NONCES[1], EXECUTIONS[1]), 60) is Verdict.OTHER
+            store.close()
 
 
 @pytest.mark.redis
