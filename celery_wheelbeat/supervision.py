@@ -181,6 +181,7 @@ class Supervision:
             ),
             ledger=parts.ledger,
             pending=backlog.pending,
+            strays=backlog.strays,
             failures=parts.dispatch.failures,
             lateness=parts.lateness.quantiles(now_s),
             histogram=parts.lateness.histogram(),

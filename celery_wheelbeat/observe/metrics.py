@@ -194,6 +194,12 @@ FAMILIES: tuple[Family, ...] = (
         silent=True,
     ),
     _counter(
+        "stray_outcomes_total",
+        "Outcomes that were reported of runs already settled.",
+        _field("runs", "strays"),
+        silent=True,
+    ),
+    _counter(
         "publish_failures_total",
         "Sends that were not confirmed, by kind; a run that is sent again counts each time.",
         _closed([kind.value for kind in FailureKind], "runs", "failures"),

@@ -89,6 +89,8 @@ class Observed(NamedTuple):
     threads: Mapping[str, float]
     """Seconds since each thread's last turn."""
     wedged: list[str]
+    strays: int = 0
+    """Outcomes of runs that were already settled."""
     failures: Mapping[str, int] = MappingProxyType({})
     """Sends that were not confirmed, by kind."""
     histogram: Histogram = _NO_RUNS
@@ -127,6 +129,7 @@ def document(seen: Observed) -> dict[str, Any]:
             "failures": dict(seen.failures),
             "reoffered": ledger.reoffered,
             "difference": ledger.difference(seen.pending),
+            "strays": seen.strays,
         },
         "lateness": {
             "runs": seen.lateness.runs,
