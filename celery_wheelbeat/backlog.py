@@ -1,7 +1,7 @@
 """Backlog: the runs of one destination that are due and not yet settled, as (job, fire time) pairs.
 
-Every offered run leaves in one way and one only: confirmed, or skipped with a reason; until then it is *pending*. Pairs, not
-bytes: 20 B each in arrays, bounded by ``limit`` whatever the broker does. It must never render, send or wait.
+Every offered run leaves in one way and one only: confirmed, or skipped with a reason; until then it is *pending*.
+Pairs, not bytes: 20 B each in arrays, bounded by ``limit`` whatever the broker does. It must never render, send, wait.
 
 Two queues: *late* holds what was there when the destination last failed, *fresh* what came since for other jobs. Both
 get their share of what can be sent, so a drained outage does not delay what is due now, and the runs of one job are

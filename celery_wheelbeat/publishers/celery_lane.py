@@ -1,7 +1,7 @@
 """The celery lane: one thread that sends runs through Celery's own ``apply_entry``, and says what is confirmed.
 
-The invariant: every run that was taken over comes back as one outcome, as ``Confirmed`` or ``Failed``, or is returned by
-``close``. It never blocks its caller, never retries inside Celery, and never holds more than the window.
+The invariant: every run that was taken over comes back as one outcome, as ``Confirmed`` or ``Failed``, or is returned
+by ``close``. It never blocks its caller, never retries inside Celery, and never holds more than the window.
 """
 
 from __future__ import annotations
