@@ -53,8 +53,8 @@ class Fates:
         """Runs that went in this turn while more waited than may."""
         self._outdated: set[int] = set()
         """Tokens of runs whose jobs were redefined while they were on their way."""
-        self._replaced: list[Offered] = []
-        """Refused runs that gave way in this turn to newer ones of their jobs."""
+        self._gives_way: set[Offered] = set()
+        """Refused runs that may go in this turn for newer refused ones of their jobs."""
         self._sent_now: list[Job] = []
         """Jobs whose runs were in flight at some time of this turn."""
         self._attempted: dict[Offered, FailureKind] = {}
@@ -125,9 +125,7 @@ class Fates:
         if now is not None and now.enabled and now.misfire == "all":
             return
         siblings = sorted((one for one in self.held if one.job_id == run.job_id), key=lambda one: one.fire_ms)
-        for older in siblings[:-1]:
-            del self.held[older]
-            self._replaced.append(older)
+        self._gives_way.update(siblings[:-1])
 
     def outdate(self, job_id: int) -> None:
         """Note that a job was redefined."""
@@ -168,8 +166,7 @@ class Fates:
             del self.waiting[run]
         self._peak = len(self.waiting)
         allowed = {run: self._reasons(run, situation, crowded=crowded) for run in gone}
-        allowed.update({run: {"backlog"} for run in self._replaced})
-        self._replaced = []
+        self._gives_way.clear()
         for run, reasons in allowed.items():
             if not reasons:
                 return f"{run} went though nothing allowed it"
@@ -202,7 +199,11 @@ class Fates:
             reasons.add("ended")
         siblings = [other for other in self.waiting if other.job_id == run.job_id]
         newer = any(other.fire_ms > run.fire_ms or other.step > run.step for other in siblings)
-        if crowded or (situation.down and newer and (job is None or not job.enabled or job.misfire != "all")):
+        if (
+            crowded
+            or run in self._gives_way
+            or (situation.down and newer and (job is None or not job.enabled or job.misfire != "all"))
+        ):
             reasons.add("backlog")
         return reasons
 
