@@ -165,9 +165,9 @@ class Bodies:
         """Keep the pieces by ref, ``size`` bytes, if there is room for them."""
         if self.resident_bytes + size > self._limit_bytes:
             self._make_room(size)
-        number = self._free.pop() if self._free else len(self._chunks)
-        if self.resident_bytes + size > self._limit_bytes or number >= CHUNKS_MAX:
+        if self.resident_bytes + size > self._limit_bytes or (not self._free and len(self._chunks) >= CHUNKS_MAX):
             return
+        number = self._free.pop() if self._free else len(self._chunks)
         refs = np.fromiter(pieces, np.uint32, len(pieces))
         lengths = np.array([[*map(len, one)] for one in pieces.values()], np.uint64)
         ends = lengths.sum(axis=1).cumsum()

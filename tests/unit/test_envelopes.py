@@ -137,6 +137,19 @@ def test_what_does_not_fit_is_rendered_for_each_run() -> None:
     assert bodies.resident_bytes <= CHUNK_BYTES
 
 
+def test_what_does_not_fit_uses_up_no_place() -> None:
+    bodies = Bodies(CHUNK_BYTES)
+    small, large = Renderer(size=CHUNK_BYTES // 4), Renderer(size=CHUNK_BYTES * 3 // 4)
+    for ref in range(3):
+        bodies.columns(refs(ref), 3, 2, small)
+    bodies.forget(refs(0))
+    for _ in range(10):
+        bodies.columns(refs(7), 3, 2, large)
+        bodies.columns(refs(8), 3, 2, small)
+        bodies.forget(refs(8))
+    assert len(bodies._chunks) == 3
+
+
 def test_what_the_renderer_raises_leaves_the_cache_as_it_was() -> None:
     bodies = Bodies(CHUNK_BYTES)
 
