@@ -13,14 +13,12 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.http import QueryDict
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
 from django_wheelbeat import bulk_forms, walks
 from django_wheelbeat.dependents import forbidden_dependents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from django.http import HttpRequest
 
     from django_wheelbeat.bulk_forms import OperationForm
@@ -28,16 +26,12 @@ if TYPE_CHECKING:
 
 
 class Words(NamedTuple):
-    """What an action says; each text of numbers takes ``count``."""
+    """What an action says, lazily translated; question and done take ``count``."""
 
-    title: str
-    button: str
-    question: Callable[[int], str]
-    done: Callable[[int], str]
-
-
-def _counted(one: str, many: str) -> Callable[[int], str]:
-    return lambda count: ngettext(one, many, count) % {"count": count}
+    title: Any
+    button: Any
+    question: Any
+    done: Any
 
 
 class BulkAction(NamedTuple):
@@ -71,7 +65,7 @@ class BulkAction(NamedTuple):
         walk = walks.step(walk, self.form.concerned(queryset), form.operation(), request.user)
         if not walk.finished:
             return self._page(modeladmin, request, "progress", {"walk": walk, "title": self.words.title})
-        modeladmin.message_user(request, self.words.done(walk.changed), messages.SUCCESS)
+        modeladmin.message_user(request, self.words.done % {"count": walk.changed}, messages.SUCCESS)
         if walk.refused:
             modeladmin.message_user(request, _refusals(walk), messages.WARNING)
         return None
@@ -80,7 +74,7 @@ class BulkAction(NamedTuple):
         context = {
             "title": self.words.title,
             "form": form,
-            "question": self.words.question(total),
+            "question": self.words.question % {"count": total},
             "button": self.words.button,
         }
         return self._page(modeladmin, request, "ask", context)
@@ -114,8 +108,10 @@ PAUSE = BulkAction(
     Words(
         gettext_lazy("Pause monitors"),
         gettext_lazy("Pause"),
-        _counted("%(count)d enabled monitor will be paused.", "%(count)d enabled monitors will be paused."),
-        _counted("%(count)d monitor was paused.", "%(count)d monitors were paused."),
+        ngettext_lazy(
+            "%(count)d enabled monitor will be paused.", "%(count)d enabled monitors will be paused.", "count"
+        ),
+        ngettext_lazy("%(count)d monitor was paused.", "%(count)d monitors were paused.", "count"),
     ),
 )
 RESUME = BulkAction(
@@ -123,8 +119,10 @@ RESUME = BulkAction(
     Words(
         gettext_lazy("Resume monitors"),
         gettext_lazy("Resume"),
-        _counted("%(count)d paused monitor will be resumed.", "%(count)d paused monitors will be resumed."),
-        _counted("%(count)d monitor was resumed.", "%(count)d monitors were resumed."),
+        ngettext_lazy(
+            "%(count)d paused monitor will be resumed.", "%(count)d paused monitors will be resumed.", "count"
+        ),
+        ngettext_lazy("%(count)d monitor was resumed.", "%(count)d monitors were resumed.", "count"),
     ),
     asks=False,
 )
@@ -133,8 +131,8 @@ EDIT = BulkAction(
     Words(
         gettext_lazy("Edit monitors"),
         gettext_lazy("Change"),
-        _counted("%(count)d monitor will be changed.", "%(count)d monitors will be changed."),
-        _counted("%(count)d monitor was changed.", "%(count)d monitors were changed."),
+        ngettext_lazy("%(count)d monitor will be changed.", "%(count)d monitors will be changed.", "count"),
+        ngettext_lazy("%(count)d monitor was changed.", "%(count)d monitors were changed.", "count"),
     ),
 )
 DELETE = BulkAction(
@@ -142,11 +140,12 @@ DELETE = BulkAction(
     Words(
         gettext_lazy("Delete monitors"),
         gettext_lazy("Delete"),
-        _counted(
+        ngettext_lazy(
             "%(count)d monitor will be deleted. This cannot be undone.",
             "%(count)d monitors will be deleted. This cannot be undone.",
+            "count",
         ),
-        _counted("%(count)d monitor was deleted.", "%(count)d monitors were deleted."),
+        ngettext_lazy("%(count)d monitor was deleted.", "%(count)d monitors were deleted.", "count"),
     ),
 )
 SPEED_UP = BulkAction(
@@ -154,11 +153,12 @@ SPEED_UP = BulkAction(
     Words(
         gettext_lazy("Start an incident"),
         gettext_lazy("Speed up"),
-        _counted(
+        ngettext_lazy(
             "Of %(count)d monitor, those with a slower interval or a cron expression will be sped up.",
             "Of %(count)d monitors, those with a slower interval or a cron expression will be sped up.",
+            "count",
         ),
-        _counted("%(count)d monitor was sped up.", "%(count)d monitors were sped up."),
+        ngettext_lazy("%(count)d monitor was sped up.", "%(count)d monitors were sped up.", "count"),
     ),
 )
 END_INCIDENT = BulkAction(
@@ -166,8 +166,8 @@ END_INCIDENT = BulkAction(
     Words(
         gettext_lazy("End incidents"),
         gettext_lazy("End"),
-        _counted("%(count)d incident will be ended.", "%(count)d incidents will be ended."),
-        _counted("%(count)d incident was ended.", "%(count)d incidents were ended."),
+        ngettext_lazy("%(count)d incident will be ended.", "%(count)d incidents will be ended.", "count"),
+        ngettext_lazy("%(count)d incident was ended.", "%(count)d incidents were ended.", "count"),
     ),
     asks=False,
 )

@@ -78,12 +78,6 @@ class MonitorForm(forms.ModelForm):
             "headers": CodeTextarea(rows=2),
             "options": CodeTextarea(rows=2),
         }
-        labels: ClassVar = {
-            "timezone": _("Time zone"),
-            "jitter_s": _("Jitter (seconds)"),
-            "one_off": _("One-off"),
-            "cron": _("Cron expression"),
-        }
         help_texts: ClassVar = {
             "task": _("Name of a registered Celery task."),
             "args": _("JSON list."),

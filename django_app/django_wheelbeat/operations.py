@@ -200,7 +200,8 @@ class SpeedUp:
     @property
     def message(self) -> str:
         """See ``Operation``."""
-        return f"{_('Incident until %(end)s.') % {'end': self.until.isoformat()}} {self.reason}".strip()
+        said = _("Incident until %(end)s.") % {"end": self.until.isoformat()}
+        return f"{said} {self.reason}".strip()
 
     def apply(self, chunk: Any, note: Note) -> Outcome:
         """See ``Operation``."""
