@@ -216,9 +216,9 @@ def _grid_span(low: Int64s, high: Int64s, interval_ms: Int64s, phase_ms: Int64s)
 def _cron_spans(indexes: NDArray[np.int32], low: Int64s, high: Int64s, crons: CronTable) -> Span:
     count = np.zeros(len(indexes), np.int64)
     newest = np.zeros(len(indexes), np.int64)
-    for index in np.unique(indexes).tolist():
-        members = np.flatnonzero(indexes == index)
-        count[members], newest[members] = _cron_span(index, low[members], high[members], crons)
+    order = np.argsort(indexes, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(indexes[order])) + 1):
+        count[members], newest[members] = _cron_span(int(indexes[members[0]]), low[members], high[members], crons)
     return Span(count, newest)
 
 
