@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 
 class Trouble:
-    """Makes trouble again and again, in a thread of its own, until it is told to stop."""
+    """Makes trouble again and again, in a thread of its own, ``most`` times or until it is told to stop."""
 
-    def __init__(self, make: Callable[[], None], pause_s: float) -> None:
+    def __init__(self, make: Callable[[], None], pause_s: float, most: int = sys.maxsize) -> None:
         self.times = 0
         self._make = make
         self._pause_s = pause_s
+        self._most = most
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -45,7 +46,7 @@ class Trouble:
             raise self._error
 
     def _run(self) -> None:
-        while not self._stop.wait(self._pause_s):
+        while self.times < self._most and not self._stop.wait(self._pause_s):
             try:
                 self._make()
             except BaseException as error:
@@ -98,7 +99,7 @@ def test_redis_killed_again_and_again_loses_and_doubles_nothing(jobs: int, kills
             server.start()
 
         bench.load(numbered(jobs, bench.route()))
-        with Trouble(kill, 0.3) as trouble:
+        with Trouble(kill, 0.3, kills) as trouble:
             runs = until_troubled(bench, trouble, kills, least)
         bench.pass_minutes()
         bench.drain()
@@ -164,7 +165,7 @@ def test_rabbitmq_cut_off_again_and_again_loses_nothing(private_rabbit: PrivateR
         app = make_app(f"amqp://guest:guest@127.0.0.1:{proxy.port}//", task_default_queue=queue)
         with FastBench(app) as bench:
             bench.load(numbered(2_000, bench.route()))
-            with Trouble(proxy.cut, 0.25) as trouble:
+            with Trouble(proxy.cut, 0.25 if cuts < 20 else 0.75, cuts) as trouble:
                 runs = until_troubled(bench, trouble, cuts, least)
             assert bench.parts.ledger.skipped.total() == 0
             assert bench.parts.ledger.sent == runs
