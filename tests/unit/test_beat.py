@@ -16,8 +16,10 @@ from table_of_monitors import PLAIN
 from celery_wheelbeat import run_id
 from celery_wheelbeat.beat import OPENING_S, Beat
 from celery_wheelbeat.cron import CronTable
+from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.jobs import ChangeBatch, RouteTable
 from celery_wheelbeat.monitors import compile_rows
+from celery_wheelbeat.observe.status import REFUSED_SHOWN
 from celery_wheelbeat.parts import assemble
 from celery_wheelbeat.scheduler import WheelScheduler
 from celery_wheelbeat.sources.installation_file import InstallationFile
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 
 NOWHERE = {"wheelbeat_database_url": "postgresql://postgres@127.0.0.1:9/nowhere?connect_timeout=1"}
+PATIENCE_S = 60
 INSTALLATION = "5d2b2a0e-7c0f-4b51-9a52-1f6a3f1f0c11"
 
 
@@ -61,12 +64,13 @@ class Bench:
         self.beat.start()
 
     def turn_until(self, condition: Callable[[], object]) -> None:
-        for _ in range(300):
+        end_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end_s:
             self.scheduler._turn(self.beat, self.supervision)
             if condition():
                 return
             self.beat.parts.wake.wait(0.02)
-        raise AssertionError("300 turns were not enough")
+        raise AssertionError(f"{PATIENCE_S} s were not enough")
 
     def close(self) -> None:
         self.scheduler._stop(self.beat, self.supervision)
@@ -168,6 +172,21 @@ def test_a_row_with_the_id_of_an_entry_leaves_the_entry_alone(make: Callable[...
     bench.beat._take_in(Changed(changes, {job_id: problem}), 0)
     assert bench.beat.parts.engine.lookup([job_id])[0] is not None
     assert bench.beat.refused == {f"monitor:{job_id}": problem}
+
+
+def test_the_status_names_refused_jobs_by_key_and_counts_them_all(make: Callable[..., Bench]) -> None:
+    bench = make(beat_schedule={"a": {"task": "t", "schedule": 1.0}, "bad": {"task": "t", "schedule": "never"}})
+    bench.turn_until(lambda: "a" in bench.beat.parts.entries)
+    problem = InvalidMonitor("cron", "never fires")
+    bench.beat.refusals.monitors.update((f"monitor:{number}", problem) for number in range(1_000))
+    bench.beat.parts.dispatch.quarantined[bench.beat.parts.entries.id_of("a")] = "too large"
+    jobs = bench.supervision.observe(bench.clock.wall_ms()).jobs
+    assert jobs.refused_total == 1_002
+    assert len(jobs.refused) == REFUSED_SHOWN
+    assert (next(iter(jobs.refused)), jobs.refused["monitor:7"]) == ("entry:bad", "cron: never fires")
+    bench.beat.refusals.monitors.clear()
+    jobs = bench.supervision.observe(bench.clock.wall_ms()).jobs
+    assert jobs.refused["entry:a"] == "too large"
 
 
 def test_a_task_that_runs_inside_beat_is_seen_and_does_not_look_wedged(
