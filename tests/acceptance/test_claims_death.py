@@ -178,6 +178,33 @@ def test_a_main_process_that_was_stopped_says_that_its_run_has_lost_the_lease(re
             assert third not in fences
 
 
+def test_a_worker_that_is_asked_to_end_prolongs_the_lease_of_the_run_that_it_waits_for(
+    redis_url: str, tmp_path: Path
+) -> None:
+    headers = worker_headers("monitor:1", "tests", overlap="skip")
+    first, second = (str(uuid4()) for _ in range(2))
+    conf = {"broker_url": redis_url, "result_backend": redis_url}
+    with ClaimProject(tmp_path, conf) as project, redis.Redis.from_url(redis_url) as store:
+        gate = project.gate()
+        ending = project.pool_worker()
+        project.publish("short", first, args=(gate,), headers=headers)
+        project.until(lambda: project.count("start")[first] == 1, "the first run")
+        ending.send(signal.SIGTERM)
+        ending.wait_for("Warm shutdown")
+
+        def ends_ms() -> int:
+            return int(store.hget("wb:lease:job:tests/monitor:1", "until") or 0)
+
+        asked_to_end_ms = ends_ms()
+        project.until(lambda: now_ms() > asked_to_end_ms + 500, "what would have been the end of the lease")
+        project.pool_worker()
+        project.publish("short", second, headers=headers)
+        project.until(lambda: project.logged("skipped: another execution holds the lease") == 1, "the skip")
+        project.open(gate)
+        assert ending.wait() == 0
+        assert project.count("done") == {first: 1}
+
+
 def test_an_exclusive_run_is_taken_over_once_its_lease_has_ended(project: ClaimProject) -> None:
     run_id, gate = str(uuid4()), project.gate()
     with project:
