@@ -415,7 +415,7 @@ def test_what_is_unsettled_at_the_end_is_left_for_the_next_start(server: Private
         bench.until(lambda: bench.lanes.backlog.in_flight > 0, "batches on their way")
         began_s = time.monotonic()
         bench.parts.publisher.close(1.0)
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < 30, "the socket would let it wait for ever"
         bench.lanes.take_in(time.monotonic())
         assert bench.lanes.backlog.oldest_fire_ms() is not None
         left = bench.lanes.backlog.shutdown()

@@ -68,7 +68,7 @@ RUN = """
     with Connection({url!r}) as connection:
         queue = connection.SimpleQueue({queue!r})
         for _ in range(60):
-            message = queue.get(timeout=5)
+            message = queue.get(timeout=30)
             report["headers"].append(dict(message.headers))
             message.ack()
     print(json.dumps(report))

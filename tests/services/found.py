@@ -52,7 +52,7 @@ def postgres_database() -> Iterator[str]:
     given = os.environ.get("WHEELBEAT_TEST_POSTGRES_URL")
     for admin_url in (given,) if given else POSTGRES_URLS:
         try:
-            psycopg.connect(admin_url, connect_timeout=3).close()
+            psycopg.connect(admin_url, connect_timeout=10).close()
         except psycopg.OperationalError as error:
             if given:
                 raise ServiceError(f"WHEELBEAT_TEST_POSTGRES_URL={given}: {error}") from error
@@ -125,7 +125,7 @@ def _mysql(url: str) -> MySQLdb.Connection:
         port=parts.port or 3306,
         user=unquote(parts.username or "root"),
         password=unquote(parts.password or ""),
-        connect_timeout=3,
+        connect_timeout=10,
     )
 
 
@@ -159,7 +159,7 @@ def _amqp_answers(url: str) -> bool:
         userid=unquote(parts.username or "guest"),
         password=unquote(parts.password or "guest"),
         virtual_host=unquote(parts.path[1:]) or "/",
-        connect_timeout=3,
+        connect_timeout=10,
     )
     try:
         connection.connect()
@@ -192,7 +192,7 @@ class _VhostMaker:
         credentials = b64encode(f"{self.user}:{self.password}".encode()).decode()
         headers = {"Authorization": f"Basic {credentials}", "Content-Type": "application/json"}
         request = urllib.request.Request(self.api + path, method=method, headers=headers)
-        urllib.request.urlopen(request, timeout=5).close()
+        urllib.request.urlopen(request, timeout=30).close()
 
 
 def _vhost_maker(url: str) -> _VhostMaker | None:

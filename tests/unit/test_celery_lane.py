@@ -169,12 +169,12 @@ def test_while_the_broker_is_away_there_is_no_capacity_and_nothing_is_kept(app: 
         assert failed.kind is FailureKind.NOT_SENT
         assert lane.lane.capacity() == 0
         assert not lane.lane.health().connected
-        assert lane.lane.close(5) == []
+        assert lane.lane.close(60) == []
 
 
 def test_close_sends_what_was_submitted_and_reports_it(app: Celery, lane: Lane) -> None:
     lane.when_connected().submit([a_run(app, token) for token in range(BATCH_MAX + 3)])
-    assert lane.lane.close(10) == []
+    assert lane.lane.close(60) == []
     assert {type(outcome) for outcome in lane.lane.poll()} == {Confirmed}
     assert len(messages(app)) == BATCH_MAX + 3
 

@@ -55,7 +55,7 @@ class Engine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.tail.close(5)
+        self.tail.close(WAIT_S)
 
     def take(self) -> None:
         for news in self.tail.take():
