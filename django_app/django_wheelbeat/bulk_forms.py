@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from zoneinfo import available_timezones
 
@@ -209,10 +209,9 @@ class SpeedUpForm(OperationForm):
         """Turn the span into an instant once; the later steps of a walk bring that instant."""
         text = self.cleaned_data["end"]
         try:
-            if "T" in text:
-                return datetime.fromisoformat(text)
-            return incident_end(timedelta(milliseconds=parse_duration(text)))
-        except (WheelbeatError, ValueError) as refusal:
+            until = datetime.fromisoformat(text) if "T" in text else timedelta(milliseconds=parse_duration(text))
+            return incident_end(until).astimezone(UTC)
+        except (WheelbeatError, ValueError, OverflowError) as refusal:
             raise ValidationError(str(refusal), code="invalid") from refusal
 
     def carried(self) -> QueryDict:

@@ -55,8 +55,8 @@ def _read_json(lines: Iterable[str]) -> Iterator[Given]:
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
-            yield number, InvalidMonitor("line", f"is no JSON: {error}")
+        except (ValueError, RecursionError) as error:
+            yield number, InvalidMonitor("line", f"is no JSON that can be read: {error}")
             continue
         yield number, record if isinstance(record, dict) else InvalidMonitor("line", "is no JSON object")
 

@@ -144,7 +144,7 @@ def _number(field: str, value: Any) -> dict[str, Any]:
         return {field: None}
     try:
         return {field: _NUMBERS[field](value)}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidMonitor(field, f"{value!r:.80} is no number") from None
 
 
@@ -171,7 +171,7 @@ def _loaded(text: str) -> Any:
     """The value of a JSON text; what cannot be read stays a text and is refused by the checks."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -188,6 +188,18 @@ def test_incidents_begin_and_end_in_bulk(any_vendor: Any, login: Callable[..., A
     assert not Monitor.objects.filter(incident_interval_ms__isnull=False).exists()
 
 
+@pytest.mark.parametrize(
+    "end",
+    ["2000-01-01T00:00:00Z", "0001-01-01T00:00:00+10:00", "9999-12-31T23:59:59-23:00", "T", "-5m", "99999999999999d"],
+)
+def test_an_end_that_no_incident_can_have_is_refused(db: Any, login: Callable[..., Any], end: str) -> None:
+    from django_wheelbeat.models import Monitor
+
+    page = act(login(), "speed_up_monitors", fill(2), confirmed="Speed up", every="10s", end=end)
+    assert page.context["form"].errors["end"]
+    assert not Monitor.objects.filter(incident_until__isnull=False).exists()
+
+
 @pytest.mark.parametrize("action", ["edit_monitors", "delete_selected", "speed_up_monitors", "end_incidents"])
 def test_bulk_changes_need_their_permission(db: Any, login: Callable[..., Any], action: str) -> None:
     from django_wheelbeat.models import Change, Monitor

@@ -244,3 +244,31 @@ def test_without_django_celery_beat_its_import_says_so(db: Any) -> None:
 
     with pytest.raises(CommandError, match="INSTALLED_APPS"):
         call_command("wheelbeat_import_celery_beat")
+
+
+DEEP = "[" * 200_000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        DEEP,
+        '{"name": "m", "args": ' + DEEP + "}",
+        '{"name": "m", "args": "' + DEEP + '"}',
+        '{"name": "m", "jitter_s": 1e400}',
+        '{"name": "m", "expires": NaN}',
+        '{"name": "m", "priority": 1' + "0" * 30 + "}",
+        '{"name": "m", "interval": "' + "9" * 5_000 + 'd"}',
+        '{"name": "m", "start_at": "9999-12-31T23:59:59-23:59"}',
+    ],
+    ids=lambda line: line[:40],
+)
+def test_what_no_monitor_can_hold_is_an_error_of_its_line(either: Any, line: str) -> None:
+    from django_wheelbeat.models import Monitor
+    from django_wheelbeat.transfer.files import read
+    from django_wheelbeat.transfer.imports import Importer
+
+    Monitor.objects.create(name="m", task="t", interval_ms=60_000)
+    report = Importer("default").apply(read([line, '{"name": "good", "task": "t", "interval": "5m"}'], "jsonl"))
+    assert (report.refused, report.created, report.changed) == (1, 1, 0), report.problems
+    assert report.problems[0].line == 1
