@@ -21,6 +21,7 @@ import redis
 from celery import Celery
 from services import (
     MASTER_NAME,
+    PrivateMariadb,
     PrivateMemcached,
     PrivatePgbouncer,
     PrivatePostgres,
@@ -494,14 +495,20 @@ def test_a_redis_that_hangs_costs_a_bounded_wait_and_one_that_forgot_its_scripts
         store.close()
 
 
-@pytest.mark.postgres
-def test_a_postgresql_that_hangs_costs_a_bounded_wait() -> None:
-    with PrivatePostgres() as private:
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        pytest.param(PrivatePostgres, r"no answer within 2\.5 s", marks=pytest.mark.postgres),
+        pytest.param(PrivateMariadb, "Lost connection", marks=pytest.mark.mysql),
+    ],
+)
+def test_a_database_that_hangs_costs_a_bounded_wait(server: Callable[[], Any], words: str) -> None:
+    with server() as private:
         store = open_store(private.url)
         store.prepare()
         assert store.claim(new_key(), asked(), 60) is Verdict.ELECTED
         private.pause()  # its own statement time-out is frozen as well
-        with pytest.raises(ClaimStoreDown, match=r"no answer within 2\.5 s"):
+        with pytest.raises(ClaimStoreDown, match=words):
             store.claim(new_key(), asked(), 60)
         private.resume()
         assert store.claim(new_key(), asked(), 60) is Verdict.ELECTED

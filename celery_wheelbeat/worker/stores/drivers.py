@@ -59,7 +59,7 @@ def postgres_store(parameters: Callable[[], Mapping[str, Any]]) -> SqlStore:
     def connect() -> psycopg.Connection[Any]:
         given = {key: value for key, value in parameters().items() if key not in DJANGO_OBJECTS}
         given = {**psycopg.conninfo.conninfo_to_dict(given.pop("conninfo", "")), **given}
-        given |= {"autocommit": True, "connect_timeout": TIMEOUT_S, "prepare_threshold": 1}
+        given |= {"autocommit": True, "connect_timeout": TIMEOUT_S, "prepare_threshold": None}
         given.setdefault("tcp_user_timeout", TIMEOUT_S * 1000)  # a server that vanished without a word
         try:
             connection = Impatient.connect(**{**given, "options": f"{given.get('options') or ''} {swift}".strip()})
@@ -67,9 +67,13 @@ def postgres_store(parameters: Callable[[], Mapping[str, Any]]) -> SqlStore:
             if "startup parameter" not in str(error):
                 raise
             connection = Impatient.connect(**given)
-        if connection.execute(f"SELECT current_setting('{DIRECT}', true)").fetchone() != ("1",):
-            # behind a pooler a statement that was prepared on one server connection is unknown to the next
-            connection.prepare_threshold = None
+        try:
+            direct = connection.execute(f"SELECT current_setting('{DIRECT}', true)").fetchone() == ("1",)
+        except BaseException:
+            connection.close()
+            raise
+        # behind a pooler a statement that was prepared on one server connection is unknown to the next
+        connection.prepare_threshold = 1 if direct else None
         return connection
 
     return SqlStore("postgresql", POSTGRES, connect, (psycopg.Error, OSError))
