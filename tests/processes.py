@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 WAIT_S = 60.0
+FOLDER_BROKER = ROOT / "example_project/project/folder_broker.py"
 
 DJANGO = """
     SECRET_KEY = "only for tests"
@@ -275,13 +277,15 @@ class DjangoProject(Project):
 
 
 def filesystem_conf(folder: Path, **more: Any) -> dict[str, Any]:
-    """Return settings of an app on kombu's filesystem transport below ``folder``."""
+    """Return settings of an app in ``folder``; its broker is files (kombu's own transport shows half-written ones)."""
     broker = folder / "broker"
     control = folder / "control"
     for path in (broker, control):
         path.mkdir(parents=True, exist_ok=True)
+    shutil.copy(FOLDER_BROKER, folder)
     return {
         "broker_url": "filesystem://",
+        "broker_transport": f"{FOLDER_BROKER.stem}:Transport",
         "broker_transport_options": {
             "data_folder_in": str(broker),
             "data_folder_out": str(broker),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -35,10 +34,7 @@ def conf_of(pair: str, request: pytest.FixtureRequest, folder: Path) -> dict[str
             return {"broker_url": url("amqp"), "result_backend": f"db+{url('postgres')}"}
         case "mariadb+redis":
             return {"broker_url": url("redis"), "wheelbeat_dedup_url": url("mysql")}
-    # kombu's own transport for files shows workers half-written ones
-    return filesystem_conf(
-        folder, result_backend=f"db+sqlite:///{folder}/results.sqlite3", broker_transport="folder_broker:Transport"
-    )
+    return filesystem_conf(folder, result_backend=f"db+sqlite:///{folder}/results.sqlite3")
 
 
 PAIRS = ["redis+redis", "postgresql+rabbitmq", "mariadb+redis", "sqlite+filesystem"]
@@ -59,7 +55,6 @@ def assert_one_of_three_runs(conf: dict[str, Any], folder: Path, count: int) -> 
     """Publish ``count`` runs in three copies to two workers of two pool processes."""
     with ClaimProject(folder, conf) as project:
         if "broker_transport" in conf:
-            shutil.copy(folder_broker.__file__, folder)
             project.app.conf.broker_transport = folder_broker.Transport
         for _ in range(2):
             project.pool_worker()

@@ -49,7 +49,7 @@ def test_what_can_be_sent_by_now_is_sent_after_trying_again(tmp_path: Path) -> N
     flag.touch()
     apps = ("django.contrib.admin", "django.contrib.sessions", "django.contrib.messages", "django_wheelbeat")
     extra = STRICT.format(flag=str(flag), done=str(done))
-    with DjangoProject(tmp_path / "project", filesystem_conf(tmp_path), apps=apps, extra=extra) as project:
+    with DjangoProject(tmp_path, filesystem_conf(tmp_path), apps=apps, extra=extra) as project:
         project.django("""
             Monitor.objects.create(name="strict", task="proj.strict", interval_ms=1000)
             Monitor.objects.create(name="good", task="proj.note", interval_ms=1000)
