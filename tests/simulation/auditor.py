@@ -170,8 +170,8 @@ class Auditor:
             demand(run.job_id not in self._poisoned, "a quarantined job is not sent", run=run)
             self.fates.submit(offered[0], run.token, job, self.clock.elapsed_ms)
 
-    def settled(self, outcomes: Sequence[Confirmed | Failed]) -> None:
-        """The scheduling thread was told what became of runs."""
+    def settled(self, outcomes: Sequence[Confirmed | Failed], asked_ms: int) -> None:
+        """The scheduling thread was told what became of runs, having asked at ``asked_ms`` of elapsed time."""
         for outcome in outcomes:
             if isinstance(outcome, Confirmed):
                 run, job = self.fates.confirm(outcome.token)
@@ -181,7 +181,7 @@ class Auditor:
                     self._finished_now.add(job.id)
                 continue
             current = self.fates.is_current(outcome.token)
-            run = self.fates.fail(outcome.token, outcome.kind, self.clock.elapsed_ms, self.expectation.jobs)
+            run = self.fates.fail(outcome.token, outcome.kind, asked_ms, self.expectation.jobs)
             if outcome.kind in (FailureKind.ERROR, FailureKind.POISON, FailureKind.UNROUTABLE):
                 self.given_up.add((run.job_id, run.fire_ms))
             if outcome.kind in (FailureKind.ERROR, FailureKind.POISON):

@@ -186,6 +186,7 @@ class _Watched:
         self._publisher.submit(runs)
 
     def poll(self) -> Sequence[Confirmed | Failed]:
+        asked_ms = self._auditor.clock.elapsed_ms
         outcomes = self._publisher.poll()
-        self._auditor.settled(outcomes)
+        self._auditor.settled(outcomes, asked_ms)
         return outcomes
