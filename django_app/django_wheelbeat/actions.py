@@ -6,6 +6,7 @@ request, with a page that shows how far it has come and asks for the next step b
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin, messages
@@ -44,8 +45,8 @@ class BulkAction(NamedTuple):
 
     def run(self, modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
         """Ask, begin, or go on, whatever the request is for; None returns to the list."""
-        action = request.POST["action"]
-        walk = walks.read(request.POST.get("walk", ""), action, request.user)
+        scope = _scope(request)
+        walk = walks.read(request.POST.get("walk", ""), scope, request.user)
         if walk is not None:
             form = self.form(QueryDict(walk.given))
             if form.is_valid():
@@ -56,7 +57,7 @@ class BulkAction(NamedTuple):
         form = self.form(request.POST if answered else None, total=total)
         if not form.is_valid():
             return self._ask(modeladmin, request, form, total)
-        walk = walks.begin(action, request.user, monitors, total, form.carried().urlencode())
+        walk = walks.begin(scope, request.user, monitors, total, form.carried().urlencode())
         return self._go_on(modeladmin, request, queryset, form, walk)
 
     def _go_on(
@@ -90,6 +91,14 @@ class BulkAction(NamedTuple):
             **context,
         }
         return TemplateResponse(request, f"admin/wheelbeat/monitor/{name}.html", context)
+
+
+def _scope(request: HttpRequest) -> str:
+    """Return what tells this action on these monitors from any other: an answer for some is none for the rest."""
+    across = request.POST.get("select_across", "0")
+    chosen = [] if across == "1" else sorted(request.POST.getlist(ACTION_CHECKBOX_NAME))
+    text = "\n".join([request.POST["action"], across, request.GET.urlencode(), *chosen])
+    return sha256(text.encode()).hexdigest()[:32]
 
 
 def _refusals(walk: Walk) -> str:

@@ -28,7 +28,8 @@ REFUSED_SHOWN = 20
 class Walk(NamedTuple):
     """Progress of one bulk change."""
 
-    action: str
+    scope: str
+    """Digest of the action, the filter and the selection that were confirmed."""
     user: str
     after: int
     """Greatest primary key that is done."""
@@ -53,20 +54,20 @@ class Walk(NamedTuple):
         return signing.dumps(self, salt=SALT, compress=True)
 
 
-def begin(action: str, user: Any, monitors: Any, total: int, given: str) -> Walk:
+def begin(scope: str, user: Any, monitors: Any, total: int, given: str) -> Walk:
     """Return the walk over ``monitors``, a queryset of ``total`` rows, from its beginning."""
     until = monitors.order_by().aggregate(until=Max("pk"))["until"]
-    return Walk(action, str(user.pk), -1, -1 if until is None else until, total, given=given)
+    return Walk(scope, str(user.pk), -1, -1 if until is None else until, total, given=given)
 
 
-def read(text: str, action: str, user: Any) -> Walk | None:
-    """Read a walk that came back from a form; None for one of another action or user, forged, or an hour old."""
+def read(text: str, scope: str, user: Any) -> Walk | None:
+    """Read a walk that came back from a form; None for one of another scope or user, forged, or an hour old."""
     try:
         *values, refusals, given = signing.loads(text, salt=SALT, max_age=VALID_S)
     except signing.BadSignature:
         return None
     walk = Walk(*values, tuple(map(tuple, refusals)), given)
-    return walk if (walk.action, walk.user) == (action, str(user.pk)) else None
+    return walk if (walk.scope, walk.user) == (scope, str(user.pk)) else None
 
 
 def step(walk: Walk, monitors: Any, operation: Operation, user: Any) -> Walk:

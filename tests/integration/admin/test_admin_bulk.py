@@ -144,6 +144,22 @@ def test_a_walk_belongs_to_its_user_and_its_action(db: Any, login: Callable[...,
     assert Monitor.objects.filter(enabled=False).count() == 3
 
 
+def test_a_walk_goes_on_only_where_it_was_confirmed(db: Any, login: Callable[..., Any], one_chunk_a_step: None) -> None:
+    from django_wheelbeat.models import Monitor
+
+    ids = fill(6, queue="old")
+    others = [pk for number in range(4) for pk in fill(1, name=f"other {number}", queue="other")]
+    browser, across = login(), {"select_across": "1"}
+    page = act(browser, "delete_selected", ids[:1], "?queue=old", confirmed="Delete", typed="6", **across)
+    (token,) = re.findall(r'name="walk" value="([^"]+)"', page.content.decode())
+    for query, selected, more in (("", ids[:1], across), ("?queue=other", ids[:1], across), ("", others, {})):
+        page = act(browser, "delete_selected", selected, query, walk=token, **more)
+        assert "will be deleted" in page.content.decode(), "it is asked from the beginning"
+    assert Monitor.objects.filter(queue="other").count() == 4
+    walk_on(browser, act(browser, "delete_selected", ids[:1], "?queue=old", walk=token, **across), "x", ids[:1])
+    assert set(Monitor.objects.values_list("queue", flat=True)) == {"other"}
+
+
 def test_deleting_asks_for_the_exact_number(any_vendor: Any, login: Callable[..., Any], one_chunk_a_step: None) -> None:
     from django.contrib.admin.models import DELETION, LogEntry
 
