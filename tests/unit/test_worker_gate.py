@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,10 @@ from celery_wheelbeat.worker.claims import Verdict
 from celery_wheelbeat.worker.counters import Counters
 from celery_wheelbeat.worker.gate import Gate
 from celery_wheelbeat.worker.overlap import Lease
+from celery_wheelbeat.worker.stores.choice import open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NOW_MS = 1_800_000_000_000
 """2027-01-15 08:00 UTC."""
@@ -88,3 +92,22 @@ def test_a_store_that_is_away_lets_the_run_through_without_a_claim() -> None:
     store = Flaky(1, 2)
     assert pass_through(store) == {"outage_open": 1}
     assert store.asked == ["claim", "claim"]
+
+
+def test_workers_whose_clocks_differ_by_days_elect_one_copy_and_grant_one_lease(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/claims.sqlite3")
+    store.prepare()
+    task = SimpleNamespace(name="t", acks_late=False, time_limit=None)
+    day_ms = 86_400_000
+
+    def admitted_at(skew_ms: int, task_id: str) -> bool:
+        wall_ms = NOW_MS + skew_ms
+        gate = Gate(store, Settings(), Counters(), flags_redelivery=True, wall_ms=lambda: wall_ms)
+        copy = {**REQUEST, "wheelbeat_nonce": f"{task_id} {skew_ms}"}
+        return gate.admit(task, task_id, (), {}, copy).refusal is None
+
+    skews_ms = (0, -3 * day_ms, 3 * day_ms)
+    assert [admitted_at(skew_ms, "one") for skew_ms in skews_ms] == [True, False, False]
+    # another run of the same job: the first one's lease is alive, whatever a worker's clock says
+    assert [admitted_at(skew_ms, f"other {skew_ms}") for skew_ms in skews_ms] == [False, False, False]
+    store.close()
