@@ -352,6 +352,24 @@ def test_close_before_the_first_tick_does_nothing(make: MakeScheduler, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_no_wait_of_a_stop_is_longer_than_three_seconds(app: Celery, make: MakeScheduler) -> None:
+    """Whatever hangs: each thread is joined with a limit."""
+    scheduler = make()
+    scheduler.tick()
+    assert scheduler._beat is not None
+    waits: list[float] = []
+    for part in (scheduler._beat.parts.publisher, scheduler._beat.parts.desk):
+
+        def close(limit_s: float, *, close: Callable[[float], Any] = part.close) -> Any:
+            waits.append(limit_s)
+            return close(limit_s)
+
+        part.close = close  # type: ignore[method-assign]
+    scheduler.close()
+    assert len(waits) == 2
+    assert sum(waits) <= 3
+
+
 def test_another_process_starts_anew(make: MakeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = make()
     scheduler.tick()
