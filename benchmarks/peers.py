@@ -1,15 +1,18 @@
 """Celery's own beat, django-celery-beat and redbeat beside wheelbeat: ``python benchmarks/peers.py [--full]``.
 
 Real ``celery beat`` processes, one after the other, on one private Redis and one private PostgreSQL. What a run costs a
-peer grows with the number of tasks, so each is run with more and more tasks, all of them due faster than it can send:
-the rate at N tasks tells whether N keep a grid of one minute (N / 60 runs a second). A run with few tasks shows start,
-drift and what idling costs.
+peer grows with the number of tasks, so the rate is measured with as many tasks as might keep a grid of one minute
+(N / 60 runs a second), all of them due faster than they can be sent; what was measured gives the next number, and the
+last two give the result, interpolated. A run with few tasks shows
+start, drift, lateness and what idling costs. ``--full`` takes more rounds, and lets wheelbeat keep nine tenths of its
+number on a real grid of one minute.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -93,24 +96,37 @@ SAMPLES = 50
 
 
 class Contender(NamedTuple):
-    """One scheduler, and the numbers of tasks that it is tried with."""
+    """One scheduler, and the number of tasks that it is tried with first."""
 
     name: str
     scheduler: str
     fill: str | None
-    ladder: tuple[int, ...]
+    tasks: int
     interval_s: int
-    """Short enough that every number of the ladder is more than it can send."""
+    """Short enough that the tasks are more than it can send."""
 
 
-LADDER = (1_000, 2_000, 4_000, 8_000, 16_000, 32_000)
+class Tried(NamedTuple):
+    """So many tasks were run, and at the rate that was seen so many would keep the grid."""
+
+    tasks: int
+    can_keep: float
+
+
+OURS = "wheelbeat"
 CONTENDERS = (
-    Contender("PersistentScheduler (Celery)", "celery.beat:PersistentScheduler", None, LADDER, 1),
-    Contender("django-celery-beat", "django_celery_beat.schedulers:DatabaseScheduler", "django_celery_beat", LADDER, 1),
-    Contender("redbeat", "redbeat.RedBeatScheduler", "redbeat", LADDER, 1),
-    Contender("wheelbeat", "wheelbeat", "django_wheelbeat", (400_000,), 5),
+    Contender("PersistentScheduler (Celery)", "celery.beat:PersistentScheduler", None, 2_000, 1),
+    Contender("django-celery-beat", "django_celery_beat.schedulers:DatabaseScheduler", "django_celery_beat", 2_000, 1),
+    Contender("redbeat", "redbeat.RedBeatScheduler", "redbeat", 2_000, 1),
+    Contender(OURS, "wheelbeat", "django_wheelbeat", 200_000, 2),
 )
 GRID_S = 60
+FEW, FEW_S = 200, 2
+"""Tasks of the run that shows start and drift, and their interval."""
+BURST_S = 2.0
+"""What is sent at first does not count: everything is due at once then."""
+LOOK_EVERY = 500
+"""Of the messages of wheelbeat, which name their fire time, one in so many is looked at."""
 
 
 class Drain(threading.Thread):
@@ -124,7 +140,8 @@ class Drain(threading.Thread):
         self.arrivals: dict[int, list[float]] = {}
         self.first_s: float | None = None
         self.ended = False
-        self.look = tasks <= 2_000
+        self.look = tasks <= FEW
+        self.lateness_s: list[float] = []
 
     def run(self) -> None:
         while not self.ended:
@@ -135,6 +152,10 @@ class Drain(threading.Thread):
                 continue
             self.first_s = self.first_s or now_s
             self.count += len(messages)
+            for message in messages[::LOOK_EVERY]:
+                fire_ms = json.loads(message)["headers"].get("wheelbeat_fire_ms")
+                if fire_ms is not None:
+                    self.lateness_s.append(time.time() - fire_ms / 1000)
             for message in messages if self.look else ():
                 number = int(json.loads(message)["headers"]["argsrepr"].strip("[](),"))
                 if number in self.sampled:
@@ -193,6 +214,13 @@ def beat(case: Case, folder: Path, server: PrivatePostgres, broker: PrivateRedis
                 process.wait()
 
 
+class Servers(NamedTuple):
+    """What the beats work with."""
+
+    database: PrivatePostgres
+    broker: PrivateRedis
+
+
 def run(case: Case, server: PrivatePostgres, broker: PrivateRedis, measure_s: float) -> dict[str, Any]:
     """Run one beat; returns what was seen."""
     client = redis.Redis.from_url(broker.url)
@@ -205,7 +233,8 @@ def run(case: Case, server: PrivatePostgres, broker: PrivateRedis, measure_s: fl
             if time.monotonic() - begun > 300 or process.poll() is not None:
                 raise SystemExit(f"{case}: nothing was sent\n{(Path(folder) / 'beat.log').read_text()[-3000:]}")
             time.sleep(0.05)
-        time.sleep(3)  # the first burst, in which everything is due at once
+        time.sleep(BURST_S)
+        drain.lateness_s.clear()
         count, cpu, at = drain.count, cpu_s(process.pid), time.monotonic()
         queries = _transactions(server)
         time.sleep(measure_s)
@@ -218,6 +247,8 @@ def run(case: Case, server: PrivatePostgres, broker: PrivateRedis, measure_s: fl
             "resident": resident_bytes(process.pid),
             "queries_per_s": (_transactions(server) - queries) / took_s,
             "drift_ms": _drift_ms(drain.arrivals, case.interval_s),
+            "off_grid_ms": _off_grid_ms(drain.arrivals, case.interval_s),
+            "lateness_s": sorted(drain.lateness_s),
         }
 
 
@@ -238,22 +269,67 @@ def _drift_ms(arrivals: dict[int, list[float]], interval_s: int) -> float | None
     return sum(drifts) / len(drifts) if drifts else None
 
 
-def climb(
-    report: Report, contender: Contender, server: PrivatePostgres, broker: PrivateRedis, measure_s: float
-) -> float:
-    """Try more and more tasks; returns how many keep the grid, between the last that did and the first that did not."""
-    most = 0.0
-    for tasks in contender.ladder:
-        found = run(Case(contender, tasks, contender.interval_s), server, broker, measure_s)
+def _off_grid_ms(arrivals: dict[int, list[float]], interval_s: int) -> float | None:
+    """Return how late the worst run of all came on the grid of its task's first run; None with too few runs."""
+    late = [
+        (at - times[0] - number * interval_s) * 1000
+        for times in arrivals.values()
+        if len(times) > 2
+        for number, at in enumerate(times)
+    ]
+    return max(late, default=None)
+
+
+def few(report: Report, contender: Contender, servers: Servers, measure_s: float) -> None:
+    """Show start, drift and what idling costs."""
+    name, with_few = contender.name, f"{FEW} tasks every {FEW_S} s"
+    found = run(Case(contender, FEW, FEW_S), *servers, measure_s)
+    report.add(f"{name}: start to first message", found["startup_s"], "s", note=with_few)
+    if found["drift_ms"] is not None:
+        report.add(f"{name}: drift of each run", found["drift_ms"], "ms", note=with_few)
+        report.add(f"{name}: latest run, on the grid of its task's first", found["off_grid_ms"], "ms", note=with_few)
+    report.add(f"{name}: CPU", found["cpu"] * 100, "% of a core", note=with_few)
+    report.add(f"{name}: database transactions", found["queries_per_s"], "1/s", note=with_few)
+
+
+def most_on_a_grid(report: Report, contender: Contender, servers: Servers, measure_s: float, rounds: int) -> float:
+    """Return how many tasks keep the grid: the rate with N tasks says how many to try next."""
+    tasks, tried = contender.tasks, list[Tried]()
+    for _ in range(rounds):
+        found = run(Case(contender, tasks, contender.interval_s), *servers, measure_s)
         can_keep = GRID_S * found["per_s"]
-        what = f"{contender.name}, {tasks:,} tasks"
         each_us = found["cpu"] / max(1.0, found["per_s"]) * 1e6
         note = f"start {found['startup_s']:.1f} s, {found['resident'] / 1e6:.0f} MB, {each_us:,.0f} µs of CPU a run"
-        report.add(f"{what}: sustained", found["per_s"], "runs/s", note=note)
-        if can_keep < tasks:
-            return max(most, can_keep)
-        most = can_keep if tasks == contender.ladder[-1] else tasks
-    return most
+        report.add(f"{contender.name}, {tasks:,} tasks: sustained", found["per_s"], "runs/s", note=note)
+        if contender.name == OURS:
+            return can_keep  # what a run costs it does not grow with the number of tasks
+        tried.append(Tried(tasks, can_keep))
+        tasks = max(100, int(crossing(tried)))
+    return crossing(tried)
+
+
+def crossing(tried: list[Tried]) -> float:
+    """Return the number of tasks of which just all keep the grid, between the nearest that do and that do not."""
+    enough = max((one for one in tried if one.can_keep >= one.tasks), default=None)
+    too_many = min((one for one in tried if one.can_keep < one.tasks), default=None)
+    if enough is None or too_many is None or enough.tasks >= too_many.tasks:
+        return tried[-1].can_keep
+    above, below = math.log(enough.can_keep / enough.tasks), math.log(too_many.tasks / max(1.0, too_many.can_keep))
+    share = above / (above + below)
+    return float(enough.tasks * (too_many.tasks / enough.tasks) ** share)
+
+
+def keep(report: Report, contender: Contender, servers: Servers, tasks: int) -> float:
+    """Let ``tasks`` fire each minute, for two minutes; returns how many of them do."""
+    found = run(Case(contender, tasks, GRID_S), *servers, 2 * GRID_S)
+    kept, lateness = GRID_S * found["per_s"], found["lateness_s"]
+    note = f"start {found['startup_s']:.1f} s, {found['resident'] / 1e6:.0f} MB, {found['cpu'] * 100:.0f} % of a core"
+    what = f"{contender.name}, {tasks:,} tasks on a grid of {GRID_S} s"
+    report.add(f"{what}: sent each minute", kept, "runs", note=note)
+    if lateness:
+        report.add(f"{what}: lateness in the queue, median", lateness[len(lateness) // 2] * 1000, "ms")
+        report.add(f"{what}: lateness in the queue, p99", lateness[int(len(lateness) * 0.99)] * 1000, "ms")
+    return min(tasks, kept)
 
 
 def main() -> None:
@@ -262,25 +338,22 @@ def main() -> None:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--only", help="part of a name")
     given = parser.parse_args()
-    heavy_s, light_s = (30, 120) if given.full else (8, 20)
+    measure_s, rounds = (15, 4) if given.full else (4, 2)
     report = Report("peers", full=given.full)
-    kept: dict[str, float] = {}
+    most: dict[str, float] = {}
     with PrivateRedis() as broker, PrivatePostgres() as server:
         for contender in CONTENDERS:
             if given.only and given.only not in contender.name:
                 continue
-            name = contender.name
-            light = run(Case(contender, 500, 5), server, broker, light_s)
-            report.add(f"{name}: start to first message", light["startup_s"], "s", note="500 tasks")
-            if light["drift_ms"] is not None:
-                report.add(f"{name}: drift of each run", light["drift_ms"], "ms", note="500 tasks every 5 s")
-            report.add(f"{name}: CPU with 500 tasks every 5 s", light["cpu"] * 100, "%")
-            report.add(f"{name}: database transactions", light["queries_per_s"], "1/s", note="500 tasks every 5 s")
-            kept[name] = climb(report, contender, server, broker, heavy_s)
-            report.add(f"{name}: tasks that keep a 60 s grid", kept[name], "tasks")
-    peers = [count for name, count in kept.items() if name != "wheelbeat"]
-    if peers and "wheelbeat" in kept:
-        report.add("wheelbeat against the best peer", kept["wheelbeat"] / max(peers), "×")
+            name, servers = contender.name, Servers(server, broker)
+            few(report, contender, servers, 60 if given.full else 4 * FEW_S)
+            most[name] = most_on_a_grid(report, contender, servers, measure_s, rounds)
+            if name == OURS and given.full:
+                most[name] = keep(report, contender, servers, int(most[name] * 0.9))
+            report.add(f"{name}: tasks that keep a grid of {GRID_S} s", most[name], "tasks")
+    peers = [count for name, count in most.items() if name != OURS]
+    if peers and OURS in most:
+        report.add("wheelbeat against the best peer", most[OURS] / max(peers), "×", note="target 50 ×")
     report.write()
 
 
