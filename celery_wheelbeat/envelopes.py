@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.errors import WheelbeatError
-from celery_wheelbeat.runs import uuid_texts
+from celery_wheelbeat.runs import texts_of, uuid_octets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.runs import Octets
+
+    Column = Iterable[bytes] | Octets | bytes
+    """What goes into a hole: a piece per message, rows of one width, or the same in all."""
 
 FIRST_FIRE_MS = 10**12
 LAST_FIRE_MS = 10**13 - 1
@@ -82,12 +86,36 @@ class Skeleton:
         """Bytes outside of the holes."""
         return sum(map(len, self.constants))
 
-    def render(self, columns: Mapping[Hole, Iterable[bytes]]) -> bytes:
+    def render(self, columns: Mapping[Hole, Column]) -> bytes:
         """Return one message per element of the columns, which are equally long or endless, one behind the other."""
-        parts: list[Iterable[bytes]] = [repeat(self.constants[0])]
+        parts: list[Iterable[bytes]] = []
+        side_by_side: list[bytes | Octets] = [self.constants[0]]
         for hole, constant in zip(self.holes, self.constants[1:], strict=True):
-            parts += [columns[hole], repeat(constant)]
+            column = columns[hole]
+            if isinstance(column, bytes | np.ndarray):
+                side_by_side += [column, constant]
+            else:
+                parts += [_rows(side_by_side), column]
+                side_by_side = [constant]
+        parts.append(_rows(side_by_side))
         return b"".join(chain.from_iterable(zip(*parts)))  # noqa: B905 - some of them are endless
+
+
+def _rows(side_by_side: Sequence[bytes | Octets]) -> Iterable[bytes]:
+    """Return what lies side by side in each message as one piece: a third of the time of joining the single ones."""
+    template = b"".join(one if isinstance(one, bytes) else bytes(one.shape[1]) for one in side_by_side)
+    tables = [one for one in side_by_side if not isinstance(one, bytes)]
+    if not tables:
+        return repeat(template)
+    rows = np.empty((len(tables[0]), len(template)), np.uint8)
+    rows[:] = np.frombuffer(template, np.uint8)
+    at = 0
+    for one in side_by_side:
+        width = len(one) if isinstance(one, bytes) else one.shape[1]
+        if not isinstance(one, bytes):
+            rows[:, at : at + width] = one
+        at += width
+    return texts_of(rows)
 
 
 def cut(message: bytes, marks: Iterable[Mark]) -> Skeleton:
@@ -115,26 +143,28 @@ def _places(message: bytes, value: bytes) -> list[int]:
     return found
 
 
-def nonces(entropy: bytes) -> list[bytes]:
+def nonces(entropy: bytes) -> Octets:
     """Return 32 hex digits for each 16 bytes of ``entropy``."""
-    cells: list[bytes] = np.frombuffer(entropy.hex().encode(), "S32").tolist()
-    return cells
+    return np.frombuffer(entropy.hex().encode(), np.uint8).reshape(-1, 32)
 
 
-def delivery_tags(entropy: bytes) -> list[bytes]:
+def delivery_tags(entropy: bytes) -> Octets:
     """Return a random UUID (RFC 9562, version 4) as text for each 16 bytes of ``entropy``."""
-    return uuid_texts(np.frombuffer(entropy, np.uint8).reshape(-1, 16).copy(), version=4)
+    return uuid_octets(np.frombuffer(entropy, np.uint8).reshape(-1, 16).copy(), version=4)
 
 
-def fire_texts(fire_ms: Int64s, lead: bytes = b"") -> list[bytes]:
-    """Return each fire time in decimal, behind ``lead``."""
-    values = fire_ms.tolist()
-    texts = {value: b"%b%d" % (lead, value) for value in set(values)}
-    return list(map(texts.__getitem__, values))
+def fire_texts(fire_ms: Int64s, lead: bytes = b"") -> Octets:
+    """Return each fire time (13 digits) in decimal, behind ``lead``."""
+    return _spread(fire_ms, lambda value: b"%b%d" % (lead, value))
 
 
-def fire_octets(fire_ms: Int64s, lead: bytes = b"") -> list[bytes]:
+def fire_octets(fire_ms: Int64s, lead: bytes = b"") -> Octets:
     """Return each fire time as eight bytes, big-endian, behind ``lead``."""
-    values = fire_ms.tolist()
-    octets = {value: lead + value.to_bytes(8, "big", signed=True) for value in set(values)}
-    return list(map(octets.__getitem__, values))
+    return _spread(fire_ms, lambda value: lead + value.to_bytes(8, "big", signed=True))
+
+
+def _spread(values: Int64s, write: Callable[[int], bytes]) -> Octets:
+    """Write each distinct value once; all of them have to be of one length."""
+    distinct, where = np.unique(values, return_inverse=True)
+    written = [write(value) for value in distinct.tolist()]
+    return np.frombuffer(b"".join(written), np.uint8).reshape(len(written), -1)[where]

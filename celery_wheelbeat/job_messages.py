@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.payloads import Payloads, Text
     from celery_wheelbeat.publishers.envelope import Envelope
     from celery_wheelbeat.publishers.forms import Forms
-    from celery_wheelbeat.runs import RunIds
+    from celery_wheelbeat.runs import Octets, RunIds
     from celery_wheelbeat.shards import JobColumns
 
 _loads: Callable[[bytes], Any] = loads
@@ -106,7 +106,7 @@ class JobMessages:
         return (text.name.decode() for text in self._engine.shards.payloads.read(refs))
 
 
-def ids_of(run_ids: RunIds, pairs: Pairs) -> list[bytes]:
+def ids_of(run_ids: RunIds, pairs: Pairs) -> Octets:
     """Return the run ids of monitors; a fire time that is lived through again has an id of its own."""
     columns = (pairs.ids.tolist(), pairs.fire_ms.tolist())
     steps = pairs.tag >> STEP_SHIFT

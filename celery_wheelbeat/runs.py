@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
+Octets = NDArray[np.uint8]
+"""Rows of bytes of one width."""
 
 _FNV_OFFSET = 0xCBF29CE484222325
 _FNV_PRIME = 0x100000001B3
@@ -106,15 +108,20 @@ _GROUPS = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
 """Hex digits of a UUID that stand between hyphens."""
 
 
-def uuid_texts(octets: NDArray[np.uint8], version: int) -> list[bytes]:
-    """Return UUIDs of a version (RFC 9562) as text. ``octets``: n × 16, written to."""
+def uuid_octets(octets: Octets, version: int) -> Octets:
+    """Return UUIDs of a version (RFC 9562) as text, n × 36. ``octets``: n × 16, written to."""
     octets[:, 6] = octets[:, 6] & 0x0F | version << 4
     octets[:, 8] = octets[:, 8] & 0x3F | 0x80
     digits = np.frombuffer(octets.tobytes().hex().encode(), np.uint8).reshape(-1, 32)
     text = np.full((len(octets), 36), ord("-"), np.uint8)
     for hyphens, (start, stop) in enumerate(_GROUPS):
         text[:, start + hyphens : stop + hyphens] = digits[:, start:stop]
-    cells: list[bytes] = text.reshape(-1).view("S36").tolist()
+    return text
+
+
+def texts_of(rows: Octets) -> list[bytes]:
+    """Return each row of octets as bytes."""
+    cells: list[bytes] = rows.reshape(-1).view(f"V{rows.shape[1]}").tolist()
     return cells
 
 
@@ -129,13 +136,16 @@ class RunIds:
     def render(self, keys: Sequence[str], fire_ms: Int64s, suffix: str = "") -> list[str]:
         """Return the run ids of ``keys[i]`` at ``fire_ms[i]``."""
         names = [f"{key}@{fire}{suffix}".encode() for key, fire in zip(keys, fire_ms.tolist(), strict=True)]
-        return [cell.decode("ascii") for cell in self.of_names(names)]
+        return [cell.decode("ascii") for cell in texts_of(self.of_names(names))]
 
-    def of_names(self, names: Iterable[bytes]) -> list[bytes]:
-        """Return the run ids of names like ``monitor:42@1764000000000`` (RFC 9562, version 5: SHA-1, 16 bytes)."""
+    def of_names(self, names: Iterable[bytes]) -> Octets:
+        """Return the run ids of names like ``monitor:42@1764000000000``, n × 36 octets of text.
+
+        RFC 9562, version 5: SHA-1, 16 bytes.
+        """
         begun, digests = self._begun, []
         for name in names:
             sha1 = begun.copy()
             sha1.update(name)
             digests.append(sha1.digest())
-        return uuid_texts(np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 20)[:, :16].copy(), version=5)
+        return uuid_octets(np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 20)[:, :16].copy(), version=5)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.publishers.capture import Recording
     from celery_wheelbeat.publishers.task_body import TaskBody
+    from celery_wheelbeat.runs import Octets
 
 _METHOD, _HEADER, _BODY = 1, 2, 3
 _END = b"\xce"
@@ -80,7 +81,7 @@ class AmqpEnvelope(Envelope):
         )
         return Pieces(opening, self._body_frames(body), reprs, name_text)
 
-    def fires(self, fire_ms: Int64s) -> Sequence[bytes]:
+    def fires(self, fire_ms: Int64s) -> Octets:
         """See ``Envelope``."""
         return fire_octets(fire_ms, b"\x11wheelbeat_fire_msL")
 

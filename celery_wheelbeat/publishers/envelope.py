@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime, timedelta
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Skeleton, Uncut
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from celery_wheelbeat.envelopes import Column
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.publishers.capture import Recording
     from celery_wheelbeat.publishers.observers import Traces
     from celery_wheelbeat.publishers.task_body import TaskBody
+    from celery_wheelbeat.runs import Octets
 
 _TIME_LENGTHS = (32, 26)
 """Of ISO 8601 with microseconds, with and without an offset."""
@@ -39,10 +40,10 @@ class Sample(NamedTuple):
 class Stamps(NamedTuple):
     """What differs from run to run, one element per message."""
 
-    ids: Sequence[bytes]
+    ids: Column
     fire_ms: Int64s
-    nonces: Sequence[bytes]
-    tags: Sequence[bytes]
+    nonces: Column
+    tags: Column
     """Empty on AMQP."""
     now: datetime
     """The app's now: relative expiry counts from here."""
@@ -70,7 +71,7 @@ class Envelope(ABC):
         """Return what belongs to one job; raises what its signature check or serializer raises."""
 
     @abstractmethod
-    def fires(self, fire_ms: Int64s) -> Sequence[bytes]:
+    def fires(self, fire_ms: Int64s) -> Octets:
         """Return fire times as this transport writes them."""
 
     @staticmethod
@@ -89,7 +90,7 @@ class Envelope(ABC):
 
     def render(self, pieces: Mapping[Hole, Sequence[bytes]], stamps: Stamps) -> bytes:
         """Return the messages of jobs with ``pieces``, one behind the other."""
-        columns: dict[Hole, Iterable[bytes]] = {
+        columns: dict[Hole, Column] = {
             Hole.ID: stamps.ids,
             Hole.FIRE: self.fires(stamps.fire_ms),
             Hole.NONCE: stamps.nonces,
@@ -98,12 +99,12 @@ class Envelope(ABC):
         }
         if self.lifetime is not None:
             expires = (stamps.now.astimezone(UTC) + self.lifetime).astimezone(stamps.now.tzinfo)
-            columns[Hole.EXPIRES] = repeat(expires.isoformat(timespec="microseconds").encode())
+            columns[Hole.EXPIRES] = expires.isoformat(timespec="microseconds").encode()
         if stamps.traces is not None:
             columns[Hole.TRACE], columns[Hole.SPAN] = stamps.traces.traces, stamps.traces.spans
             columns[Hole.CHANCE] = stamps.traces.chances
-            columns[Hole.QUEUED_AT] = repeat(self.write_time(stamps.traces.queued_at_s))
-            columns[Hole.STARTED_AT] = repeat(stamps.traces.started_at)
+            columns[Hole.QUEUED_AT] = self.write_time(stamps.traces.queued_at_s)
+            columns[Hole.STARTED_AT] = stamps.traces.started_at
         return self.skeleton.render(columns)
 
     def identity(self) -> tuple[object, ...]:

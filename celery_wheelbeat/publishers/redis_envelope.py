@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.publishers.capture import Recording
     from celery_wheelbeat.publishers.task_body import TaskBody
+    from celery_wheelbeat.runs import Octets
 
 _WIDTHS = {
     Hole.ID: 36,
@@ -67,7 +68,7 @@ class RedisEnvelope(Envelope):
         length = self._fixed_length + len(body) + len(reprs) + self._names * len(name_text)
         return Pieces(b"", b"$%d\r\n%b%b" % (length, self._lead, body), reprs, name_text)
 
-    def fires(self, fire_ms: Int64s) -> Sequence[bytes]:
+    def fires(self, fire_ms: Int64s) -> Octets:
         """See ``Envelope``."""
         return fire_texts(fire_ms, b'"wheelbeat_fire_ms": ')
 

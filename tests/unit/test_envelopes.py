@@ -11,6 +11,7 @@ import pytest
 
 from celery_wheelbeat.bodies import CHUNK_BYTES, Bodies
 from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Uncut, cut, delivery_tags, fire_octets, fire_texts, nonces
+from celery_wheelbeat.runs import texts_of
 
 MESSAGE = b'{"id": "ID", "n": 100%, "root": "ID", "tag": "TAG"}'
 
@@ -20,7 +21,12 @@ def test_what_is_cut_and_filled_again_is_the_same() -> None:
     assert skeleton.holes == (Hole.ID, Hole.ID, Hole.TAG)
     assert skeleton.constant_length == len(MESSAGE) - 7
     columns = {Hole.ID: [b"ID", b"%d"], Hole.TAG: repeat(b"TAG")}
-    assert skeleton.render(columns) == MESSAGE + MESSAGE.replace(b"ID", b"%d")
+    expected = MESSAGE + MESSAGE.replace(b"ID", b"%d")
+    assert skeleton.render(columns) == expected
+    rows = np.frombuffer(b"ID%d", np.uint8).reshape(2, 2)
+    assert skeleton.render({Hole.ID: rows, Hole.TAG: b"TAG"}) == expected
+    assert skeleton.render({Hole.ID: [b"ID", b"%d"], Hole.TAG: b"TAG"}) == expected
+    assert skeleton.render({Hole.ID: rows, Hole.TAG: [b"TAG", b"TAG"]}) == expected
 
 
 @pytest.mark.parametrize(
@@ -38,12 +44,12 @@ def test_what_is_not_there_as_often_as_expected_is_not_cut(marks: list[Mark], re
 
 def test_stamps_are_what_they_say() -> None:
     entropy = bytes(range(256))
-    assert nonces(entropy) == [entropy[at : at + 16].hex().encode() for at in range(0, 256, 16)]
-    for tag in delivery_tags(entropy):
+    assert texts_of(nonces(entropy)) == [entropy[at : at + 16].hex().encode() for at in range(0, 256, 16)]
+    for tag in texts_of(delivery_tags(entropy)):
         assert uuid.UUID(tag.decode()).version == 4
     fires = np.array([1_764_000_000_000, 1_764_000_000_256])
-    assert fire_texts(fires, b"at ") == [b"at 1764000000000", b"at 1764000000256"]
-    assert fire_octets(fires) == [int(fire).to_bytes(8, "big") for fire in fires]
+    assert texts_of(fire_texts(fires, b"at ")) == [b"at 1764000000000", b"at 1764000000256"]
+    assert texts_of(fire_octets(fires)) == [int(fire).to_bytes(8, "big") for fire in fires], "zeros at the end included"
 
 
 class Renderer:
