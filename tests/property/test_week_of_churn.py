@@ -34,7 +34,7 @@ CHURN_A_DAY = 0.10
 OUTAGE = range(3, 5)
 """Steps of each day in which the broker takes nothing."""
 BACKLOG_MAX = 200
-SHARDS = 4
+SHARDS = 2
 
 
 class Site:
