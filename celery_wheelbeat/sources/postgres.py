@@ -34,6 +34,8 @@ class History(NamedTuple):
 
     system_identifier: int
     timeline: int
+    statistics_since_us: int | None
+    """When the server last came back from a crash, or somebody reset its statistics."""
     database: int
     monitor_table: int
     changelog_table: int
@@ -124,7 +126,7 @@ class PostgresSource:
 
 def _refuse_lost(cursor: PostgresCursor, head: PostgresCursor, pruned_xid: int) -> None:
     if head.history != cursor.history:
-        same_server = head.history[:2] == cursor.history[:2]
+        same_server = head.history[:3] == cursor.history[:3]
         raise CursorLost("replaced" if same_server else "failover")
     if head.xmax < cursor.xmax or head.xmin < cursor.xmin:
         raise CursorLost("failover")

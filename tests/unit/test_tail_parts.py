@@ -162,7 +162,7 @@ def test_snapshots_and_packed_arrays_of_postgresql() -> None:
     assert unpack_int64s(None).tolist() == []
 
 
-HISTORY = History(7, 1, 16, 100, 101, 102, "uuid")
+HISTORY = History(7, 1, 5, 16, 100, 101, 102, "uuid")
 CURSOR = PostgresCursor(50, 60, (50,), HISTORY)
 
 
@@ -171,6 +171,7 @@ CURSOR = PostgresCursor(50, 60, (50,), HISTORY)
     [
         (CURSOR._replace(history=HISTORY._replace(timeline=2)), 0, "failover"),
         (CURSOR._replace(history=HISTORY._replace(system_identifier=8)), 0, "failover"),
+        (CURSOR._replace(history=HISTORY._replace(statistics_since_us=6)), 0, "failover"),
         (CURSOR._replace(history=HISTORY._replace(database=17)), 0, "replaced"),
         (CURSOR._replace(history=HISTORY._replace(changelog_table=9)), 0, "replaced"),
         (CURSOR._replace(history=HISTORY._replace(changelog_file=9)), 0, "replaced"),

@@ -96,10 +96,13 @@ SELECT {columns} FROM wheelbeat_monitor WHERE id > %(after_id)s ORDER BY id LIMI
 SELECT {columns} FROM wheelbeat_monitor WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id
 
 -- name: head
+-- Statistics begin anew with each recovery from a crash: then the last commits may be gone, and transaction ids that
+-- were seen are given out again. An orderly restart keeps them.
 SELECT pg_current_snapshot()::text, pg_is_in_recovery(),
     (SELECT system_identifier FROM pg_control_system()),
     CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
          ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END,
+    (SELECT (extract(epoch FROM stats_reset) * 1000000)::bigint FROM pg_stat_wal),
     (SELECT oid FROM pg_database WHERE datname = current_database())::bigint,
     'wheelbeat_monitor'::regclass::oid::bigint,
     'wheelbeat_changelog'::regclass::oid::bigint,

@@ -183,3 +183,46 @@ def test_logical_replication_fires_no_trigger_of_a_statement(
             quiet.execute("DROP SUBSCRIPTION monitors")
             publisher.execute("DROP PUBLICATION monitors")
             beat.close()
+
+
+@pytest.fixture
+def lazy_server() -> Iterator[PrivatePostgres]:
+    """Commits reach the disk ten seconds later."""
+    lazy = {"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "0"}
+    with PrivatePostgres(autovacuum="off", **lazy) as server:
+        yield server
+
+
+@pytest.mark.parametrize("others", [0, 60])
+def test_a_server_that_comes_back_without_its_last_commits(lazy_server: PrivatePostgres, others: int) -> None:
+    """Their transaction ids are given out again, and others may have used as many before the beat asks again."""
+    with site_database(lazy_server.url) as connection, as_default(connection):
+        place = Place(connection)
+        ids = [monitor(f"m{n}", args="[1]").pk for n in range(5)]
+        beat = SteppedBeat(place.open(), start_ms=int(time.time()) * 1_000 + 10_000)
+        beat.until(lambda: beat.current, "the load")
+        place.execute("CHECKPOINT")
+        for n in range(30):
+            Monitor.objects.filter(pk=ids[0]).update(args=f"[{n}]")
+        beat.until(lambda: beat.jobs(ids)[ids[0]] == "[[29], {}]", "edits")
+        connection.close()
+        lazy_server.kill()
+        lazy_server.start()
+        assert Monitor.objects.get(pk=ids[0]).args != "[29]", "nothing was lost"
+        Monitor.objects.filter(pk=ids[1]).update(args="[100]")
+        for _ in range(others):
+            place.execute("SELECT pg_current_xact_id()")
+        beat.until(lambda: beat.status["resyncs"] == {"failover": 1}, "the crash is noticed")
+        beat.until(lambda: beat.current, "the table")
+        rows = Monitor.objects.values_list("pk", "args")
+        assert beat.jobs(ids) == {job_id: f"[{args}, {{}}]" for job_id, args in rows}
+        assert beat.jobs(ids)[ids[1]] == "[[100], {}]"
+
+        connection.close()
+        lazy_server.stop()
+        lazy_server.start()
+        Monitor.objects.filter(pk=ids[2]).update(args="[200]")
+        beat.until(lambda: beat.jobs(ids)[ids[2]] == "[[200], {}]", "an edit after an orderly restart")
+        assert beat.status["resyncs"] == {"failover": 1}
+        beat.close()
+        connection.close()
