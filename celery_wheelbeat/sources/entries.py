@@ -156,6 +156,7 @@ class Entries:
 
     def _forget(self, name: str) -> int:
         job_id = self._known.pop(name).job_id
+        self._stored.pop(name, None)  # should it come back, it has its schedule since then
         del self._names[job_id]
         return job_id
 

@@ -46,7 +46,7 @@ MARK_AGE_MS = 6_000
 class Auditor:
     """One for the whole life of an installation; ``begin_life`` starts the books of a new process."""
 
-    def __init__(self, table: SimTable, clock: SimClock, rules: Rules, entries: Mapping[str, Job]) -> None:
+    def __init__(self, table: SimTable, clock: SimClock, rules: Rules, entries: dict[str, Job]) -> None:
         self.table = table
         self.clock = clock
         self.rules = rules
@@ -79,6 +79,7 @@ class Auditor:
         self._begun_s = self.clock.monotonic_s()
         self._started = self._opened = self._entries_loaded = False
         self._looks = Looks()
+        self._entry_edits: dict[int, Job | None] = {}
         self._cause = "clock"
         self._poisoned: set[int] = set()
         self._touched_off: set[int] = set()
@@ -89,6 +90,11 @@ class Auditor:
         self.deliveries = Deliveries(self.table, self.clock.elapsed_ms)
 
     # What the process is seen to do, in the order of a turn.
+
+    def entry_edited(self, job_id: int, job: Job | None) -> None:
+        """An entry was added while the process runs, or removed (None)."""
+        if self._entries_loaded:
+            self._entry_edits[job_id] = job
 
     def looked(self, wall_ms: int, monotonic_s: float, reading: Reading) -> None:
         """The scheduling thread has read the clock."""
@@ -121,6 +127,7 @@ class Auditor:
             self._begin([])
         if self._started and not self._entries_loaded:
             self._load_entries()
+        self._edit_entries()
 
     def offered(self, due: Sequence[DueBatch]) -> None:
         """The engine has handed out runs."""
@@ -279,6 +286,16 @@ class Auditor:
         for name, entry in self.entries.items():
             known = self._known_entries.get(name)
             self.expectation.load(entry._replace(effective_from_ms=known[1] if known else self.now_ms))
+
+    def _edit_entries(self) -> None:
+        for job_id, job in self._entry_edits.items():
+            if job is None:
+                self.expectation.delete(job_id)
+            else:
+                self.expectation.put(job._replace(effective_from_ms=self.now_ms))
+            self._touched_off.add(job_id)
+            self._lift(job_id)
+        self._entry_edits.clear()
 
     def _same_arming(self, sent: Job) -> bool:
         job = self.expectation.jobs.get(sent.id)

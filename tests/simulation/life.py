@@ -90,6 +90,14 @@ class Life:
         """Run one turn of the scheduler, its wait included."""
         self.scheduler.tick()
 
+    def add_entry(self, name: str, entry: Mapping[str, Any]) -> None:
+        """Put an entry into the schedule while the beat runs."""
+        self.scheduler.schedule[name] = self.scheduler.Entry(name=name, app=APP, **entry)
+
+    def remove_entry(self, name: str) -> None:
+        """Take it out again."""
+        del self.scheduler.schedule[name]
+
     def close(self) -> None:
         """Stop in order."""
         self.scheduler.close()

@@ -44,6 +44,8 @@ ENTRIES: Mapping[str, tuple[int | None, str | None]] = {
     "minutely": (None, "* * * * *"),
     "nightly": (None, "0 1 * * *"),
 }
+ENTRY_EDITS = 0.03
+"""How often a turn begins with one."""
 EPILOGUE_MS = 15_000
 """At the end everything works for this long, and then nothing may be left undone."""
 DRAIN_TURNS = 3_000
@@ -113,6 +115,7 @@ class World:
             self.edits.edit()
         while self.clock.elapsed_ms < self.length_ms:
             self._misfortune()
+            self._edit_entries()
             self._turn()
         self._make_peace()
         end_ms = self.clock.elapsed_ms + (RECONCILE_MS if "untriggered" in self.faults else EPILOGUE_MS)
@@ -169,6 +172,20 @@ class World:
             rest=self._rest,
             reach=self._reach,
         )
+
+    def _edit_entries(self) -> None:
+        """Somebody's code adds an entry to the schedule of a running beat, or removes one."""
+        if self.life is None or self.rng.random() > ENTRY_EDITS:
+            return
+        name = self.rng.choice(sorted(ENTRIES))
+        entries = self.auditor.entries
+        if name in entries:
+            self.life.remove_entry(name)
+            del entries[name]
+        else:
+            self.life.add_entry(name, {"task": "probe", "schedule": _celery_schedule(name)})
+            entries[name] = _entry_job(name)
+        self.auditor.entry_edited(entry_id(name), entries.get(name))
 
     def _end(self, how: str) -> None:
         life, self.life, self._crash_in = self.life, None, None

@@ -154,6 +154,18 @@ def test_a_restart_knows_since_when_a_schedule_is_in_force(app: Celery) -> None:
     }
 
 
+def test_an_entry_that_was_removed_and_comes_back_has_its_schedule_since_then(app: Celery) -> None:
+    """Else a restart would count, or offer again, what fell due while there was no such entry."""
+    before, _, _ = entries_of(app)
+    before.changes({"a": an_entry(app, "a")}, NOW_MS)
+    entries, _, _ = entries_of(app, before.marks())
+    entries.changes({"a": an_entry(app, "a")}, NOW_MS + 1_000)
+    assert entries.marks()["a"].effective_from_ms == NOW_MS
+    entries.changes({}, NOW_MS + 2_000)
+    entries.changes({"a": an_entry(app, "a")}, NOW_MS + 3_000)
+    assert entries.marks()["a"].effective_from_ms == NOW_MS + 3_000
+
+
 def test_a_custom_schedule_is_polled(app: Celery) -> None:
     class Odd(BaseSchedule):
         def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
