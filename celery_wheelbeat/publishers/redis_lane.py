@@ -123,23 +123,15 @@ class RedisWire:
         if not self._sent:
             self._progress_s = self._clock.monotonic_s()
         self._sent.append(batch)
-        pushes = [
-            part
-            for key, size, data in batch.parcels
-            for part in (b"*%d\r\n$5\r\nLPUSH\r\n%b" % (size + 2, _bulk(key)), data)
-        ]
-        if self.provable:
-            self._sends += 1
-            slot, token = b"%d" % (self._sends % SLOTS), b"%d" % batch.token
-            mark = (
-                _command(b"HSET", self._marker, slot, token),
-                _command(b"EXPIRE", self._marker, b"%d" % MARKER_TTL_S),
-            )
-            pushes = [_MULTI, *pushes, *mark, _EXEC]
-        else:
+        parts: list[bytes] = []
+        lead, tail = (_MULTI, self._mark(batch) + _EXEC) if self.provable else (b"", b"")
+        for key, size, data in batch.parcels:
+            parts += [lead + b"*%d\r\n$5\r\nLPUSH\r\n%b" % (size + 2, _bulk(key)), data]
+            lead = b""
+        parts.append(tail)
+        if not self.provable:
             self._unmarked.add(batch.token)
-        parts = pushes if len(pushes) <= _PARTS_MAX else [b"".join(pushes)]
-        self._redis.send_packed_command(parts, check_health=False)
+        self._redis.send_packed_command(parts if len(parts) <= _PARTS_MAX else [b"".join(parts)], check_health=False)
 
     def receive(self, timeout_s: float) -> Sequence[Outcome]:
         """See ``Wire``; a reply that stays out for longer than the socket's time-out means a lost connection."""
@@ -195,6 +187,14 @@ class RedisWire:
     def _ask(self, *words: bytes) -> Any:
         self._redis.send_packed_command([_command(*words)], check_health=False)
         return self._redis.read_response()
+
+    def _mark(self, batch: Batch) -> bytes:
+        """Return the commands that note ``batch`` as applied."""
+        self._sends += 1
+        slot = b"%d" % (self._sends % SLOTS)
+        return _command(b"HSET", self._marker, slot, b"%d" % batch.token) + _command(
+            b"EXPIRE", self._marker, b"%d" % MARKER_TTL_S
+        )
 
     def _prepare_proof(self) -> None:
         """End earlier connections of ours and find out whether transactions work; log once where they do not.
