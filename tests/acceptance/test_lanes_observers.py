@@ -86,7 +86,7 @@ def broker_url(request: pytest.FixtureRequest) -> str:
 
 def output_of(code: str, *, python: str = sys.executable) -> str:
     """Run code in an interpreter of its own and return what it prints."""
-    path = os.pathsep.join([str(ROOT / "tests"), str(ROOT / "tests/property"), str(ROOT)])
+    path = os.pathsep.join([str(ROOT / "tests"), str(ROOT / "tests/integration"), str(ROOT)])
     done = subprocess.run(
         [python, "-c", textwrap.dedent(code)],
         cwd=Path("/"),
