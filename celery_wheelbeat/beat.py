@@ -324,7 +324,8 @@ class Beat:
         one_offs = parts.dispatch.one_offs.redefine(changes.upserts, changes.deleted_ids.tolist())
         self._keep_done(one_offs.done)
         if len(changes.deleted_ids) or one_offs.armed:
-            parts.dispatch.backlog.drop(np.append(changes.deleted_ids, one_offs.armed).astype(np.int64), "removed")
+            armed = np.array(one_offs.armed, np.int64)
+            parts.dispatch.backlog.drop(np.concatenate((changes.deleted_ids, armed)), "removed")
         parts.monitor_entries.redefined(touched)
 
     def _keep_done(self, done: Sequence[int]) -> None:

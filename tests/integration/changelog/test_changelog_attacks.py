@@ -120,6 +120,23 @@ def test_every_run_is_exact_while_the_table_is_read_again(
     assert beat.status["drift_found"] == 0
 
 
+def test_ids_may_be_as_large_as_the_column_takes(place: Place, beat: SteppedBeat) -> None:
+    """Whoever makes ids elsewhere makes large ones; two that a float cannot tell apart are two monitors."""
+    ids = (2**53, 2**53 + 1, 2**63 - 2, 2**63 - 1)
+    for job_id in ids:
+        monitor(f"m{job_id}", id=job_id, args="[1]", interval_ms=EVERY_MS, jitter_s=0)
+    beat.until(lambda: beat.current, "the load")
+    beat.broker.up = False
+    beat.run(7)
+    Monitor.objects.filter(pk__in=ids[1::2]).delete()
+    beat.until(lambda: not beat.jobs(ids[1::2]), "the deletes")
+    assert beat.account["removed"] == 2
+    beat.broker.up = True
+    beat.run(2)
+    assert beat.fires().keys() == {ids[0], ids[2]}
+    assert beat.difference == 0
+
+
 def test_connections_that_die_at_every_statement_of_a_resync(
     place: Place, beat: SteppedBeat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
