@@ -85,12 +85,12 @@ TALLY = """
 """
 """A task that does nothing but count: the worker is what limits this test."""
 
-SLOWEST_DRAIN = 100
+SLOWEST_DRAIN = 40
 """Messages per second that two workers on a busy machine take at the least; only a deadline depends on it."""
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3_600)
+@pytest.mark.timeout(7_200)
 def test_two_beats_at_1000_runs_a_second_double_nothing(redis_url: str, tmp_path: Path) -> None:
     runs = 120_000
     more = {"task": "proj.tally", "worker_enable_remote_control": True, "worker_prefetch_multiplier": 64}
