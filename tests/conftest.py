@@ -14,7 +14,16 @@ import pytest
 from celery import _state as celery_state
 from hypothesis import HealthCheck, settings
 from processes import ROOT
-from services import PrivateRabbit, amqp_vhost, mysql_database, postgres_database, redis_database
+from services import (
+    Certificates,
+    PrivateRabbit,
+    amqp_vhost,
+    certificates,
+    free_port,
+    mysql_database,
+    postgres_database,
+    redis_database,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,9 +66,18 @@ def amqp_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def private_rabbit() -> Iterator[PrivateRabbit]:
-    """A RabbitMQ whose memory alarm may be set off, and which takes no messages above 100 kB."""
-    with PrivateRabbit(max_message_size="100000") as server:
+def tls() -> Iterator[Certificates]:
+    """Certificates of private servers that listen for TLS."""
+    with certificates() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def private_rabbit(tls: Certificates) -> Iterator[PrivateRabbit]:
+    """A RabbitMQ whose memory alarm may be set off, and which takes no messages above 100 kB; also over TLS."""
+    with PrivateRabbit(
+        max_message_size="100000", **{"listeners.ssl.1": f"127.0.0.1:{free_port()}"}, **tls.rabbitmq
+    ) as server:
         yield server
 
 

@@ -11,18 +11,12 @@ import pytest
 import redis
 from fast_bench import FastBench, numbered
 from lanes import Lane, make_app
-from services import PrivateRabbit, PrivateRedis, TcpProxy, certificates, free_port
+from services import PrivateRedis, TcpProxy, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from services import Certificates
-
-
-@pytest.fixture(scope="module")
-def tls() -> Iterator[Certificates]:
-    with certificates() as made:
-        yield made
+    from services import Certificates, PrivateRabbit
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +25,9 @@ def redis_server(tls: Certificates) -> Iterator[PrivateRedis]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def rabbit(tls: Certificates) -> Iterator[PrivateRabbit]:
-    with PrivateRabbit(**{"listeners.ssl.1": f"127.0.0.1:{free_port()}"}, **tls.rabbitmq) as server:
-        yield server
+@pytest.fixture
+def rabbit(private_rabbit: PrivateRabbit) -> PrivateRabbit:
+    return private_rabbit
 
 
 def amqps_port(server: PrivateRabbit) -> int:
