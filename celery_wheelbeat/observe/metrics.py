@@ -242,6 +242,8 @@ FAMILIES: tuple[Family, ...] = (
         "changelog_lag_seconds", "Age of the last moment at which no known edit was waiting.", _field("source", "lag_s")
     ),
     _gauge("changelog_behind", "Edits known and waiting.", _field("source", "behind")),
+    _gauge("load_monitors", "Monitors that the initial load has read.", _field("source", "loaded_rows")),
+    _gauge("load_monitors_expected", "Monitors that it is thought to read in all.", _field("source", "expected_rows")),
     _counter("changelog_polls_total", "Looks at the change log.", _field("source", "polls")),
     _counter("changelog_changes_total", "Changes taken from the change log.", _field("source", "changes")),
     _counter(

@@ -50,6 +50,8 @@ class Findings:
     polls: int = 0
     loaded_rows: int = 0
     """Monitors that the initial load has read."""
+    expected_rows: int = 0
+    """Monitors that it was thought to read, as the database estimates."""
     changes: int = 0
     resyncs: Counter[str] = field(default_factory=Counter)
     reconcile_rounds: int = 0
@@ -110,6 +112,7 @@ class Follower:
             if self._cursor is None:
                 snapshot = self._begin(Purpose.LOAD, now_s)
                 self._sized = [Sized(snapshot.count_estimate, snapshot.text_bytes)]
+                self.findings.expected_rows = snapshot.count_estimate
             news = self._sized + self._next(now_s)
             self._sized = []
         except CursorLost as lost:

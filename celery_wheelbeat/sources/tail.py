@@ -118,6 +118,7 @@ class Tail:
             "failures": self._reading.failures + self._writing.failures,
             "loaded": self._follower.loaded,
             "loaded_rows": findings.loaded_rows,
+            "expected_rows": findings.expected_rows,
             "reading": self._follower.purpose.value,
             "lag_s": round(self._clock.monotonic_s() - self._current_s, 3),
             "behind": self._follower.behind,

@@ -46,6 +46,8 @@ DATABASE = {
     "failures": 3,
     "lag_s": 0.25,
     "behind": 4,
+    "loaded_rows": 1_000,
+    "expected_rows": 2_500,
     "polls": 100,
     "changes": 12,
     "resyncs": {"pruned": 1},
@@ -108,6 +110,8 @@ def test_each_family_reads_its_part_of_the_document() -> None:
         ("wheelbeat_state", "loading"): 0,
         ("wheelbeat_last_tick_timestamp_seconds",): 1_700_000_010.5,
         ("wheelbeat_behind_seconds",): 1.5,
+        ("wheelbeat_load_monitors",): 1_000,
+        ("wheelbeat_load_monitors_expected",): 2_500,
         ("wheelbeat_jobs", "monitor"): 5,
         ("wheelbeat_jobs", "entry"): 2,
         ("wheelbeat_jobs_refused",): 1,
@@ -165,7 +169,7 @@ def test_a_plain_beat_has_no_series_of_what_it_lacks() -> None:
     bare = values(source={"kind": "file"}, lanes={}, survey={"load": None, "minutes": []}, destinations={})
     missing = {family.name for family in FAMILIES} - {name for name, *_ in bare}
     words = ("changelog_", "reconcile", "drift_", "lane", "envelope_", "runs_next", "broker_", "in_flight", "backlog")
-    assert all(any(word in name for word in (*words, "oldest_", "mark_")) for name in missing)
+    assert all(any(word in name for word in (*words, "oldest_", "mark_", "load_")) for name in missing)
     assert "wheelbeat_sent_total" not in missing
 
 

@@ -84,6 +84,7 @@ def test_a_load_hands_everything_over_once_and_says_when_it_is_whole() -> None:
     assert beat.held == beat.expected()
     assert beat.lasts == [False, False, True]
     assert beat.follower.loaded
+    assert beat.follower.findings.loaded_rows == beat.follower.findings.expected_rows == 25
     assert len(beat.definitions) == 25
 
 
