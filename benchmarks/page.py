@@ -22,8 +22,8 @@ Each section names the machine and the load that it had besides: figures of a bu
 within one section compare. A *floor* is what the same work costs where it is least, in the same run.
 
 What limits a beat: the cold start is limited by the server's reading and joining of rows. The wheel costs a few percent
-of a core, so the rate of sending is limited by making messages and by the broker. Memory is arguments and names, and
-about seventy bytes of table, wheel and fingerprint for each job.
+of a core, so the rate of sending is limited by making messages and by the broker. Memory is arguments and names, and a
+place in table, wheel and fingerprints for each job.
 """
 ORDER = ("coldstart", "memory", "engine", "edits", "dispatch", "peers")
 WIDTH, HEIGHT, LEFT, BOTTOM = 640, 300, 70, 44
