@@ -239,13 +239,13 @@ def test_edits_of_one_job_move_no_other() -> None:
     """B58 B59: each edit reloaded everything, so intervals began anew or nothing was sent for hours."""
     rows = [row(f"m{number:04d}", id=number + 1, interval_ms=60_000, jitter_s=None) for number in range(2_000)]
     beat = Clockwork("2024-06-03T10:00Z", [*rows, row("slow", id=9_000, interval_ms=600_000)])
-    for second in range(1, 3_601):
+    for second in range(1, 1_801):
         beat.jump(ms("2024-06-03T10:00Z") + second * 1000)
         if second % 60 == 0:
             beat.edit(rows[0]._replace(args=f"[{second}]"))
     counts = Counter(message.name for message in beat.sent)
-    assert counts.pop("slow") == 6
-    assert set(counts.values()) == {60}
+    assert counts.pop("slow") == 3
+    assert set(counts.values()) == {30}
     assert all(message.at_ms == message.fire_ms for message in beat.sent)
 
 
