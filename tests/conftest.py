@@ -32,10 +32,6 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 
 
-settings.register_profile("tests", settings(), deadline=None, suppress_health_check=(HealthCheck.too_slow,))
-settings.load_profile("tests")  # no test fails because the machine is busy
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Forget the Django settings and the current app of an earlier test: they are not those that this one expects."""
