@@ -34,7 +34,8 @@ demo: $(VENV)/$(DEMO).stamp ## run the example project: 200 monitors, admin, bea
 	@exec $(BIN)/python example_project/demo.py
 
 test: services axe venv venv-celery55 lint ## everything but the soak tests, against real services
-	$(PYTEST) $(SPREAD) tests
+	$(PYTEST) $(SPREAD) --ignore tests/simulation tests
+	$(PYTEST) -n 2 tests/simulation  # of one file, so spread by test
 
 check: venv lint unit ## linters, types, layers, unit and property tests
 

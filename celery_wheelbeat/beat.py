@@ -252,10 +252,11 @@ class Beat:
             (0, 0) if self._stored is None else (self._stored.steps, self._stored.relived_until_ms)
         )
         self.parts.guard.steps = steps
-        self.parts.mark.mark_ms = None if self._stored is None else min(self._stored.mark_ms, now_ms)
         self.parts.entries.remember(self._stored_entries())
         self.parts.engine.start(now_ms, step_number=steps, relived_until_ms=relived_until_ms)
         self._begun_ms = self.parts.engine.cursor_ms
+        if self._stored is not None:  # by a clock that ran ahead, the mark may lie behind what is about to fire
+            self.parts.mark.mark_ms = min(self._stored.mark_ms, self._begun_ms)
 
     def _known_marks(self, stored: Mapping[str, Sequence[Mapping[str, Any]]], now_ms: int) -> dict[str, MarkDocument]:
         known = {}

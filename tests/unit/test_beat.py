@@ -18,6 +18,7 @@ from celery_wheelbeat.beat import OPENING_S, Beat
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.jobs import ChangeBatch, RouteTable
+from celery_wheelbeat.marks import MarkDocument
 from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.observe.status import REFUSED_SHOWN
 from celery_wheelbeat.parts import assemble
@@ -259,6 +260,15 @@ def test_the_mark_of_a_step_forward_waits_until_it_has_held(make: Callable[..., 
     assert parts.mark.mark_ms < before_ms + 60_000
     bench.clock.passed_s += 61
     bench.turn_until(lambda: (parts.mark.mark_ms or 0) > before_ms + 7_000_000)
+
+
+def test_a_mark_ahead_of_the_clock_falls_back_to_where_the_engine_begins(make: Callable[..., Bench]) -> None:
+    """Not to the clock: what is due between the last whole tick and now is not settled yet."""
+    bench = make()
+    now_ms = bench.clock.wall_ms() // 1000 * 1000 + 846
+    ahead = MarkDocument(now_ms + 2_000).to_json()
+    bench.beat._begin(Opened(None, {"broker": [ahead]}, loading=True), now_ms)
+    assert bench.beat.parts.mark.mark_ms == bench.beat.parts.engine.cursor_ms == now_ms - 846
 
 
 def test_a_schedule_that_raises_is_named_and_the_others_go_on(
