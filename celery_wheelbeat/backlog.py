@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     """Job ids → whether each of them has ``misfire=all``."""
 
 
+_NOBODY: Int64s = np.empty(0, np.int64)
+
+
 class Leftover(NamedTuple):
     """What was pending at the end of a process."""
 
@@ -52,18 +55,19 @@ class Backlog:
     """
 
     def __init__(self, ledger: Ledger, *, limit: int, keep_all: KeepAll) -> None:
-        """``limit``: pairs that may wait. ``keep_all`` is asked about jobs whose older runs are about to be let go."""
+        """``keep_all`` is asked about jobs whose older runs are about to be let go."""
         self.strays = 0
         """Outcomes of runs that were already settled; the only good value is 0."""
         self._ledger = ledger
-        self._limit = limit
+        self.limit = limit
+        """Pairs that may wait."""
         self.keep_all = keep_all
         self._pending = 0
         self._offered: list[Pairs] = []
         self._offered_count = 0
         self._late = PairQueue()
         self._late_ids: Int64s | None = None
-        """The ids in *late*, ascending; None = to be found again."""
+        """Jobs whose runs go behind those in *late*, ascending; None = those in *late*, to be found again."""
         self._late_by_id = False
         """Whether *late* has to be sorted by fire time before it is taken from."""
         self._squeezed = False
@@ -103,7 +107,7 @@ class Backlog:
         self._squeezed = False
         self._offered_count += len(pairs.ids)
         self._pending += pairs.accounted()
-        if self.waiting > 2 * self._limit:  # nobody takes, nobody squeezes: a full window that does not move
+        if self.waiting > 2 * self.limit:  # nobody takes, nobody squeezes: a full window that does not move
             self.squeeze()
 
     def take(self, runs: int) -> dict[int, Pair]:
@@ -193,6 +197,14 @@ class Backlog:
         self._late_ids = None
         self._squeezed = False
 
+    def queue_again(self, tokens: Iterable[int]) -> None:
+        """Put runs that were refused behind the late ones: nothing has to wait for them, not even their jobs' own."""
+        pairs = sorted(self._settle(tokens), key=lambda pair: pair.fire_ms)
+        if pairs:
+            self._late_ids = self._ids_ahead()
+            self._late.append(Pairs.of(pairs))
+            self._squeezed = False
+
     def squeeze(self) -> int:
         """While the destination is down: keep the newest run of each job, all of ``misfire=all``, within the limit.
 
@@ -207,7 +219,7 @@ class Backlog:
         (older,) = np.nonzero(~stays)
         if older.size:
             stays[older] = self.keep_all(every.ids[older])
-        excess = int(np.count_nonzero(stays)) - self._limit
+        excess = int(np.count_nonzero(stays)) - self.limit
         if excess > 0:
             (kept,) = np.nonzero(stays)
             stays[kept[np.argsort(every.fire_ms[kept], kind="stable")[:excess]]] = False
@@ -227,7 +239,8 @@ class Backlog:
             self._let_go(pairs.at(gone), reason)
             queue.append(pairs.at(~gone))
             dropped += int(np.count_nonzero(gone))
-        self._late_ids = None
+        if not self._late.count:
+            self._late_ids = None
         return dropped
 
     def shutdown(self) -> Leftover:
@@ -261,22 +274,26 @@ class Backlog:
 
     def _sort_in(self) -> None:
         """Queue what was offered since: in order of fire times, behind the late runs of the same jobs."""
-        if self.waiting > self._limit:
+        if self.waiting > self.limit:
             self.squeeze()
         if not self._offered:
             return
         offered = joined(self._drain_offered())
         if np.any(offered.fire_ms[1:] < offered.fire_ms[:-1]):
             offered = offered.at(np.argsort(offered.fire_ms, kind="stable"))
-        if not self._late.count:
+        ahead = self._ids_ahead()
+        if not len(ahead):
             self._fresh.append(offered)
             return
-        if self._late_ids is None:
-            self._late_ids = np.unique(np.concatenate([chunk.ids for chunk in self._late.chunks]))
-        place = np.minimum(np.searchsorted(self._late_ids, offered.ids), len(self._late_ids) - 1)
-        behind = self._late_ids[place] == offered.ids
+        place = np.minimum(np.searchsorted(ahead, offered.ids), len(ahead) - 1)
+        behind = ahead[place] == offered.ids
         self._late.append(offered.at(behind))
         self._fresh.append(offered.at(~behind))
+
+    def _ids_ahead(self) -> Int64s:
+        if self._late.count and self._late_ids is None:
+            self._late_ids = np.unique(np.concatenate([chunk.ids for chunk in self._late.chunks]))
+        return _NOBODY if self._late_ids is None else self._late_ids
 
     def _drain_offered(self) -> list[Pairs]:
         offered, self._offered, self._offered_count = self._offered, [], 0

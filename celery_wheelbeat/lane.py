@@ -98,10 +98,10 @@ class Lane:
         self.backlog.give_back(o.token for o in outcomes if o.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN))
         if outcomes:
             self.last_error = self._said(outcomes[-1])
+        refused = [outcome.token for outcome in outcomes if outcome.kind is FailureKind.REFUSED]
+        self._held.hold({token: self._taken[token] for token in refused}, now_s)
         for outcome in outcomes:
-            if outcome.kind is FailureKind.REFUSED:
-                self._held.hold(outcome.token, self._taken[outcome.token], now_s)
-            elif outcome.kind is FailureKind.UNROUTABLE:
+            if outcome.kind is FailureKind.UNROUTABLE:
                 self.backlog.skip([outcome.token], "unroutable")
             elif outcome.kind is FailureKind.ERROR:
                 self.backlog.skip([outcome.token], "error")

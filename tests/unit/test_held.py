@@ -1,0 +1,172 @@
+"""Held: refused runs wait apart, bounded, at no cost to the runs of other queues."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from celery_wheelbeat.backlog import Backlog
+from celery_wheelbeat.held import PAUSE_S, Held
+from celery_wheelbeat.jobs import DueBatch
+from celery_wheelbeat.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_wheelbeat.jobs import Int64s
+
+FIRST_OF_ALL = 100
+"""From this id on, the jobs of the tests have ``misfire=all``."""
+
+
+class Desk:
+    """A backlog with what its broker refused."""
+
+    def __init__(self, limit: int = 1_000_000) -> None:
+        self.ledger = Ledger()
+        self.asked = 0
+        self.backlog = Backlog(self.ledger, limit=limit, keep_all=self.keep_all)
+        self.held = Held(self.backlog)
+
+    def keep_all(self, ids: Int64s) -> np.ndarray:
+        self.asked += 1
+        return ids >= FIRST_OF_ALL
+
+    def offer(self, *pairs: tuple[int, int]) -> None:
+        ids, fires_ms = (np.array(column, np.int64) for column in zip(*pairs, strict=True))
+        nothing = np.zeros(len(pairs), np.uint32)
+        self.ledger.expect(len(pairs))
+        self.backlog.offer(DueBatch(shard=0, rows=nothing, ids=ids, fire_ms=fires_ms, route_index=nothing))
+
+    def refuse(self, *pairs: tuple[int, int], now_s: float = 0.0) -> None:
+        self.offer(*pairs)
+        self.held.hold(self.backlog.take(len(pairs)), now_s)
+
+    def take(self, runs: int = 1_000) -> list[tuple[int, int]]:
+        return [pair[:2] for pair in self.backlog.take(runs).values()]
+
+    def balanced(self) -> bool:
+        return self.ledger.difference(self.backlog.pending) == 0 and self.backlog.strays == 0
+
+
+def instructions(call: Callable[[], object]) -> int:
+    """Count the bytecode instructions that ``call`` executes."""
+    count = 0
+
+    def trace(frame: Any, event: str, _arg: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_of_a_job_the_newest_refused_run_is_kept_whenever_the_others_were_refused():
+    desk = Desk()
+    desk.refuse((1, 20), (2, 10), now_s=0.0)
+    desk.refuse((1, 10), now_s=0.5)  # older than what is held
+    desk.refuse((2, 20), (2, 30), now_s=0.5)
+    assert desk.ledger.skipped["backlog"] == 3
+    desk.held.give_back(PAUSE_S)
+    assert desk.take() == [(1, 20)]
+    desk.held.give_back(PAUSE_S + 0.5)
+    assert desk.take() == [(2, 30)]
+    assert len(desk.held) == 0
+    assert desk.balanced()
+
+
+def test_a_job_that_wants_all_no_longer_keeps_its_newest_refused_run():
+    desk = Desk()
+    desk.backlog.keep_all = lambda ids: np.ones(len(ids), np.bool_)
+    desk.refuse((1, 10), (1, 20))
+    desk.backlog.keep_all = desk.keep_all
+    desk.refuse((1, 30))
+    assert desk.ledger.skipped["backlog"] == 2
+    assert list(desk.held.tokens()) == [2]
+
+
+def test_beyond_the_limit_of_the_backlog_what_was_refused_first_goes():
+    desk = Desk(limit=5)
+    for fire_ms in range(0, 80, 10):
+        desk.refuse((FIRST_OF_ALL, fire_ms))
+    assert len(desk.held) == 5
+    assert desk.ledger.skipped["backlog"] == 3
+    desk.held.give_back(PAUSE_S)
+    assert desk.take() == [(FIRST_OF_ALL, fire_ms) for fire_ms in range(30, 80, 10)]
+    assert desk.balanced()
+
+
+@pytest.mark.parametrize("jobs", [1, 5_000])
+def test_a_turn_costs_nothing_for_what_is_held(jobs: int):
+    def costs(held: int) -> list[int]:
+        desk = Desk()
+        if held:
+            desk.refuse(*((FIRST_OF_ALL + number % jobs, number) for number in range(held)))
+        desk.offer((FIRST_OF_ALL, 10**6))
+        taken = desk.backlog.take(1)
+        return [
+            instructions(lambda: desk.held.hold(taken, 0.5)),
+            instructions(lambda: desk.held.give_back(0.6)),
+        ]
+
+    few, many = costs(2 * jobs), costs(10_000 + 2 * jobs)
+    assert many == few
+    assert max(many) < 500
+
+
+def test_the_policies_of_a_turn_are_asked_for_at_once():
+    desk = Desk()
+    desk.refuse(*((job_id, fire_ms) for fire_ms in range(3) for job_id in range(50)))
+    assert desk.asked == 1
+    assert desk.ledger.skipped["backlog"] == 100
+
+
+def test_the_runs_of_a_full_queue_leave_half_of_the_room_to_others():
+    desk = Desk()
+    full = FIRST_OF_ALL
+    desk.refuse(*((full, number) for number in range(100)))
+    for turn in range(20):
+        now_s = (turn + 1) * PAUSE_S
+        desk.offer((1, turn), (2, turn))
+        desk.held.give_back(now_s)
+        taken = desk.backlog.take(4)
+        refused = {token: pair for token, pair in taken.items() if pair.job_id == full}
+        assert [pair.job_id for pair in taken.values() if pair.job_id != full] == [1, 2]
+        assert len(refused) == 2
+        desk.backlog.confirm(taken.keys() - refused.keys())
+        desk.held.hold(refused, now_s)
+    assert desk.backlog.pending == 100
+    assert desk.balanced()
+
+
+def test_what_was_refused_waits_behind_what_could_not_be_sent():
+    desk = Desk()
+    desk.refuse((1, 10))
+    desk.offer((2, 20), (3, 20))
+    desk.backlog.give_back(desk.backlog.take(2))
+    desk.held.give_back(PAUSE_S)
+    desk.offer((4, 30))
+    assert desk.take() == [(2, 20), (3, 20), (1, 10), (4, 30)]
+
+
+def test_runs_of_a_job_go_in_order_though_an_older_one_was_refused():
+    desk = Desk()
+    desk.offer((1, 10))
+    refused = desk.backlog.take(1)
+    desk.offer(*((job_id, 20) for job_id in (2, 3, 4, 1)))
+    desk.held.hold(refused, 0.0)
+    assert desk.take(1) == [(2, 20)]
+    desk.held.give_back(PAUSE_S)
+    desk.offer((1, 30))
+    fires_ms = [fire_ms for runs in (2, 2, 2) for job_id, fire_ms in desk.take(runs) if job_id == 1]
+    assert fires_ms == [10, 20, 30]
