@@ -75,7 +75,7 @@ class Auditor:
         self.supervision = supervision
         self.publisher = publisher
         self.expectation = Expectation(self.rules)
-        self.fates = Fates()
+        self.fates = Fates(self.rules.backlog_max)
         self._begun_s = self.clock.monotonic_s()
         self._started = self._opened = self._entries_loaded = False
         self._looks = Looks()
@@ -158,6 +158,7 @@ class Auditor:
 
     def submitted(self, runs: Sequence[Run]) -> None:
         """Runs were handed to the publisher."""
+        self._take_back()
         for run in runs:
             job = self.expectation.jobs.get(run.job_id)
             demand(job is not None and job.enabled, "only jobs in force are sent", run=run, job=job)
@@ -175,10 +176,11 @@ class Auditor:
             owned = not job.one_off or run.fire_ms >= job.effective_from_ms
             demand(owned, "a one-off is not done by a run of what it was before", run=run, job=job)
             demand(run.job_id not in self._poisoned, "a quarantined job is not sent", run=run)
-            self.fates.submit(offered[0], run.token, job, self.clock.elapsed_ms)
+            self.fates.submit(offered[0], run.token, job)
 
     def settled(self, outcomes: Sequence[Confirmed | Failed], asked_ms: int) -> None:
         """The scheduling thread was told what became of runs, having asked at ``asked_ms`` of elapsed time."""
+        self._take_back()
         for outcome in outcomes:
             if isinstance(outcome, Confirmed):
                 run, job = self.fates.confirm(outcome.token)
@@ -204,7 +206,8 @@ class Auditor:
         backlog, ledger = self.beat.parts.dispatch.backlog, self.beat.parts.ledger
         demand(ledger.difference(backlog.pending) == 0, "sent + skipped + pending = expected", ledger=vars(ledger))
         demand(backlog.strays == 0, "every outcome belongs to a run in flight")
-        self._check_account(_waiting(backlog), _held(self.beat.parts.dispatch))
+        self._take_back()
+        self._check_account(_waiting(backlog))
         self._check_mark()
         if self.beat.state == "running":
             self.deliveries.check(self.clock.elapsed_ms, self.disturbed_ms + 12_000, self.expectation.jobs)
@@ -260,6 +263,9 @@ class Auditor:
             self.expectation.finish(job.id)
             self._finished_now.add(job.id)
         self._lift(job.id)
+
+    def _take_back(self) -> None:
+        self.fates.take_back(_held(self.beat.parts.dispatch), self.clock.elapsed_ms)
 
     def _lift(self, job_id: int) -> None:
         """A job that was redefined may be sent again, and what is on its way says nothing about it any more."""
@@ -324,7 +330,7 @@ class Auditor:
                 demand((row.id, at_ms) in sent, "a once runs late rather than never", row=row)
                 demand(row.finished_at_ms is not None, "a once that ran is finished", row=row)
 
-    def _check_account(self, waiting: set[Offered], held: set[Offered]) -> None:
+    def _check_account(self, waiting: set[Offered]) -> None:
         seen = self.beat.parts.ledger
         reasons = {reason: seen.skipped[reason] - self._ledger[reason] for reason in seen.skipped}
         for name, now in (("expected", seen.expected), ("sent", seen.sent), ("reoffered", seen.reoffered)):
@@ -343,9 +349,8 @@ class Auditor:
             poisoned=self._poisoned,
             finished=self._finished_now,
             down=self._connected_s is None or now_s - self._connected_s > 1.0,
-            limit=self.rules.backlog_max,
         )
-        problem = self.fates.reconcile(waiting, held, situation, reasons)
+        problem = self.fates.reconcile(waiting, situation, reasons)
         self.given_up |= self.fates.crowded_out
         demand(
             problem is None, "a run leaves with a reason that its situation allows", problem=problem, skipped=reasons
@@ -401,6 +406,5 @@ def _waiting(backlog: Any) -> set[Offered]:
 
 
 def _held(dispatch: Any) -> set[Offered]:
-    tokens = [refused.token for held in dispatch._held._jobs.values() for refused in held]
-    pairs = [dispatch.backlog._in_flight[token] for token in tokens]
+    pairs = [dispatch.backlog._in_flight[token] for token in dispatch._held.tokens()]
     return {Offered(pair.job_id, pair.fire_ms, pair.step, pair.reoffered) for pair in pairs}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_wheelbeat.publishers import FailureKind
@@ -30,13 +30,14 @@ class Situation(NamedTuple):
     """One-offs that were confirmed in this turn."""
     down: bool
     """The broker has been away for longer than a second."""
-    limit: int
 
 
 class Fates:
     """The books of one process. Every broken rule raises ``AssertionError``."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        """Of the backlog, and of what is held."""
         self.waiting: dict[Offered, Job | None] = {}
         """Runs that wait, with their jobs at the time of the offer."""
         self.held: dict[Offered, tuple[Job, int]] = {}
@@ -54,7 +55,7 @@ class Fates:
         self._outdated: set[int] = set()
         """Tokens of runs whose jobs were redefined while they were on their way."""
         self._gives_way: set[Offered] = set()
-        """Refused runs that may go in this turn for newer refused ones of their jobs."""
+        """Refused runs that may go in this turn: newer ones of their jobs are held, or too many."""
         self._sent_now: list[Job] = []
         """Jobs whose runs were in flight at some time of this turn."""
         self._attempted: dict[Offered, FailureKind] = {}
@@ -76,13 +77,10 @@ class Fates:
     def waiting_for(self, job_id: int, fire_ms: int, last_step: int) -> list[Offered]:
         """Return what waits with this job and fire time."""
         known = [Offered(job_id, fire_ms, step, again) for step in range(last_step + 1) for again in (False, True)]
-        return [run for run in known if run in self.waiting or run in self.held]
+        return [run for run in known if run in self.waiting]
 
-    def submit(self, run: Offered, token: int, job: Job, elapsed_ms: int) -> None:
+    def submit(self, run: Offered, token: int, job: Job) -> None:
         """Note a run that is on its way."""
-        if run in self.held:
-            self.waiting[run], refused_ms = self.held.pop(run)
-            assert elapsed_ms - refused_ms >= PAUSE_MS, f"a refused run waits apart for a moment: {run}"
         at_offer = self.waiting.pop(run)
         assert token not in self.flying, f"a token is given once: {token}"
         if job.one_off:
@@ -121,6 +119,7 @@ class Fates:
 
     def _hold(self, run: Offered, job: Job, elapsed_ms: int, jobs: Mapping[int, Job]) -> None:
         self.held[run] = (job, elapsed_ms)
+        self._gives_way.update(islice(self.held, max(0, len(self.held) - self._limit)))
         now = jobs.get(run.job_id)
         if now is not None and now.enabled and now.misfire == "all":
             return
@@ -149,18 +148,22 @@ class Fates:
         """Whether the run was offered on time and sent at the first attempt."""
         return not run.reoffered and run not in self._attempted
 
-    def reconcile(
-        self, waiting: set[Offered], held: set[Offered], situation: Situation, skipped: Mapping[str, int]
-    ) -> str | None:
+    def take_back(self, held: set[Offered], elapsed_ms: int) -> None:
+        """Compare with what is really held: other refused runs wait with the rest again, or went."""
+        assert held <= self.held.keys(), f"runs are held that nobody refused: {held - self.held.keys()}"
+        for run in [run for run in self.held if run not in held]:
+            self.waiting[run], refused_ms = self.held.pop(run)
+            waited = run in self._gives_way or elapsed_ms - refused_ms >= PAUSE_MS
+            assert waited, f"a refused run waits apart for a moment: {run}"
+        self._peak = max(self._peak, len(self.waiting))
+
+    def reconcile(self, waiting: set[Offered], situation: Situation, skipped: Mapping[str, int]) -> str | None:
         """Compare with what really waits: everything that went must have had a reason, and the counts must agree."""
-        if held - self.held.keys():
-            return f"runs are held that nobody refused: {held - self.held.keys()}"
-        self._take_back(self.held.keys() - held)
         surplus = waiting - self.waiting.keys()
         if surplus:
             return f"runs wait that nobody offered: {surplus}"
         gone = {run: job for run, job in self.waiting.items() if run not in waiting}
-        crowded = self._peak > situation.limit
+        crowded = self._peak > self._limit
         self.crowded_out = {(run.job_id, run.fire_ms) for run in gone} if crowded else set()
         for run in gone:
             del self.waiting[run]
@@ -180,12 +183,6 @@ class Fates:
                 if bound > sum(skipped[reason] for reason in chosen):
                     return f"{bound} runs can only have gone for {chosen}: {allowed}"
         return None
-
-    def _take_back(self, runs: set[Offered]) -> None:
-        """Refused runs wait with the others again."""
-        for run in runs:
-            self.waiting[run], _ = self.held.pop(run)
-        self._peak = max(self._peak, len(self.waiting))
 
     def _reasons(self, run: Offered, situation: Situation, *, crowded: bool) -> set[str]:
         job = situation.jobs.get(run.job_id)
