@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 REOFFERED = 1
 STEP_SHIFT = 1
+SMALL_CHUNK = 1_000
+"""Pairs; what comes behind a chunk of fewer is joined to it, so that many small additions stay few chunks."""
 
 
 class Pair(NamedTuple):
@@ -75,7 +77,7 @@ def joined(chunks: Sequence[Pairs]) -> Pairs:
 
 
 class PairQueue:
-    """Pairs in order of arrival, cut and joined without copying what does not move."""
+    """Pairs in order of arrival, cut and joined without copying long chunks that do not move."""
 
     def __init__(self) -> None:
         self.chunks: deque[Pairs] = deque()
@@ -83,9 +85,12 @@ class PairQueue:
 
     def append(self, pairs: Pairs) -> None:
         """Add ``pairs`` at the end."""
-        if len(pairs.ids):
-            self.chunks.append(pairs)
-            self.count += len(pairs.ids)
+        if not len(pairs.ids):
+            return
+        self.count += len(pairs.ids)
+        if self.chunks and len(self.chunks[-1].ids) < SMALL_CHUNK:
+            pairs = joined([self.chunks.pop(), pairs])
+        self.chunks.append(pairs)
 
     def prepend(self, pairs: Pairs) -> None:
         """Add ``pairs`` at the beginning."""

@@ -288,7 +288,7 @@ class Drill(RuleBasedStateMachine):
         assert not self.flying.keys() & taken.keys()
         self.flying.update(taken)
 
-    @rule(data=st.data(), outcome=st.sampled_from(["confirm", "give_back", "error", "removed"]))
+    @rule(data=st.data(), outcome=st.sampled_from(["confirm", "give_back", "queue_again", "error", "removed"]))
     def settle(self, data: st.DataObject, outcome: str) -> None:
         if not self.flying:
             return
@@ -297,6 +297,8 @@ class Drill(RuleBasedStateMachine):
             self.desk.backlog.confirm(tokens)
         elif outcome == "give_back":
             self.desk.backlog.give_back(tokens)
+        elif outcome == "queue_again":
+            self.desk.backlog.queue_again(tokens)
         else:
             self.desk.backlog.skip(tokens, outcome)
         for token in tokens:

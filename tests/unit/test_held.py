@@ -170,3 +170,17 @@ def test_runs_of_a_job_go_in_order_though_an_older_one_was_refused():
     desk.offer((1, 30))
     fires_ms = [fire_ms for runs in (2, 2, 2) for job_id, fire_ms in desk.take(runs) if job_id == 1]
     assert fires_ms == [10, 20, 30]
+
+
+def test_many_refused_runs_that_wait_again_are_quickly_looked_through_for_the_oldest():
+    def cost(runs: int) -> int:
+        desk = Desk()
+        desk.offer(*((FIRST_OF_ALL, number) for number in range(runs)))
+        refused = desk.backlog.take(runs)
+        for number, (token, pair) in enumerate(refused.items()):
+            desk.held.hold({token: pair}, number)
+            desk.held.give_back(number + PAUSE_S)  # each in a turn of its own
+        assert desk.backlog.oldest_fire_ms() == 0
+        return instructions(desk.backlog.oldest_fire_ms)
+
+    assert cost(5_000) < 10 * cost(1)
