@@ -49,8 +49,8 @@ ENTRY_EDITS = 0.03
 """How often a turn begins with one."""
 EPILOGUE_MS = 15_000
 """At the end everything works for this long, and then nothing may be left undone."""
-NARROW = 6
-"""Runs of a window through which a long backlog would take hours of simulated time: its bound is a short one."""
+BACKLOG_TURNS = 20
+"""A backlog is no longer than what so many turns can send: the turns of a beat that drains are short and many."""
 DRAIN_TURNS = 3_000
 SETTLE_MS = 4_000
 """What was sent last has to be written down."""
@@ -93,11 +93,11 @@ class World:
             misfire_gap=rng.choice([10.0, 60.0, 900.0]),
             restart_lookback=rng.choice([0.0, 5.0, 20.0]),
             backlog_max=rng.choice([25, 1_000, 1_000_000]),
-            window=rng.choice([NARROW, 40, 4_000]),
+            window=rng.choice([6, 40, 4_000]),
             reconcile_period=10.0,
         )
-        if self.settings.window == NARROW:
-            self.settings = replace(self.settings, backlog_max=min(self.settings.backlog_max, 100))
+        longest = BACKLOG_TURNS * self.settings.window
+        self.settings = replace(self.settings, backlog_max=min(self.settings.backlog_max, longest))
         self.deadline_s = rng.choice([None, 45.0])
         settings, deadline_s = self.settings, self.deadline_s
         rules = Rules(
