@@ -43,6 +43,7 @@ app = Celery("bench", broker=case["redis"])
 app.conf.update(
     broker_connection_retry_on_startup=True, task_ignore_result=True, redbeat_redis_url=case["redis"],
     redbeat_lock_timeout=60, beat_max_loop_interval=1 if case["scheduler"] != "wheelbeat" else 0,
+    wheelbeat_envelope_bytes=2 << 30,
 )
 if case["entries"]:
     app.conf.beat_schedule = {
@@ -125,7 +126,7 @@ FEW, FEW_S = 200, 2
 """Tasks of the run that shows start and drift, and their interval."""
 BURST_S = 2.0
 """What is sent at first does not count: everything is due at once then."""
-WARM_S = 150.0
+WARM_S = 300.0
 LOOK_EVERY = 500
 """Of the messages of wheelbeat, which name their fire time, one in so many is looked at."""
 
@@ -342,7 +343,7 @@ def main() -> None:
     parser.add_argument("--only", help="part of a name; writes no results")
     given = parser.parse_args()
     measure_s, rounds = (15, 4) if given.full else (4, 2)
-    report = Report("peers", full=given.full)
+    report = Report("peers", full=given.full, wheelbeat_envelope_bytes=2 << 30)
     most: dict[str, float] = {}
     with PrivateRedis() as broker, PrivatePostgres() as server:
         for contender in CONTENDERS:

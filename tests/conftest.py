@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
 from celery import _state as celery_state
 from hypothesis import HealthCheck, settings
+from kombu.transport import memory
 from processes import ROOT
 from services import (
     Certificates,
@@ -34,10 +36,11 @@ settings.load_profile("unhurried")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Forget the Django settings and the current app of an earlier test: they are not those that this one expects."""
+    """Forget what an earlier test left in this process: Django settings, the current app, messages in memory."""
     os.environ.pop("DJANGO_SETTINGS_MODULE", None)
     celery_state._set_current_app(None)
     celery_state.set_default_app(None)
+    memory.Channel.queues.clear()
 
 
 @pytest.fixture(scope="session")
@@ -78,10 +81,18 @@ def private_rabbit(tls: Certificates) -> Iterator[PrivateRabbit]:
 
 
 @pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
-    """URL of an empty Redis database."""
+def redis_of_all() -> Iterator[str]:
+    """URL of a Redis database that all tests of this process share."""
     with redis_database() as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def redis_url(redis_of_all: str) -> str:
+    """URL of a Redis database that is empty when the file's first test starts."""
+    with redis.Redis.from_url(redis_of_all) as client:
+        client.flushdb()
+    return redis_of_all
 
 
 @pytest.fixture(scope="session")

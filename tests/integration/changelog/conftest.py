@@ -55,11 +55,12 @@ def sqlite_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def _emptied(place: Place) -> Iterator[Place]:
-    from django_wheelbeat.models import Beat, Monitor, Quarantine
+    from django_wheelbeat.models import Beat, Installation, Monitor, Quarantine
 
     with as_default(place.connection):
         for model in (Monitor, Beat, Quarantine):
             model.objects.all()._raw_delete(using="default")  # one statement, however full a test has left it
+        Installation.objects.update(pruned_xid=0, pruned_id=0)
         yield place
 
 
