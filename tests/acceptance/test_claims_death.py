@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -129,9 +130,14 @@ def test_a_visibility_timeout_that_ends_beside_the_living_run_starts_no_second_o
         for task, run_id in (("alone", alone), ("late", late)):
             project.publish(task, run_id, args=(gate,))
         project.until(lambda: len(project.lines("start")) == 2, "both first starts")
-        # whoever connects to the broker puts back what has been out for longer than the timeout: a second is over
-        # long before this worker has started, and the runs are not
-        project.pool_worker(concurrency=4)
+
+        def both_are_overdue() -> bool:
+            with redis.Redis.from_url(redis_url) as broker:
+                taken_s = [at_s for _, at_s in broker.zrange("unacked_index", 0, -1, withscores=True)]
+            return len(taken_s) == 2 and time.time() > max(taken_s) + 1
+
+        project.until(both_are_overdue, "the end of the visibility timeout of both")
+        project.pool_worker(concurrency=4)  # whoever connects to the broker puts back what is overdue
         project.until(lambda: project.count("start")[late] > 1, "another start of what is not exclusive")
         project.until(lambda: project.logged("waits: another execution holds the lease run:") > 0, "the wait")
         assert project.count("done")[alone] == 0
