@@ -134,7 +134,7 @@ def test_a_visibility_timeout_that_ends_beside_the_living_run_starts_no_second_o
         def both_are_overdue() -> bool:
             with redis.Redis.from_url(redis_url) as broker:
                 taken_s = [at_s for _, at_s in broker.zrange("unacked_index", 0, -1, withscores=True)]
-            return len(taken_s) == 2 and time.time() > max(taken_s) + 1
+            return time.time() > max(taken_s) + 1  # earlier tests may have left older ones
 
         project.until(both_are_overdue, "the end of the visibility timeout of both")
         project.pool_worker(concurrency=4)  # whoever connects to the broker puts back what is overdue
