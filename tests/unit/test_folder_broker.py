@@ -6,12 +6,15 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kombu import Connection, Exchange, Queue
 
 from project.folder_broker import Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture
@@ -43,27 +46,29 @@ def test_a_message_is_complete_before_it_has_its_name(
     assert list(tmp_path.glob("*.partial")) == []
 
 
-def test_bindings_are_read_again_while_their_file_is_being_created(connection: Any, tmp_path: Path) -> None:
-    channel = connection.default_channel
+@pytest.fixture
+def being_created(tmp_path: Path) -> Iterator[None]:
+    """The bindings of the exchange ``events``: an empty file, into which another worker is about to write one."""
     table = tmp_path / "c" / "events.exchange"
     table.parent.mkdir(exist_ok=True)
     table.touch()
     writer = threading.Timer(0.05, table.write_text, ['[["key", "", "queue"]]'])
     writer.start()
-    assert [binding.queue for binding in channel.get_table("events")] == ["queue"]
+    yield
     writer.join()
 
 
-def test_a_binding_is_added_once_the_file_of_another_worker_s_is_written(connection: Any, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("being_created")
+def test_bindings_are_read_again_while_their_file_is_being_created(connection: Any) -> None:
     channel = connection.default_channel
-    table = tmp_path / "c" / "events.exchange"
-    table.parent.mkdir(exist_ok=True)
-    table.touch()
-    writer = threading.Timer(0.05, table.write_text, ['[["key", "", "queue"]]'])
-    writer.start()
+    assert [binding.queue for binding in channel.get_table("events")] == ["queue"]
+
+
+@pytest.mark.usefixtures("being_created")
+def test_a_binding_is_added_once_the_file_of_another_worker_s_is_written(connection: Any) -> None:
+    channel = connection.default_channel
     Queue("mine", exchange=Exchange("events"), routing_key="key")(channel).declare()
     assert {binding.queue for binding in channel.get_table("events")} == {"queue", "mine"}
-    writer.join()
 
 
 def test_every_message_is_taken_by_one_of_many_workers(tmp_path: Path) -> None:
