@@ -4,7 +4,8 @@ Invariant: the actor lasts until the end of the block and of its transaction, ne
 connection cannot carry it into the next request. This module must never write the change log itself.
 
 How each vendor is told: PostgreSQL ``set_config('wheelbeat.actor', …, true)`` and ``wheelbeat.reason``; MariaDB the
-session variables ``@wheelbeat_actor`` and ``@wheelbeat_reason``; SQLite the only row of table ``wheelbeat_actor``.
+session variables ``@wheelbeat_actor`` and ``@wheelbeat_reason``; SQLite the only row of table ``wheelbeat_actor``. What
+the triggers ask stands beside it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,21 @@ _FORGET = {
     "mysql": "SET @wheelbeat_actor = NULL, @wheelbeat_reason = NULL",
     "sqlite": "DELETE FROM wheelbeat_actor",
 }
+TOLD = {
+    "postgresql": {
+        "who": f"left(coalesce(nullif(current_setting('wheelbeat.actor', true), ''), session_user), {ACTOR_LENGTH})",
+        "why": f"left(coalesce(current_setting('wheelbeat.reason', true), ''), {REASON_LENGTH})",
+    },
+    "mysql": {
+        "who": f"left(coalesce(@wheelbeat_actor, user()), {ACTOR_LENGTH})",
+        "why": f"left(coalesce(@wheelbeat_reason, ''), {REASON_LENGTH})",
+    },
+    "sqlite": {
+        "who": "coalesce((SELECT actor FROM wheelbeat_actor), '')",
+        "why": "coalesce((SELECT reason FROM wheelbeat_actor), '')",
+    },
+}
+"""Placeholders of the triggers' statements → what they ask: SQL expressions of each vendor."""
 
 
 @contextmanager
@@ -48,6 +64,30 @@ def acting(actor: str, reason: str = "", *, using: str = "default") -> Iterator[
             _forget_after_failure(connection, forget)
             raise
         _execute(connection, forget)
+
+
+def gather_audit(audit_id: int, *, using: str) -> None:
+    """Let the audit add what the rest of the transaction changes to its row ``audit_id``; with 0, to a new row.
+
+    For bulks of many transactions, each inside ``acting`` with the same actor and reason. PostgreSQL only: elsewhere
+    each monitor has a row of its own.
+    """
+    if connections[using].vendor == "postgresql":
+        _ask(using, "SELECT set_config('wheelbeat.bulk', %s, true)", str(audit_id or "new"))
+
+
+def gathered_audit(*, using: str) -> int:
+    """End what ``gather_audit`` began; return the primary key of the row, 0 as long as there is none."""
+    if connections[using].vendor != "postgresql":
+        return 0
+    found = _ask(using, "SELECT current_setting('wheelbeat.bulk'), set_config('wheelbeat.bulk', '', true)")
+    return int(found) if found.isdigit() else 0
+
+
+def _ask(using: str, statement: str, *parameters: str) -> str:
+    with connections[using].cursor() as cursor:
+        cursor.execute(statement, parameters or None)
+        return str(cursor.fetchone()[0])
 
 
 def _execute(connection: Any, statement: str | None, *parameters: str) -> None:

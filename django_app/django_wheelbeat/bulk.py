@@ -1,7 +1,9 @@
 """Changes to many monitors, a chunk at a time: each one short transaction, so neither locks nor memory grow with the
 number.
 
-A chunk that is committed stays committed when a later one fails: what was done is reported, never rolled back.
+A chunk that is committed stays committed when a later one fails: what was done is reported, never rolled back. A small
+bulk is noted at each of its monitors, in Django's history and in the audit; one of more than ``BULK_ROWS`` has a single
+entry there, to which each chunk adds in its own transaction.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from django.db.models import CharField, Value
 from django.db.models.functions import Cast, Substr
 from django.utils import timezone
 
-from django_wheelbeat.actors import acting
+from django_wheelbeat.actors import acting, gather_audit, gathered_audit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,6 +52,15 @@ class Operation(Protocol):
         """
 
 
+class Entries(NamedTuple):
+    """The single entries of a large bulk, as far as it has come; primary keys are 0 until there is something to say."""
+
+    changed: int = 0
+    """Monitors that they are about."""
+    audit_id: int = 0
+    history_id: int = 0
+
+
 def change_chunk(monitors: Any, ids: Sequence[int], operation: Operation, user: Any) -> Outcome:
     """Apply ``operation`` to the monitors ``ids`` of queryset ``monitors`` in one transaction, as ``user``."""
 
@@ -59,6 +70,30 @@ def change_chunk(monitors: Any, ids: Sequence[int], operation: Operation, user: 
 
     with acting(user.get_username(), operation.reason, using=monitors.db):
         return operation.apply(monitors.filter(pk__in=ids), note)
+
+
+def change_chunk_of_many(
+    monitors: Any, ids: Sequence[int], operation: Operation, user: Any, entries: Entries
+) -> tuple[Outcome, Entries]:
+    """Do the same for a chunk of a large bulk: what changes is added to ``entries``; returned as they are then."""
+    using = monitors.db
+    with acting(user.get_username(), operation.reason, using=using):
+        gather_audit(entries.audit_id, using=using)
+        outcome = operation.apply(monitors.filter(pk__in=ids), lambda _keys: None)
+        entries = entries._replace(changed=entries.changed + len(outcome.changed), audit_id=gathered_audit(using=using))
+        if outcome.changed:
+            entries = entries._replace(history_id=_note_all(monitors.model, operation, user, entries))
+    return outcome, entries
+
+
+def _note_all(model: Any, operation: Operation, user: Any, entries: Entries) -> int:
+    """Keep the one line of Django's history up to date; returns its primary key."""
+    said = {"object_repr": f"{entries.changed} {model._meta.verbose_name_plural}"}
+    if entries.history_id and LogEntry.objects.filter(pk=entries.history_id).update(**said):
+        return entries.history_id
+    content_type = ContentType.objects.get_for_model(model)
+    columns = {"action_flag": operation.flag, "change_message": operation.message, **said}
+    return int(LogEntry.objects.create(user_id=user.pk, content_type_id=content_type.pk, **columns).pk)
 
 
 def _note(monitors: Any, operation: Operation, user: Any) -> None:

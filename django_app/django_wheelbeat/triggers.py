@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from celery_wheelbeat.sources.statements import read_statements
+from django_wheelbeat.actors import TOLD
 from django_wheelbeat.audit_triggers import audit_statements
 
 if TYPE_CHECKING:
@@ -118,28 +119,46 @@ def _drop(connection: Any, cursor: Any, name: str) -> None:
 
 
 def _statements(connection: Any) -> Mapping[str, str]:
+    vendor = connection.vendor
+    pieces = {
+        **TOLD[vendor],
+        "schema": _schema(connection),
+        "logged": _differs(vendor, LOGGED_COLUMNS, "o", "n"),
+        "rearming": f"({_differs(vendor, SCHEDULE_COLUMNS)} OR (NEW.enabled AND NOT OLD.enabled))",
+    }
+    statements = {
+        **read_statements("django_wheelbeat", f"sql/{vendor}.sql"),
+        **_per_statement(vendor, "log"),
+    }
+    audit = audit_statements(connection)
+    if audit:
+        statements |= {**audit, **_per_statement(vendor, "audit")}
+    return {name: _filled(text, pieces) for name, text in statements.items()}
+
+
+def _per_statement(vendor: str, job: str) -> dict[str, str]:
+    """Return the triggers of PostgreSQL that call the function of ``job``; other vendors have none per statement."""
+    if vendor != "postgresql":
+        return {}
     return {
-        name: text.replace("{schema}", _schema(connection))
-        .replace("{logged}", _differs(connection.vendor, LOGGED_COLUMNS))
-        .replace("{rearming}", f"({_differs(connection.vendor, SCHEDULE_COLUMNS)} OR {_turned_on(connection.vendor)})")
-        for name, text in {
-            **read_statements("django_wheelbeat", f"sql/{connection.vendor}.sql"),
-            **audit_statements(connection),
-        }.items()
+        f"always_{job}" if event == "always" else f"trigger_wheelbeat_{job}_{event}": text.replace("{job}", job)
+        for event, text in read_statements("django_wheelbeat", "sql/statement_triggers_postgresql.sql").items()
     }
 
 
-def _differs(vendor: str, columns: tuple[str, ...]) -> str:
+def _filled(text: str, pieces: Mapping[str, str]) -> str:
+    for placeholder, piece in pieces.items():
+        text = text.replace(f"{{{placeholder}}}", piece)
+    return text
+
+
+def _differs(vendor: str, columns: tuple[str, ...], old: str = "OLD", new: str = "NEW") -> str:
     if vendor == "postgresql":
-        before, after = (", ".join(f"{row}.{column}" for column in columns) for row in "on")
+        before, after = (", ".join(f"{row}.{column}" for column in columns) for row in (old, new))
         return f"(({before}) IS DISTINCT FROM ({after}))"
     if vendor == "mysql":
         return "(" + " OR ".join(f"NOT (BINARY OLD.{column} <=> BINARY NEW.{column})" for column in columns) + ")"
     return "(" + " OR ".join(f"OLD.{column} IS NOT NEW.{column}" for column in columns) + ")"
-
-
-def _turned_on(vendor: str) -> str:
-    return "(n.enabled AND NOT o.enabled)" if vendor == "postgresql" else "(NEW.enabled AND NOT OLD.enabled)"
 
 
 def _schema(connection: Any) -> str:

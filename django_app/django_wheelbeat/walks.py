@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.core import signing
 from django.db.models import Max
 
-from django_wheelbeat.bulk import change_chunk
+from django_wheelbeat.audit_triggers import BULK_ROWS
+from django_wheelbeat.bulk import Entries, change_chunk, change_chunk_of_many
 from django_wheelbeat.chunks import chunks_of_ids
 
 if TYPE_CHECKING:
-    from django_wheelbeat.bulk import Operation
+    from collections.abc import Sequence
+
+    from django_wheelbeat.bulk import Operation, Outcome
 
 STEP_S = 3.0
-SALT = "wheelbeat.walk"
+SALT = "wheelbeat.walk.2"
 VALID_S = 3600
 REFUSED_SHOWN = 20
 
@@ -37,12 +40,17 @@ class Walk(NamedTuple):
     total: int
     """Monitors to do when it began."""
     seen: int = 0
-    changed: int = 0
     refused: int = 0
+    entries: Entries = Entries()
     refusals: tuple[tuple[str, str], ...] = ()
     """Name and reason of the first refused monitors."""
     given: str = ""
     """Query string of what was typed."""
+
+    @property
+    def changed(self) -> int:
+        """How many monitors have been changed."""
+        return self.entries.changed
 
     @property
     def finished(self) -> bool:
@@ -63,10 +71,10 @@ def begin(scope: str, user: Any, monitors: Any, total: int, given: str) -> Walk:
 def read(text: str, scope: str, user: Any) -> Walk | None:
     """Read a walk that came back from a form; None for one of another scope or user, forged, or an hour old."""
     try:
-        *values, refusals, given = signing.loads(text, salt=SALT, max_age=VALID_S)
+        *values, entries, refusals, given = signing.loads(text, salt=SALT, max_age=VALID_S)
     except signing.BadSignature:
         return None
-    walk = Walk(*values, tuple(map(tuple, refusals)), given)
+    walk = Walk(*values, Entries(*entries), tuple(map(tuple, refusals)), given)
     return walk if (walk.scope, walk.user) == (scope, str(user.pk)) else None
 
 
@@ -75,15 +83,21 @@ def step(walk: Walk, monitors: Any, operation: Operation, user: Any) -> Walk:
     started_s = monotonic()
     every = monitors.model._default_manager.using(monitors.db)
     for ids in chunks_of_ids(monitors.filter(pk__gt=walk.after, pk__lte=walk.until)):
-        outcome = change_chunk(every.all(), ids, operation, user)
-        shown = (*walk.refusals, *outcome.refused.items())[:REFUSED_SHOWN]
+        outcome, entries = _change(walk, every.all(), ids, operation, user)
         walk = walk._replace(
             after=ids[-1],
             seen=walk.seen + len(ids),
-            changed=walk.changed + len(outcome.changed),
             refused=walk.refused + len(outcome.refused),
-            refusals=shown,
+            entries=entries,
+            refusals=(*walk.refusals, *outcome.refused.items())[:REFUSED_SHOWN],
         )
         if monotonic() - started_s >= STEP_S:
             return walk
     return walk._replace(after=walk.until)
+
+
+def _change(walk: Walk, monitors: Any, ids: Sequence[int], operation: Operation, user: Any) -> tuple[Outcome, Entries]:
+    if walk.total > BULK_ROWS:
+        return change_chunk_of_many(monitors, ids, operation, user, walk.entries)
+    outcome = change_chunk(monitors, ids, operation, user)
+    return outcome, walk.entries._replace(changed=walk.changed + len(outcome.changed))

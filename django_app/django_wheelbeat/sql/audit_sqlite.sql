@@ -4,7 +4,7 @@
 CREATE TRIGGER wheelbeat_audit_insert AFTER INSERT ON wheelbeat_monitor
 BEGIN
     INSERT INTO wheelbeat_audit (monitor_id, operation, monitors, changes, actor, reason)
-    VALUES (NEW.id, 'I', 1, {pairs_insert}, coalesce((SELECT actor FROM wheelbeat_actor), ''), coalesce((SELECT reason FROM wheelbeat_actor), ''));
+    VALUES (NEW.id, 'I', 1, {pairs_insert}, {who}, {why});
 END
 
 -- name: trigger_wheelbeat_audit_update
@@ -12,12 +12,12 @@ CREATE TRIGGER wheelbeat_audit_update AFTER UPDATE ON wheelbeat_monitor
 WHEN OLD.id <> NEW.id OR {differs}
 BEGIN
     INSERT INTO wheelbeat_audit (monitor_id, operation, monitors, changes, actor, reason)
-    VALUES (NEW.id, 'U', 1, {pairs}, coalesce((SELECT actor FROM wheelbeat_actor), ''), coalesce((SELECT reason FROM wheelbeat_actor), ''));
+    VALUES (NEW.id, 'U', 1, {pairs}, {who}, {why});
 END
 
 -- name: trigger_wheelbeat_audit_delete
 CREATE TRIGGER wheelbeat_audit_delete AFTER DELETE ON wheelbeat_monitor
 BEGIN
     INSERT INTO wheelbeat_audit (monitor_id, operation, monitors, changes, actor, reason)
-    VALUES (OLD.id, 'D', 1, {pairs_delete}, coalesce((SELECT actor FROM wheelbeat_actor), ''), coalesce((SELECT reason FROM wheelbeat_actor), ''));
+    VALUES (OLD.id, 'D', 1, {pairs_delete}, {who}, {why});
 END

@@ -5,7 +5,7 @@
 CREATE TRIGGER wheelbeat_log_insert AFTER INSERT ON wheelbeat_monitor FOR EACH ROW
 BEGIN
     INSERT INTO wheelbeat_changelog (monitor_id, operation, at, actor, reason)
-    VALUES (NEW.id, 'I', UTC_TIMESTAMP(6), left(coalesce(@wheelbeat_actor, user()), 150), left(coalesce(@wheelbeat_reason, ''), 200));
+    VALUES (NEW.id, 'I', UTC_TIMESTAMP(6), {who}, {why});
 END
 
 -- name: trigger_wheelbeat_log_update
@@ -13,11 +13,11 @@ CREATE TRIGGER wheelbeat_log_update AFTER UPDATE ON wheelbeat_monitor FOR EACH R
 BEGIN
     IF OLD.id <> NEW.id THEN
         INSERT INTO wheelbeat_changelog (monitor_id, operation, at, actor, reason)
-        VALUES (OLD.id, 'D', UTC_TIMESTAMP(6), left(coalesce(@wheelbeat_actor, user()), 150), left(coalesce(@wheelbeat_reason, ''), 200)),
-               (NEW.id, 'I', UTC_TIMESTAMP(6), left(coalesce(@wheelbeat_actor, user()), 150), left(coalesce(@wheelbeat_reason, ''), 200));
+        VALUES (OLD.id, 'D', UTC_TIMESTAMP(6), {who}, {why}),
+               (NEW.id, 'I', UTC_TIMESTAMP(6), {who}, {why});
     ELSEIF {logged} THEN
         INSERT INTO wheelbeat_changelog (monitor_id, operation, at, actor, reason)
-        VALUES (NEW.id, 'U', UTC_TIMESTAMP(6), left(coalesce(@wheelbeat_actor, user()), 150), left(coalesce(@wheelbeat_reason, ''), 200));
+        VALUES (NEW.id, 'U', UTC_TIMESTAMP(6), {who}, {why});
     END IF;
 END
 
@@ -25,7 +25,7 @@ END
 CREATE TRIGGER wheelbeat_log_delete AFTER DELETE ON wheelbeat_monitor FOR EACH ROW
 BEGIN
     INSERT INTO wheelbeat_changelog (monitor_id, operation, at, actor, reason)
-    VALUES (OLD.id, 'D', UTC_TIMESTAMP(6), left(coalesce(@wheelbeat_actor, user()), 150), left(coalesce(@wheelbeat_reason, ''), 200));
+    VALUES (OLD.id, 'D', UTC_TIMESTAMP(6), {who}, {why});
 END
 
 -- name: trigger_wheelbeat_keep_instants

@@ -1,5 +1,5 @@
--- Statement-level triggers with transition tables: one log row per changed monitor, one INSERT per statement.
--- {schema} is the schema of the tables; {logged} and {rearming} compare the columns of rows o and n.
+-- One log row per changed monitor, one INSERT per statement (statement_triggers_postgresql.sql calls it). {schema} is the
+-- schema of the tables; {logged} compares rows o and n, {rearming} OLD and NEW; {who} and {why}: actors.py.
 -- Trigger functions run with the rights of their owner, so a role that may edit monitors needs no more. Without JIT: a
 -- session keeps the plan of its largest statement, and would compile it anew for each single row that it edits later.
 
@@ -8,8 +8,8 @@ CREATE OR REPLACE FUNCTION {schema}.wheelbeat_log_changes() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 AS $body$
 DECLARE
-    who text := left(coalesce(nullif(current_setting('wheelbeat.actor', true), ''), session_user), 150);
-    why text := left(coalesce(current_setting('wheelbeat.reason', true), ''), 200);
+    who text := {who};
+    why text := {why};
 BEGIN
     IF TG_OP = 'INSERT' THEN
         INSERT INTO {schema}.wheelbeat_changelog (monitor_id, operation, actor, reason)
@@ -34,9 +34,6 @@ $body$
 CREATE OR REPLACE FUNCTION {schema}.wheelbeat_keep_instants() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $body$
-DECLARE
-    o ALIAS FOR OLD;
-    n ALIAS FOR NEW;
 BEGIN
     IF {rearming} THEN
         NEW.effective_from := statement_timestamp();
@@ -49,31 +46,14 @@ BEGIN
 END
 $body$
 
--- name: trigger_wheelbeat_log_insert
-CREATE OR REPLACE TRIGGER wheelbeat_log_insert AFTER INSERT ON {schema}.wheelbeat_monitor
-REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION {schema}.wheelbeat_log_changes()
-
--- name: trigger_wheelbeat_log_update
-CREATE OR REPLACE TRIGGER wheelbeat_log_update AFTER UPDATE ON {schema}.wheelbeat_monitor
-REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
-FOR EACH STATEMENT EXECUTE FUNCTION {schema}.wheelbeat_log_changes()
-
--- name: trigger_wheelbeat_log_delete
-CREATE OR REPLACE TRIGGER wheelbeat_log_delete AFTER DELETE ON {schema}.wheelbeat_monitor
-REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION {schema}.wheelbeat_log_changes()
-
--- name: trigger_wheelbeat_log_truncate
-CREATE OR REPLACE TRIGGER wheelbeat_log_truncate AFTER TRUNCATE ON {schema}.wheelbeat_monitor
-FOR EACH STATEMENT EXECUTE FUNCTION {schema}.wheelbeat_log_changes()
-
 -- name: trigger_wheelbeat_keep_instants
-CREATE OR REPLACE TRIGGER wheelbeat_keep_instants BEFORE UPDATE ON {schema}.wheelbeat_monitor
-FOR EACH ROW EXECUTE FUNCTION {schema}.wheelbeat_keep_instants()
+CREATE OR REPLACE TRIGGER wheelbeat_keep_instants BEFORE UPDATE ON {schema}.wheelbeat_monitor FOR EACH ROW
+WHEN (
+    {rearming}
+    OR NEW.effective_from < OLD.effective_from
+    OR (NEW.effective_from = OLD.effective_from AND NEW.finished_at IS NULL AND OLD.finished_at IS NOT NULL)
+)
+EXECUTE FUNCTION {schema}.wheelbeat_keep_instants()
 
--- name: always
-ALTER TABLE {schema}.wheelbeat_monitor
-    ENABLE ALWAYS TRIGGER wheelbeat_log_insert,
-    ENABLE ALWAYS TRIGGER wheelbeat_log_update,
-    ENABLE ALWAYS TRIGGER wheelbeat_log_delete,
-    ENABLE ALWAYS TRIGGER wheelbeat_log_truncate,
-    ENABLE ALWAYS TRIGGER wheelbeat_keep_instants
+-- name: always_keep_instants
+ALTER TABLE {schema}.wheelbeat_monitor ENABLE ALWAYS TRIGGER wheelbeat_keep_instants

@@ -5,7 +5,7 @@
 CREATE TRIGGER wheelbeat_log_insert AFTER INSERT ON wheelbeat_monitor
 BEGIN
     INSERT INTO wheelbeat_changelog (monitor_id, operation, actor, reason)
-    VALUES (NEW.id, 'I', coalesce((SELECT actor FROM wheelbeat_actor), ''), coalesce((SELECT reason FROM wheelbeat_actor), ''));
+    VALUES (NEW.id, 'I', {who}, {why});
 END
 
 -- name: trigger_wheelbeat_log_update
@@ -13,7 +13,7 @@ CREATE TRIGGER wheelbeat_log_update AFTER UPDATE ON wheelbeat_monitor
 WHEN OLD.id = NEW.id AND {logged}
 BEGIN
     INSERT INTO wheelbeat_changelog (monitor_id, operation, actor, reason)
-    VALUES (NEW.id, 'U', coalesce((SELECT actor FROM wheelbeat_actor), ''), coalesce((SELECT reason FROM wheelbeat_actor), ''));
+    VALUES (NEW.id, 'U', {who}, {why});
 END
 
 -- name: trigger_wheelbeat_log_renumber
@@ -21,15 +21,15 @@ CREATE TRIGGER wheelbeat_log_renumber AFTER UPDATE OF id ON wheelbeat_monitor
 WHEN OLD.id <> NEW.id
 BEGIN
     INSERT INTO wheelbeat_changelog (monitor_id, operation, actor, reason)
-    VALUES (OLD.id, 'D', coalesce((SELECT actor FROM wheelbeat_actor), ''), coalesce((SELECT reason FROM wheelbeat_actor), '')),
-           (NEW.id, 'I', coalesce((SELECT actor FROM wheelbeat_actor), ''), coalesce((SELECT reason FROM wheelbeat_actor), ''));
+    VALUES (OLD.id, 'D', {who}, {why}),
+           (NEW.id, 'I', {who}, {why});
 END
 
 -- name: trigger_wheelbeat_log_delete
 CREATE TRIGGER wheelbeat_log_delete AFTER DELETE ON wheelbeat_monitor
 BEGIN
     INSERT INTO wheelbeat_changelog (monitor_id, operation, actor, reason)
-    VALUES (OLD.id, 'D', coalesce((SELECT actor FROM wheelbeat_actor), ''), coalesce((SELECT reason FROM wheelbeat_actor), ''));
+    VALUES (OLD.id, 'D', {who}, {why});
 END
 
 -- name: trigger_wheelbeat_keep_instants

@@ -129,6 +129,68 @@ def test_an_edit_takes_as_many_requests_as_it_needs(
     assert list(Monitor.objects.filter(queue="old").values_list("pk", flat=True)) == late
 
 
+@pytest.mark.parametrize("large", [True, False])
+def test_a_large_bulk_is_one_entry_in_each_history(
+    any_vendor: Any, login: Callable[..., Any], one_chunk_a_step: None, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    from django.contrib.admin.models import CHANGE, LogEntry
+
+    from django_wheelbeat import walks
+    from django_wheelbeat.models import Audit, Change
+
+    monkeypatch.setattr(walks, "BULK_ROWS", 7 if large else 8)
+    ids = fill(8)
+    browser = login()
+    before = Audit.objects.count()
+    page = act(browser, "pause_monitors", ids, confirmed="Pause", reason="move")
+    if large:
+        assert [str(line) for line in LogEntry.objects.all()] == ["Changed “3 monitors” — Paused: move"], "so far"
+    walk_on(browser, page, "pause_monitors", ids)
+    assert "8 monitors were paused." in messages_of(browser)
+    assert Change.objects.filter(operation="U", actor="ann", reason="move").count() == 8, "beats read each of them"
+    lines = list(LogEntry.objects.values_list("object_id", "object_repr", "action_flag", "change_message"))
+    assert lines[0] == (None, "8 monitors", CHANGE, "Paused: move") if large else len(lines) == 8
+    assert len(lines) == (1 if large else 8)
+    audit = list(Audit.objects.order_by("id").values_list("monitors", "actor", "reason", "changes"))[before:]
+    if large and any_vendor.vendor == "postgresql":
+        assert audit == [(8, "ann", "move", '{"enabled": 8, "pause_reason": 8}')]
+    else:
+        assert [row[:3] for row in audit] == [(1, "ann", "move")] * 8
+    assert "8 monitors" in browser.get("/admin/").content.decode() or not large, "under the recent actions"
+
+
+def test_a_large_delete_is_one_entry_and_leaves_what_is_kept(
+    any_vendor: Any, login: Callable[..., Any], one_chunk_a_step: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.contrib.admin.models import DELETION, LogEntry
+    from django.db.models import ProtectedError
+
+    from django_wheelbeat import walks
+    from django_wheelbeat.models import Audit, Monitor
+    from django_wheelbeat.queries import MonitorQuerySet
+
+    monkeypatch.setattr(walks, "BULK_ROWS", 4)
+    ids = fill(8)
+    delete = MonitorQuerySet.delete
+
+    def keep_one(monitors: Any) -> Any:
+        kept = monitors.filter(pk=ids[4])
+        if kept.exists():
+            raise ProtectedError("", set(kept))
+        return delete(monitors)
+
+    monkeypatch.setattr(MonitorQuerySet, "delete", keep_one)
+    browser = login()
+    before = Audit.objects.count()
+    page = act(browser, "delete_selected", ids, confirmed="Delete", typed="8", reason="gone")
+    walk_on(browser, page, "delete_selected", ids)
+    assert list(Monitor.objects.values_list("pk", flat=True)) == [ids[4]]
+    (line,) = LogEntry.objects.values_list("object_repr", "action_flag")
+    assert line == ("7 monitors", DELETION)
+    audit = list(Audit.objects.order_by("id").values_list("monitors", "operation", "reason"))[before:]
+    assert audit == ([(7, "D", "gone")] if any_vendor.vendor == "postgresql" else [(1, "D", "gone")] * 7)
+
+
 def test_a_walk_belongs_to_its_user_and_its_action(db: Any, login: Callable[..., Any], one_chunk_a_step: None) -> None:
     from django_wheelbeat.models import Monitor
 

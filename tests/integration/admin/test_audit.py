@@ -136,6 +136,37 @@ def test_a_bulk_is_one_row(pg: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (gone.operation, gone.monitors) == ("D", 6)
 
 
+@pytest.mark.postgres
+def test_a_bulk_of_many_statements_is_one_row_where_it_is_said(pg: Any) -> None:
+    from django_wheelbeat.actors import acting, gather_audit, gathered_audit
+    from django_wheelbeat.models import Monitor
+
+    ids = fill(6)
+    with acting("ann", "move"):
+        gather_audit(0, using="default")
+        Monitor.objects.filter(pk__in=ids[:3]).update(queue="q")
+        Monitor.objects.filter(pk__in=ids[:3]).update(queue="q")
+        row = gathered_audit(using="default")
+    with acting("ann", "move"):
+        gather_audit(row, using="default")
+        Monitor.objects.filter(pk__in=ids[2:]).update(queue="q", priority=1)
+        assert gathered_audit(using="default") == row
+        Monitor.objects.filter(pk=ids[0]).update(priority=2)
+    for actor, operation in (("eve", {"queue": "x"}), ("ann", {"queue": "y"})):
+        with acting(actor, "other"):
+            gather_audit(row, using="default")
+            Monitor.objects.filter(pk=ids[0]).update(**operation)
+            assert gathered_audit(using="default") != row, "nobody adds to the row of another bulk"
+    bulk, single, eve, ann = audit()[6:]
+    assert (bulk.pk, bulk.monitor_id, bulk.monitors, bulk.actor, bulk.reason) == (row, None, 7, "ann", "move")
+    assert json.loads(bulk.changes) == {"queue": 6, "priority": 4}
+    assert (single.monitor_id, json.loads(single.changes)) == (ids[0], {"priority": [None, 2]}), "a row each, outside"
+    assert (eve.monitors, eve.actor, ann.monitors, ann.reason) == (1, "eve", 1, "other")
+    with acting("ann"):
+        gather_audit(0, using="default")
+        assert gathered_audit(using="default") == 0, "nothing changed"
+
+
 def test_the_summary_holds_no_values(either: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from django_wheelbeat.models import Monitor
 
