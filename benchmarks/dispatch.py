@@ -95,7 +95,7 @@ class Absorbing:
 
     def capacity(self) -> int:
         """Always room."""
-        return 1
+        return int(self._sender.window)
 
     def submit(self, batch: Batch) -> None:
         """Take ``batch``."""

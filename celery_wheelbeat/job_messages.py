@@ -64,9 +64,9 @@ class JobMessages:
         """Whose refs the pieces are kept by; the engine has others after each of its starts."""
 
     def render(
-        self, envelope: Envelope, positions: NDArray[np.intp], pairs: Pairs, jobs: JobColumns, run_ids: RunIds
+        self, envelope: Envelope, positions: NDArray[np.intp], pairs: Pairs, jobs: JobColumns, ids: Octets
     ) -> Rendered:
-        """Render the runs at ``positions`` of ``pairs``, whose jobs have ``envelope``."""
+        """Render the runs at ``positions`` of ``pairs``, whose jobs have ``envelope``. ``ids``: of all runs."""
         payloads, number = self._followed(), self._forms.number_of(envelope)
         unfit: dict[int, str] = {}
         while True:
@@ -81,8 +81,11 @@ class JobMessages:
                 unfit.update((int(positions[at]), reason) for at, reason in found.reasons.items())
                 positions = np.delete(positions, list(found.reasons))
                 continue
-            runs = pairs.at(positions)
-            return Rendered(Load(envelope, columns, ids_of(run_ids, runs), runs.fire_ms), positions, unfit)
+            if len(positions) < len(ids):
+                ids, fire_ms = ids[positions], pairs.fire_ms[positions]
+            else:
+                fire_ms = pairs.fire_ms
+            return Rendered(Load(envelope, columns, ids, fire_ms), positions, unfit)
 
     def _followed(self) -> Payloads:
         payloads = self._engine.shards.payloads
@@ -108,12 +111,12 @@ class JobMessages:
 
 def ids_of(run_ids: RunIds, pairs: Pairs) -> Octets:
     """Return the run ids of monitors; a fire time that is lived through again has an id of its own."""
-    columns = (pairs.ids.tolist(), pairs.fire_ms.tolist())
     steps = pairs.tag >> STEP_SHIFT
     if not steps.any():
-        return run_ids.of_names(map(b"monitor:%d@%d".__mod__, zip(*columns, strict=True)))
+        return run_ids.of_monitors(pairs.ids, pairs.fire_ms)
     suffixes = [b"~%d" % step if step else b"" for step in steps.tolist()]
-    return run_ids.of_names([b"monitor:%d@%d%b" % row for row in zip(*columns, suffixes, strict=True)])
+    rows = zip(pairs.ids.tolist(), pairs.fire_ms.tolist(), suffixes, strict=True)
+    return run_ids.of_names([b"monitor:%d@%d%b" % row for row in rows])
 
 
 def _pieces_of(envelope: Envelope, texts: Sequence[Text], positions: NDArray[np.intp]) -> list[Pieces]:

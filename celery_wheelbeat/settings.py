@@ -140,7 +140,7 @@ class Settings:
         high=100_000_000,
     )
     window: int = _setting(
-        4_000, int, "Runs that may be on their way to one destination, unconfirmed.", unit="runs", low=1, high=100_000
+        8_000, int, "Runs that may be on their way to one destination, unconfirmed.", unit="runs", low=1, high=100_000
     )
     envelope_bytes: int = _setting(
         536_870_912,

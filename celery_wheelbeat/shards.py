@@ -57,6 +57,12 @@ class JobColumns(NamedTuple):
     interval: Int64s
     """Interval in ms; ≤ 0: not an interval job."""
 
+    def at(self, where: slice) -> JobColumns:
+        """Return the jobs at ``where``."""
+        return JobColumns(
+            self.enabled[where], self.route[where], self.flags[where], self.ref[where], self.interval[where]
+        )
+
 
 class Relived(NamedTuple):
     """Intervals live through fire times again after a step of the clock; such runs have ids of their own."""

@@ -54,7 +54,7 @@ class Sender:
         self._wire = wire
         self._clock = clock
         self._wake = wake
-        self._window = window
+        self.window = window
         self._inbox: SimpleQueue[Batch | _Question | None] = SimpleQueue()
         self._outbox: SimpleQueue[News] = SimpleQueue()
         self._unsettled: dict[int, Batch] = {}
@@ -82,7 +82,7 @@ class Sender:
 
     def capacity(self) -> int:
         """Return how many batches ``submit`` takes now; 0 while the destination is down."""
-        return max(0, self._window - len(self._unsettled)) if self._is_open() else 0
+        return max(0, self.window - len(self._unsettled)) if self._is_open() else 0
 
     def submit(self, batch: Batch) -> None:
         """Take over ``batch``; never blocks."""
@@ -158,7 +158,7 @@ class Sender:
 
     def _turn(self) -> None:
         """Write what there is, up to the window, then wait for what comes first: orders or outcomes."""
-        while len(self._on_wire) < self._window:
+        while len(self._on_wire) < self.window:
             try:
                 order = self._inbox.get(timeout=0 if self._on_wire else _IDLE_S)
             except Empty:

@@ -1,0 +1,99 @@
+"""SHA-1 of many short messages at once (FIPS 180-4, section 6.1).
+
+``hashlib`` needs half a microsecond for each message of some fifty bytes, most of it for the calls. Here each step of
+the algorithm is one operation on columns of all messages, which pays from about ``WORTH_IT`` messages on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Octets = NDArray[np.uint8]
+    UInt32s = NDArray[np.uint32]
+
+WORTH_IT = 1_500
+BLOCK_BYTES = 64
+MESSAGE_MAX = 55
+"""Bytes of a message that is one block with its padding."""
+_TOGETHER = 8_192
+"""Messages whose columns fit into the cache of a core."""
+_START = (0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0)
+_ROUND_CONSTANTS = (0x5A827999, 0x6ED9EBA1, 0x8F1BBCDC, 0xCA62C1D6)
+_ROUNDS = 80
+_SCHEDULE_STEP = 3
+"""Words of the message schedule that do not depend on each other."""
+_1, _2, _5, _27, _30, _31 = (np.array(bits, np.uint32) for bits in (1, 2, 5, 27, 30, 31))
+"""Arrays, since turning a number into one takes a third of the time of a shift."""
+
+
+def pad(blocks: Octets, rows: NDArray[np.intp] | slice, message_bytes: int) -> None:
+    """Write the padding of messages of ``message_bytes`` (≤ ``MESSAGE_MAX``) into ``rows`` of ``blocks``.
+
+    ``blocks``: n × 64, zero behind each message.
+    """
+    blocks[rows, message_bytes] = 0x80
+    blocks[rows, BLOCK_BYTES - 2 :] = np.frombuffer((8 * message_bytes).to_bytes(2, "big"), np.uint8)
+
+
+def digests(blocks: Octets) -> Octets:
+    """Return the digests (n × 20) of padded messages (n × 64), one block each."""
+    found = np.empty((len(blocks), len(_START)), ">u4")
+    for start in range(0, len(blocks), _TOGETHER):
+        found[start : start + _TOGETHER] = _compress(blocks[start : start + _TOGETHER]).T
+    return found.view(np.uint8)
+
+
+def _compress(blocks: Octets) -> UInt32s:
+    schedule = _schedule(blocks)
+    count = schedule.shape[1]
+    spare, choice = np.empty(count, np.uint32), np.empty(count, np.uint32)
+    a, b, c, d, e = (np.full(count, word, np.uint32) for word in _START)
+    for number, word in enumerate(schedule):
+        part = number // 20
+        if part == 0:  # choose: d ^ (b & (c ^ d))
+            np.bitwise_xor(c, d, out=choice)
+            np.bitwise_and(choice, b, out=choice)
+            np.bitwise_xor(choice, d, out=choice)
+        elif part == 2:  # majority: (b & c) | (d & (b | c))
+            np.bitwise_and(b, c, out=choice)
+            np.bitwise_or(b, c, out=spare)
+            np.bitwise_and(spare, d, out=spare)
+            np.bitwise_or(choice, spare, out=choice)
+        else:  # parity
+            np.bitwise_xor(b, c, out=choice)
+            np.bitwise_xor(choice, d, out=choice)
+        np.add(e, choice, out=e)
+        np.add(e, word, out=e)
+        np.left_shift(a, _5, out=spare)
+        np.right_shift(a, _27, out=choice)
+        np.bitwise_or(spare, choice, out=spare)
+        np.add(e, spare, out=e)
+        np.left_shift(b, _30, out=spare)
+        np.right_shift(b, _2, out=b)
+        np.bitwise_or(b, spare, out=b)
+        a, b, c, d, e = e, a, b, c, d
+    return np.stack((a, b, c, d, e)) + np.array(_START, np.uint32)[:, None]
+
+
+def _schedule(blocks: Octets) -> UInt32s:
+    """Return the 80 words of each message, round constants added, one row for each round."""
+    words = np.empty((_ROUNDS, len(blocks)), np.uint32)
+    words[:16] = blocks.view(">u4").T
+    spare = np.empty((_SCHEDULE_STEP, len(blocks)), np.uint32)
+    for first in range(16, _ROUNDS, _SCHEDULE_STEP):
+        last = min(first + _SCHEDULE_STEP, _ROUNDS)
+        mixed, carried = words[first:last], spare[: last - first]
+        np.bitwise_xor(words[first - 3 : last - 3], words[first - 8 : last - 8], out=mixed)
+        np.bitwise_xor(mixed, words[first - 14 : last - 14], out=mixed)
+        np.bitwise_xor(mixed, words[first - 16 : last - 16], out=mixed)
+        np.right_shift(mixed, _31, out=carried)
+        np.left_shift(mixed, _1, out=mixed)
+        np.bitwise_or(mixed, carried, out=mixed)
+    for part, constant in enumerate(_ROUND_CONSTANTS):
+        words[20 * part : 20 * (part + 1)] += np.uint32(constant)
+    return words
