@@ -23,7 +23,7 @@ from django_wheelbeat.fields import EXPIRES_NEXT
 from django_wheelbeat.rows import row_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from django_wheelbeat.models import Monitor
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     Note = Callable[[Sequence[int]], None]
 
 TAGS_LENGTH = 255
-UNREAD = ("args", "kwargs", "description")
-"""Large columns that no bulk edit touches."""
+UNREAD = ("id", "name", "args", "kwargs", "description", "effective_from", "finished_at")
+"""What a bulk edit neither changes nor looks at: its check says the same of monitors that differ only there."""
 
 EMPTIED: Mapping[str, Mapping[str, Any]] = {
     "queue": {"queue": ""},
@@ -151,27 +151,48 @@ class Edit:
         return f"{said} {self.reason}".strip()
 
     def apply(self, chunk: Any, note: Note) -> Outcome:
-        """Check each monitor with its new values by the engine's own checks; one UPDATE per distinct set of them."""
+        """Check monitors with their new values by the engine's own checks, those that are alike once.
+
+        One UPDATE per distinct set of new values.
+        """
         groups: dict[tuple[tuple[str, Any], ...], list[int]] = defaultdict(list)
-        changed, refused = [], {}
-        for monitor in chunk.defer(*UNREAD).select_for_update().order_by("pk"):
+        changed: list[int] = []
+        refused: dict[str, str] = {}
+        for monitor, named in self._alike(chunk):
             new = self._differing(monitor)
             if not new:
                 continue
             for column, value in new.items():
                 setattr(monitor, column, value)
-            problems = check(row_of(monitor), limits=self.limits)
-            if problems:
-                refused[monitor.name] = str(problems[0])
-            elif len(monitor.tags) > TAGS_LENGTH:
-                refused[monitor.name] = _("its tags would have more than %(most)d characters") % {"most": TAGS_LENGTH}
+            problem = self._problem(monitor)
+            if problem:
+                refused |= dict.fromkeys(named.values(), problem)
             else:
-                changed.append(monitor.pk)
-                groups[tuple(new.items())].append(monitor.pk)
+                changed += named
+                groups[tuple(new.items())] += named
         for new_values, ids in groups.items():
             chunk.model._default_manager.using(chunk.db).filter(pk__in=ids).update(**dict(new_values))
         note(changed)
         return Outcome(changed, refused)
+
+    def _alike(self, chunk: Any) -> Iterator[tuple[Monitor, dict[int, str]]]:
+        """Lock the rows and yield one monitor of each kind, with primary key → name of all of that kind."""
+        columns = [column.attname for column in chunk.model._meta.concrete_fields if column.attname not in UNREAD]
+        kinds: dict[tuple[Any, ...], dict[int, str]] = defaultdict(dict)
+        rows = chunk.select_for_update().order_by("pk").values_list("pk", "name", *columns)
+        for pk, name, *definition in rows.iterator():
+            kinds[tuple(definition)][pk] = name
+        for definition, named in kinds.items():
+            first = next(iter(named.items()))
+            yield chunk.model.from_db(chunk.db, ["id", "name", *columns], [*first, *definition]), named
+
+    def _problem(self, monitor: Monitor) -> str:
+        problems = check(row_of(monitor), limits=self.limits)
+        if problems:
+            return str(problems[0])
+        if len(monitor.tags) > TAGS_LENGTH:
+            return _("its tags would have more than %(most)d characters") % {"most": TAGS_LENGTH}
+        return ""
 
     def _differing(self, monitor: Monitor) -> dict[str, Any]:
         new = dict(self.values)

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.core import signing
-from django.db.models import Max
+from django.db.models import Max, Min
 
 from django_wheelbeat.audit_triggers import BULK_ROWS
 from django_wheelbeat.bulk import Entries, change_chunk, change_chunk_of_many
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from django_wheelbeat.bulk import Operation, Outcome
 
 STEP_S = 3.0
+CHUNKS_AHEAD = 8
+"""About what a step does: monitors that leave the filter within those seconds are still changed."""
 SALT = "wheelbeat.walk.2"
 VALID_S = 3600
 REFUSED_SHOWN = 20
@@ -64,8 +66,10 @@ class Walk(NamedTuple):
 
 def begin(scope: str, user: Any, monitors: Any, total: int, given: str) -> Walk:
     """Return the walk over ``monitors``, a queryset of ``total`` rows, from its beginning."""
-    until = monitors.order_by().aggregate(until=Max("pk"))["until"]
-    return Walk(scope, str(user.pk), -1, -1 if until is None else until, total, given=given)
+    ends = monitors.order_by().aggregate(first=Min("pk"), last=Max("pk"))
+    if ends["first"] is None:
+        return Walk(scope, str(user.pk), 0, 0, total, given=given)
+    return Walk(scope, str(user.pk), ends["first"] - 1, ends["last"], total, given=given)
 
 
 def read(text: str, scope: str, user: Any) -> Walk | None:
@@ -82,7 +86,7 @@ def step(walk: Walk, monitors: Any, operation: Operation, user: Any) -> Walk:
     """Do some more chunks of ``monitors`` and return the walk as it stands then."""
     started_s = monotonic()
     every = monitors.model._default_manager.using(monitors.db)
-    for ids in chunks_of_ids(monitors.filter(pk__gt=walk.after, pk__lte=walk.until)):
+    for ids in chunks_of_ids(monitors.filter(pk__gt=walk.after, pk__lte=walk.until), ahead=CHUNKS_AHEAD):
         outcome, entries = _change(walk, every.all(), ids, operation, user)
         walk = walk._replace(
             after=ids[-1],
