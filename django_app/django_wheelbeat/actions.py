@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.http import QueryDict
-from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
 from django_wheelbeat import bulk_forms, walks
 from django_wheelbeat.dependents import forbidden_dependents
+from django_wheelbeat.pages import admin_page
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
+    from django.template.response import TemplateResponse
 
     from django_wheelbeat.bulk_forms import OperationForm
     from django_wheelbeat.walks import Walk
@@ -81,16 +82,16 @@ class BulkAction(NamedTuple):
         return self._page(modeladmin, request, "ask", context)
 
     def _page(self, modeladmin: Any, request: HttpRequest, name: str, context: dict[str, Any]) -> TemplateResponse:
-        context = {
-            **modeladmin.admin_site.each_context(request),
-            "opts": modeladmin.opts,
-            "media": modeladmin.media,
-            "action_name": request.POST["action"],
-            "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
-            "select_across": request.POST.get("select_across", "0"),
-            **context,
-        }
-        return TemplateResponse(request, f"admin/wheelbeat/monitor/{name}.html", context)
+        return admin_page(modeladmin, request, name, asked_again(request) | context)
+
+
+def asked_again(request: HttpRequest) -> dict[str, Any]:
+    """Return what the form of an action repeats of the request: which action, on which monitors."""
+    return {
+        "action_name": request.POST["action"],
+        "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
+        "select_across": request.POST.get("select_across", "0"),
+    }
 
 
 def _scope(request: HttpRequest) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
 from django.db.models import Q
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
@@ -59,7 +59,7 @@ def _shown(value: Any) -> str:
 def monitor_id_of(job_key: str) -> int | None:
     """Return the primary key in the key of a monitor; None for an entry."""
     digits = job_key.removeprefix(MONITOR_KEY_PREFIX)
-    return int(digits) if digits != job_key and digits.isdecimal() else None
+    return int(digits) if digits != job_key and digits.removeprefix("-").isdecimal() else None
 
 
 class ReadOnlyMixin:
@@ -111,7 +111,7 @@ class AuditAdmin(ReadOnlyMixin, admin.ModelAdmin):
         term = search_term.replace("\x00", "").strip()
         if not term:
             return queryset, False
-        is_key = term.isascii() and term.isdigit() and len(term) < KEY_DIGITS
+        is_key = term.isascii() and term.removeprefix("-").isdigit() and len(term) < KEY_DIGITS
         return queryset.filter(Q(actor=term) | (Q(monitor_id=int(term)) if is_key else Q())), False
 
     @admin.display(description=_("changes"))
@@ -158,7 +158,10 @@ class QuarantineAdmin(ReadOnlyMixin, admin.ModelAdmin):
         job_id = monitor_id_of(quarantine.job_key)
         if job_id is None:
             return "–"
-        url = reverse(f"{self.admin_site.name}:wheelbeat_monitor_change", args=[job_id])
+        try:
+            url = reverse(f"{self.admin_site.name}:wheelbeat_monitor_change", args=[job_id])
+        except NoReverseMatch:  # monitors are in another site
+            return f"{job_id}"
         return format_html('<a href="{}">{}</a>', url, _("Open"))
 
     @admin.action(permissions=["retry"], description=_("Try selected monitors again"))

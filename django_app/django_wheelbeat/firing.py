@@ -46,13 +46,17 @@ class Found(NamedTuple):
     """Primary key after which the next call goes on; None at the end."""
 
 
-def monitors_firing(monitors: Any, from_ms: int, until_ms: int, settings: Settings, after: int = -1) -> Found:
-    """Return up to FOUND_MAX of ``monitors`` (a queryset) with a fire time in [``from_ms``, ``until_ms``)."""
+def monitors_firing(monitors: Any, from_ms: int, until_ms: int, settings: Settings, after: int | None = None) -> Found:
+    """Return up to FOUND_MAX of ``monitors`` (a queryset) with a fire time in [``from_ms``, ``until_ms``).
+
+    ``after``: primary key to go on after; None begins.
+    """
     candidates = monitors.filter(enabled=True, finished_at__isnull=True).order_by("pk")
     found: list[Firing] = []
     scanned = 0
     while scanned < SCANNED_MAX:
-        rows = list(candidates.filter(pk__gt=after).values_list(*_NARROW)[:CHUNK_ROWS])
+        ahead = candidates if after is None else candidates.filter(pk__gt=after)
+        rows = list(ahead.values_list(*_NARROW)[:CHUNK_ROWS])
         scanned += len(rows)
         likely = _likely(rows, from_ms, until_ms, settings)
         for monitor in monitors.filter(pk__in=likely).defer(*TEXTS).order_by("pk"):

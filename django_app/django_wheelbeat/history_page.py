@@ -8,17 +8,18 @@ from celery import current_app
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404
-from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
 
 from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.instants import in_zone, now_ms
+from django_wheelbeat.pages import admin_page
 from django_wheelbeat.past_runs import history_of
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
+    from django.template.response import TemplateResponse
 
 
 class HistoryPageMixin:
@@ -38,13 +39,10 @@ class HistoryPageMixin:
             raise PermissionDenied
         history = history_of(monitor, current_app, beat_settings(), now_ms())
         context = {
-            **self.admin_site.each_context(request),
             "title": _("Past runs of %(name)s") % {"name": monitor},
-            "opts": self.opts,
-            "media": self.media,
             "monitor": monitor,
             "since": monitor.effective_from,
             "notes": history.notes,
             "runs": [(in_zone(run.fire_ms, monitor.timezone), run) for run in history.runs],
         }
-        return TemplateResponse(request, "admin/wheelbeat/monitor/runs.html", context)
+        return admin_page(self, request, "runs", context)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.core.exceptions import PermissionDenied
 from django.db.models import Count
-from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -18,9 +17,11 @@ from django.views.decorators.http import require_GET
 from celery_wheelbeat.durations import format_duration
 from django_wheelbeat.badges import countdown
 from django_wheelbeat.bulk_forms import SpeedUpForm
+from django_wheelbeat.pages import admin_page
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
+    from django.template.response import TemplateResponse
     from django.utils.safestring import SafeString
 
 GROUPS_SHOWN = 100
@@ -50,17 +51,14 @@ class IncidentsPageMixin:
         tag = request.GET.get("tag", "").replace("\x00", "").strip()
         may_change = self.has_change_permission(request)
         context = {
-            **self.admin_site.each_context(request),
             "title": _("Incidents"),
-            "opts": self.opts,
-            "media": self.media,
             "running": self._running(request),
             "tag": tag,
             "tagged": self.get_paginator(request, self.get_queryset(request).tagged(tag), 1) if tag else None,
             "may_change": may_change,
             "form": SpeedUpForm() if tag and may_change else None,
         }
-        return TemplateResponse(request, "admin/wheelbeat/monitor/incidents.html", context)
+        return admin_page(self, request, "incidents", context)
 
     def _running(self, request: HttpRequest) -> list[Running]:
         now = timezone.now()

@@ -11,11 +11,13 @@ import logging
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.utils.translation import gettext_lazy
+
 from celery_wheelbeat.errors import ClaimStoreDown, InvalidMonitor, InvalidSetting
 from celery_wheelbeat.fires import fires
 from celery_wheelbeat.runs import run_id
 from celery_wheelbeat.sources.definition_lookup import definition_of_row
-from celery_wheelbeat.worker.claims import claim_key, content_id
+from celery_wheelbeat.worker.claims import State, claim_key, content_id
 from celery_wheelbeat.worker.stores.choice import choose_store
 from django_wheelbeat.results import look_up_results
 from django_wheelbeat.rows import row_of
@@ -38,6 +40,13 @@ LOOK_BACK_MS = 400 * 86_400_000
 """Further back no backend remembers results."""
 
 
+_STATES = {
+    State.RUNNING: gettext_lazy("running"),
+    State.OPEN: gettext_lazy("given back, waits for a worker"),
+    State.DONE: gettext_lazy("ended"),
+}
+
+
 class PastRun(NamedTuple):
     """One run that was due."""
 
@@ -53,10 +62,15 @@ class PastRun(NamedTuple):
 
     @property
     def runtime_s(self) -> float | None:
-        """Seconds that the worker took; None while it runs, and where no worker keeps claims."""
-        if self.claim is None or not self.claim.ended_ms:
+        """Seconds that the worker took; None until it has ended, and where no worker keeps claims."""
+        if self.claim is None or not self.claim.ended_ms or self.claim.state is State.OPEN:
             return None
         return (self.claim.ended_ms - self.claim.started_ms) / 1000
+
+    @property
+    def claim_in_words(self) -> str:
+        """How far the elected message has come; empty without a claim."""
+        return "" if self.claim is None else str(_STATES[self.claim.state])
 
 
 class History(NamedTuple):

@@ -14,7 +14,6 @@ from django.contrib.admin.utils import unquote
 from django.contrib.auth import get_permission_codename
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -23,10 +22,12 @@ from django.views.decorators.http import require_POST
 from celery_wheelbeat.errors import InvalidMonitor, InvalidRequest, SendFailed
 from celery_wheelbeat.run_now import new_request, read_request
 from django_wheelbeat.instants import now_ms
+from django_wheelbeat.pages import admin_page
 from django_wheelbeat.run_now import run_monitors
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
+    from django.template.response import TemplateResponse
 
 RUN_MAX = 1_000
 """Monitors that one form runs: they are sent while the browser waits."""
@@ -108,17 +109,14 @@ def run_monitors_now(modeladmin: Any, request: HttpRequest, queryset: Any) -> Te
 
 def _ask(modeladmin: Any, request: HttpRequest, asked: Any, count: int) -> TemplateResponse:
     context = {
-        **modeladmin.admin_site.each_context(request),
         "title": _("Run monitors now"),
-        "opts": modeladmin.opts,
-        "media": modeladmin.media,
         "count": count,
         "run_request": asked,
         "action_name": request.POST["action"],
         "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
         "select_across": request.POST.get("select_across", "0"),
     }
-    return TemplateResponse(request, "admin/wheelbeat/monitor/run.html", context)
+    return admin_page(modeladmin, request, "run", context)
 
 
 def _ran(run_id: str) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django import forms
 from django.core.exceptions import PermissionDenied
-from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -21,11 +20,13 @@ from django_wheelbeat.beats import beat_reports
 from django_wheelbeat.charts import area, lines, peak_of
 from django_wheelbeat.firing import monitors_firing
 from django_wheelbeat.instants import in_zone
+from django_wheelbeat.pages import admin_page
 from django_wheelbeat.rows import aware, to_ms
 from django_wheelbeat.zones import default_timezone
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
+    from django.template.response import TemplateResponse
     from django.utils.safestring import SafeString
 
     from django_wheelbeat.beats import BeatReport, Load
@@ -45,7 +46,7 @@ class FiringForm(forms.Form):
         label=gettext_lazy("within that"),
         choices=[("second", gettext_lazy("second")), ("minute", gettext_lazy("minute"))],
     )
-    after = forms.IntegerField(required=False, widget=forms.HiddenInput, initial=-1)
+    after = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
     def span_ms(self) -> tuple[int, int]:
         """Return begin and end of what was asked for, in ms; only of a valid form."""
@@ -78,22 +79,18 @@ class SchedulerPageMixin:
         asked = "at" in request.GET and self.has_view_permission(request)
         form = FiringForm(request.GET if asked else None)
         context = {
-            **self.admin_site.each_context(request),
             "title": _("Scheduler"),
-            "opts": self.opts,
-            "media": self.media,
             "reports": [(report, charts_of(report)) for report in beat_reports()],
             "zone": default_timezone(),
             "form": form if self.has_view_permission(request) else None,
             **(self._firings(request, form) if asked and form.is_valid() else {}),
         }
-        return TemplateResponse(request, "admin/wheelbeat/monitor/scheduler.html", context)
+        return admin_page(self, request, "scheduler", context)
 
     def _firings(self, request: HttpRequest, form: FiringForm) -> dict[str, Any]:
         begin_ms, end_ms = form.span_ms()
-        after = form.cleaned_data["after"]
         found = monitors_firing(
-            self.get_queryset(request), begin_ms, end_ms, beat_settings(), -1 if after is None else after
+            self.get_queryset(request), begin_ms, end_ms, beat_settings(), form.cleaned_data["after"]
         )
         go_on = request.GET.copy()
         go_on["after"] = "" if found.go_on_after is None else str(found.go_on_after)

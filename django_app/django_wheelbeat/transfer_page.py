@@ -14,13 +14,13 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import router
 from django.http import HttpResponseRedirect, StreamingHttpResponse
-from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods
 
 from django_wheelbeat.bulk_forms import ReasonField
+from django_wheelbeat.pages import admin_page
 from django_wheelbeat.transfer.files import CONTENT_TYPES, export, format_of, read
 from django_wheelbeat.transfer.imports import Importer, import_all
 
@@ -72,7 +72,7 @@ class TransferPageMixin:
         if not self.has_import_permission(request):
             raise PermissionDenied
         form = ImportForm(request.POST, request.FILES) if request.method == "POST" else ImportForm()
-        report = None
+        report, applied = None, False
         if form.is_valid():
             importer = Importer(
                 router.db_for_write(self.model), request.user.get_username(), form.cleaned_data["reason"] or _("import")
@@ -89,16 +89,15 @@ class TransferPageMixin:
                 )
                 values = {"new": report.created, "changed": report.changed, "same": report.unchanged}
                 self.message_user(request, text % (values | {"bad": report.refused}), messages.SUCCESS)
-                return HttpResponseRedirect(reverse(f"{self.admin_site.name}:wheelbeat_monitor_changelist"))
+                if not report.refused:
+                    return HttpResponseRedirect(reverse(f"{self.admin_site.name}:wheelbeat_monitor_changelist"))
         context = {
-            **self.admin_site.each_context(request),
             "title": _("Import monitors"),
-            "opts": self.opts,
-            "media": self.media,
             "form": form,
             "report": report,
+            "applied": applied,
         }
-        return TemplateResponse(request, "admin/wheelbeat/monitor/import.html", context)
+        return admin_page(self, request, "import", context)
 
 
 def _exported(queryset: Any, form: str) -> StreamingHttpResponse:

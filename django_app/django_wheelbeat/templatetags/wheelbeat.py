@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from django import template
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext_lazy as _
 
 from django_wheelbeat.banner import beat_silence
 from django_wheelbeat.instants import in_zone as instant_in_zone
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
 
 register = template.Library()
 
@@ -30,14 +34,21 @@ def wheelbeat_banner() -> dict[str, Any]:
 @register.inclusion_tag("wheelbeat/links.html", takes_context=True)
 def wheelbeat_links(context: Any) -> dict[str, Any]:
     """Link the pages that the user may open."""
-    user = context["request"].user
-    return {
-        "links": [
-            (words, reverse(f"admin:{name}"))
-            for name, words, permissions in PAGES
-            if user.has_perms([f"wheelbeat.{codename}" for codename in permissions])
-        ]
-    }
+    request = context["request"]
+    links = []
+    for name, words, permissions in PAGES:
+        if request.user.has_perms([f"wheelbeat.{codename}" for codename in permissions]):
+            with suppress(NoReverseMatch):  # a site that has the beats, say, but not the monitors
+                links.append((words, reverse(f"admin:{name}", current_app=_site_of(request))))
+    return {"links": links}
+
+
+def _site_of(request: HttpRequest) -> str | None:
+    """Return the name of the admin site that answers: monitors may be in one that is not the default."""
+    named = getattr(request, "current_app", None)
+    if named is not None or request.resolver_match is None:
+        return named
+    return request.resolver_match.namespace
 
 
 @register.filter

@@ -2,7 +2,7 @@
 
 Monitors are recognised by name. Each record is checked as the form and the beat check it, so nothing comes in that
 cannot run; a record with a problem changes nothing. Works in blocks, each one short transaction: memory does not grow
-with the number of records, apart from their names.
+with the number of records.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections import defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.db import IntegrityError, transaction
+
 from celery_wheelbeat.checks import check
 from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.rows import Limits
@@ -18,7 +20,9 @@ from django_wheelbeat.actors import acting
 from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.models import Monitor
 from django_wheelbeat.rows import row_of
+from django_wheelbeat.transfer.names import Names
 from django_wheelbeat.transfer.records import columns_of, differing
+from django_wheelbeat.validation import refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,6 +49,15 @@ class Difference(NamedTuple):
     name: str
     is_new: bool
     columns: dict[str, tuple[Any, Any]]
+
+
+class _Plan(NamedTuple):
+    """What is to be written because of a line."""
+
+    line: int
+    monitor: Monitor
+    """With its new values."""
+    difference: Difference
 
 
 class Report:
@@ -94,50 +107,83 @@ class Importer:
         return self._go(given, write=True)
 
     def _go(self, given: Iterable[Given], *, write: bool) -> Report:
-        report, seen = Report(), dict[str, int]()
-        for block in _blocks(given):
-            if write:
-                with acting(self._actor, self._reason, using=self._using):
-                    self._block(block, report, seen, write=True)
-            else:
-                self._block(block, report, seen, write=False)
+        report = Report()
+        with Names() as names:
+            for block in _blocks(given):
+                if write:
+                    with acting(self._actor, self._reason, using=self._using):
+                        self._block(block, report, names, write=True)
+                else:
+                    self._block(block, report, names, write=False)
         return report
 
-    def _block(self, block: Sequence[Given], report: Report, seen: dict[str, int], *, write: bool) -> None:
-        read = list(_readable(block, report, seen))
+    def _block(self, block: Sequence[Given], report: Report, names: Names, *, write: bool) -> None:
+        planned = self._planned(list(_readable(block, report, names)), report)
+        refused = self._write(planned) if write else {}
+        for plan in planned:
+            if plan.line in refused:
+                report.refuse(plan.line, plan.monitor.name, refused[plan.line])
+            else:
+                report.differ(plan.difference)
+
+    def _planned(self, read: Sequence[tuple[int, dict[str, Any]]], report: Report) -> list[_Plan]:
+        """Return what is to be written; what would change nothing, or cannot run, is only counted."""
         names = [columns["name"] for _, columns in read]
         stored = {monitor.name: monitor for monitor in Monitor.objects.using(self._using).filter(name__in=names)}
-        new: list[Monitor] = []
-        updates: dict[tuple[tuple[str, Any], ...], list[int]] = defaultdict(list)
+        planned = []
         for line, columns in read:
             monitor = stored.get(columns["name"])
             is_new = monitor is None
             monitor = monitor or Monitor()
             changes = columns if is_new else differing(monitor, columns)
-            before = {column: getattr(monitor, column) for column in changes}
+            before = {column: None if is_new else getattr(monitor, column) for column in changes}
             for column, value in changes.items():
                 setattr(monitor, column, value)
             problems = check(row_of(monitor), limits=self._limits) if changes else []
             if problems:
                 report.refuse(line, columns["name"], problems[0])
-                continue
-            if not changes:
-                report.unchanged += 1
-                continue
-            shown = {column: (None if is_new else before[column], value) for column, value in changes.items()}
-            report.differ(Difference(columns["name"], is_new, shown))
-            if is_new:
-                new.append(monitor)
+            elif changes:
+                shown = {column: (before[column], value) for column, value in changes.items()}
+                planned.append(_Plan(line, monitor, Difference(columns["name"], is_new, shown)))
             else:
-                updates[tuple(changes.items())].append(monitor.pk)
-        if write:
-            self._write(new, updates)
+                report.unchanged += 1
+        return planned
 
-    def _write(self, new: Sequence[Monitor], updates: Mapping[tuple[tuple[str, Any], ...], Sequence[int]]) -> None:
+    def _write(self, planned: Sequence[_Plan]) -> dict[int, InvalidMonitor]:
+        """Write all at once; where the database refuses that, one by one. Returns line → why it was refused.
+
+        It does when somebody else adds a monitor of the same name between the look and the write.
+        """
+        try:
+            with transaction.atomic(using=self._using):
+                self._write_all(planned)
+        except IntegrityError:
+            refused = {}
+            for plan in planned:
+                try:
+                    with transaction.atomic(using=self._using):
+                        self._write_all([plan])
+                except IntegrityError as error:
+                    plan.monitor.pk = None
+                    refused[plan.line] = self._refusal(plan, error)
+            return refused
+        return {}
+
+    def _refusal(self, plan: _Plan, error: IntegrityError) -> InvalidMonitor:
+        if plan.difference.is_new and Monitor.objects.using(self._using).filter(name=plan.monitor.name).exists():
+            return InvalidMonitor("name", "has been added by somebody else meanwhile; import again to change it")
+        return InvalidMonitor("line", refusal_of(error, Monitor))
+
+    def _write_all(self, planned: Sequence[_Plan]) -> None:
         monitors = Monitor.objects.using(self._using)
-        monitors.bulk_create(new)
-        for changes, ids in updates.items():
-            monitors.filter(pk__in=ids).update(**dict(changes))
+        monitors.bulk_create([plan.monitor for plan in planned if plan.difference.is_new])
+        updates: dict[tuple[tuple[str, Any], ...], list[int]] = defaultdict(list)
+        for plan in planned:
+            if not plan.difference.is_new:
+                changes = tuple((column, after) for column, (_, after) in plan.difference.columns.items())
+                updates[changes].append(plan.monitor.pk)
+        for values, ids in updates.items():
+            monitors.filter(pk__in=ids).update(**dict(values))
 
 
 def import_all(
@@ -159,7 +205,7 @@ def _blocks(given: Iterable[Given]) -> Iterator[list[Given]]:
         yield block
 
 
-def _readable(block: Iterable[Given], report: Report, seen: dict[str, int]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _readable(block: Iterable[Given], report: Report, names: Names) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the columns of those records that can be read and are the first of their name."""
     for line, record in block:
         if isinstance(record, InvalidMonitor):
@@ -174,7 +220,7 @@ def _readable(block: Iterable[Given], report: Report, seen: dict[str, int]) -> I
         if not columns["name"]:
             report.refuse(line, "", InvalidMonitor("name", "is missing"))
             continue
-        first = seen.setdefault(columns["name"], line)
+        first = names.first_line(columns["name"], line)
         if first != line:
             report.refuse(line, columns["name"], InvalidMonitor("name", f"stands on line {first} already"))
             continue

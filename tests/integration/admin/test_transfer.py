@@ -153,12 +153,40 @@ def test_a_million_lines_need_no_more_memory_than_a_block(db: Any, monkeypatch: 
             yield number, {"name": f"m{number:03}", "task": "t", "interval": "1m"}
 
     importer, blocks = imports.Importer("default"), []
-    monkeypatch.setattr(importer, "_write", lambda new, _updates: blocks.append((len(new), len(taken))))
+    monkeypatch.setattr(importer, "_write_all", lambda planned: blocks.append((len(planned), len(taken))))
     importer.apply(records())
     assert blocks == [(10, 10 * (block + 1)) for block in range(10)], "each block is written before the next is read"
     imports.Importer("default").apply(records())
     pieces = list(files.export(Monitor.objects.all(), "jsonl"))
     assert [piece.count("\n") for piece in pieces] == [10] * 10
+
+
+def test_a_name_that_somebody_else_adds_meanwhile_is_an_error_of_its_line(
+    any_vendor: Any, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django_wheelbeat.models import Monitor
+    from django_wheelbeat.transfer import imports
+
+    looked = imports.Importer._planned
+    passes = []
+
+    def look_and_lose(importer: Any, *given: Any) -> Any:
+        planned = looked(importer, *given)
+        passes.append(planned)
+        if len(passes) == 2:  # the pass that writes
+            Monitor.objects.create(name="second", task="theirs", interval_ms=1_000)
+        return planned
+
+    monkeypatch.setattr(imports.Importer, "_planned", look_and_lose)
+    text = "".join(f'{{"name": "{name}", "task": "t", "interval": "5m"}}\n' for name in ("first", "second", "third"))
+    response = upload(login(), text, **{"import": "1", "reason": "race"})
+    assert response.status_code == 200, "it is said, not lost"
+    report = response.context["report"]
+    assert [(problem.line, problem.name) for problem in report.problems] == [(2, "second")]
+    assert "added by somebody else" in report.problems[0].reason
+    assert (report.created, report.refused) == (2, 1)
+    tasks = dict(Monitor.objects.values_list("name", "task"))
+    assert tasks == {"first": "t", "second": "theirs", "third": "t"}
 
 
 def upload(browser: Any, text: str | bytes, name: str = "monitors.jsonl", **more: Any) -> Any:
@@ -182,7 +210,9 @@ def test_the_page_looks_first_and_then_imports(either: Any, login: Callable[...,
     changes = Change.objects.count()
     assert upload(browser, text, **{"import": "1"}).status_code == 200, "errors stop it"
     assert Change.objects.count() == changes
-    assert upload(browser, text, **{"import": "1", "skip_errors": "on", "reason": "move"}).status_code == 302
+    done = upload(browser, text, **{"import": "1", "skip_errors": "on", "reason": "move"}).content.decode()
+    assert "Imported, but not the lines with errors" in done
+    assert "<td>3</td>" in done
     assert Monitor.objects.get(name="cron").queue == "<b>"
     assert set(Change.objects.order_by("id")[changes:].values_list("actor", "reason")) == {("ann", "move")}
 

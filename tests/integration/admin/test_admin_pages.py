@@ -1,0 +1,107 @@
+"""What all pages of the section have in common: the site that they belong to, monitors with any primary key."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LIST = "/admin/wheelbeat/monitor/"
+
+
+@pytest.fixture
+def second_site() -> Iterator[str]:
+    """Monitors are in an admin site of their own, and only there; yields the path of that site."""
+    from django.contrib import admin
+    from django.test import override_settings
+    from django.urls import path
+
+    from django_wheelbeat.admin import MonitorAdmin
+    from django_wheelbeat.models import Monitor
+
+    site = admin.AdminSite("second")
+    site.register(Monitor, MonitorAdmin)
+    admin.site.unregister(Monitor)
+    urls = ModuleType("urls_of_two_sites")
+    urls.urlpatterns = [path("admin/", admin.site.urls), path("second/", site.urls)]  # type: ignore[attr-defined]
+    try:
+        with override_settings(ROOT_URLCONF=urls):
+            yield "/second/"
+    finally:
+        admin.site.register(Monitor, MonitorAdmin)
+
+
+def test_monitors_in_a_second_site_are_shown_there_and_link_there(
+    db: Any, login: Callable[..., Any], second_site: str
+) -> None:
+    from django_wheelbeat.models import Monitor, Quarantine
+
+    monitor = Monitor.objects.create(name="a", task="t", interval_ms=60_000)
+    Quarantine.objects.create(job_key=f"monitor:{monitor.pk}", definition_hash="x", reason="r")
+    browser, section = login(), f"{second_site}wheelbeat/"
+    asked = {"action": "pause_monitors", "_selected_action": [monitor.pk], "index": "0"}
+    for path, data in (
+        ("", None),
+        ("monitor/", None),
+        ("monitor/", asked),
+        ("monitor/", asked | {"action": "run_monitors_now"}),
+        ("monitor/add/", None),
+        (f"monitor/{monitor.pk}/change/", None),
+        (f"monitor/{monitor.pk}/history/", None),
+        (f"monitor/{monitor.pk}/delete/", None),
+        (f"monitor/{monitor.pk}/runs/", None),
+        ("monitor/scheduler/", None),
+        ("monitor/incidents/", None),
+        ("monitor/import/", None),
+    ):
+        response = browser.get(section + path) if data is None else browser.post(section + path, data)
+        assert response.status_code == 200, path
+        page = response.content.decode()
+        assert "/second/wheelbeat/monitor/" in page, path
+        assert "/admin/wheelbeat/monitor/" not in page, path
+    for path in ("", "quarantine/", "change/", "beat/", "audit/"):
+        page = browser.get(f"/admin/wheelbeat/{path}")
+        assert page.status_code == 200, "the default site has the other models, and no monitors to link to"
+        assert b"wheelbeat/monitor/" not in page.content
+
+
+def test_monitors_with_negative_primary_keys_can_be_found_and_changed(either: Any, login: Callable[..., Any]) -> None:
+    """The beat refuses them, since such ids belong to entries; all the more somebody has to get at them."""
+    from django_wheelbeat.models import Change, Monitor, Quarantine
+
+    for pk in (-7, -1, 0, 1):
+        Monitor.objects.create(pk=pk, name=f"m{pk}", task="t", interval_ms=10_000, jitter_s=0)
+    browser = login()
+    answer = {"action": "pause_monitors", "_selected_action": ["-7", "-1", "0", "1"], "confirmed": "x", "reason": "r"}
+    browser.post(LIST, answer)
+    assert not Monitor.objects.filter(enabled=True).exists()
+    browser.post(LIST, {"action": "resume_monitors", "_selected_action": ["-7"], "confirmed": "x", "reason": "r"})
+    assert Monitor.objects.get(enabled=True).pk == -7
+    Monitor.objects.update(enabled=True)
+    shown = browser.get(f"{LIST}scheduler/", {"at": "2030-06-03T12:00:00", "span": "second"})
+    assert [monitor.pk for monitor, _ in shown.context["firings"]] == [0, 1]
+    Quarantine.objects.create(job_key="monitor:-7", definition_hash="x", reason="r")
+    page = browser.get("/admin/wheelbeat/quarantine/").content.decode()
+    assert f'href="{LIST}-7/change/"' in page
+    browser.post("/admin/wheelbeat/quarantine/", {"action": "try_again", "_selected_action": ["monitor:-7"]})
+    assert Change.objects.latest("id").monitor_id == -7
+    found = browser.get("/admin/wheelbeat/audit/", {"q": "-7"}).context["cl"].result_list
+    assert {audit.monitor_id for audit in found} == {-7}
+
+
+def test_a_claim_that_was_given_back_is_not_shown_as_running() -> None:
+    from celery_wheelbeat.worker.claims import Claim, State
+    from django_wheelbeat.past_runs import PastRun
+
+    def run(state: State, ended_ms: int) -> PastRun:
+        return PastRun(1_000, "id", None, Claim(state, "n", "e", "d", 1_500, ended_ms))
+
+    assert (run(State.RUNNING, 0).claim_in_words, run(State.RUNNING, 0).runtime_s) == ("running", None)
+    assert (run(State.DONE, 2_500).claim_in_words, run(State.DONE, 2_500).runtime_s) == ("ended", 1.0)
+    given_back = run(State.OPEN, 2_500)
+    assert given_back.claim_in_words == "given back, waits for a worker"
+    assert (given_back.start_delay_s, given_back.runtime_s) == (0.5, None)
