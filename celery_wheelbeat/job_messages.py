@@ -124,8 +124,7 @@ def _pieces_of(envelope: Envelope, texts: Sequence[Text], positions: NDArray[np.
     pieces, reasons = [], {}
     for position, text in zip(positions.tolist(), texts, strict=True):
         try:
-            args, kwargs = _loads(text.payload)
-            pieces.append(envelope.pieces(args, kwargs, text.name.decode()))
+            pieces.append(envelope.pieces(envelope.body.of_payload(text.payload), text.name.decode()))
         except Exception as error:
             reasons[position] = reason_of(error)
     if reasons:

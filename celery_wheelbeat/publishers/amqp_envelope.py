@@ -7,7 +7,7 @@ longer than a frame is split as the connection's ``frame_max`` wants it, so an e
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Uncut, cut, fire_octets
 from celery_wheelbeat.publishers.envelope import Envelope, Sample, Stamps, marks_of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.publishers.capture import Recording
-    from celery_wheelbeat.publishers.task_body import TaskBody
+    from celery_wheelbeat.publishers.task_body import Encoded, TaskBody
     from celery_wheelbeat.runs import Octets
 
 _METHOD, _HEADER, _BODY = 1, 2, 3
@@ -43,7 +43,7 @@ class AmqpEnvelope(Envelope):
         self._before_table = wire[header + 7 + 12 : table]
         opening = wire[header + 3 : table + 4]
         self.opening_width = len(opening)
-        reprs, name = self._repr_text(sample.args, sample.kwargs), _name_text(sample.name)
+        reprs, name = _repr_text(body.of(sample.args, sample.kwargs)), _name_text(sample.name)
         marks = [
             *marks_of(recording, sample),
             *marks_of_observers(recording.headers, self.write_time),
@@ -69,10 +69,9 @@ class AmqpEnvelope(Envelope):
         self._header_fixed = header_length - varying
         self._table_fixed = table_length - varying
 
-    def pieces(self, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Pieces:
+    def pieces(self, encoded: Encoded, name: str) -> Pieces:
         """See ``Envelope``."""
-        body = self.body.encode(args, kwargs)
-        reprs, name_text = self._repr_text(args, kwargs), _name_text(name)
+        body, reprs, name_text = encoded.body, _repr_text(encoded), _name_text(name)
         varying = len(reprs) + self._names * len(name_text)
         opening = b"%b%b%b" % (
             struct.pack(">IHHQ", self._header_fixed + varying, 60, 0, len(body)),
@@ -104,9 +103,9 @@ class AmqpEnvelope(Envelope):
             for chunk in chunks
         )
 
-    def _repr_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        args_repr, kwargs_repr = self.body.reprs(args, kwargs)
-        return b"\x08argsrepr%b\x0akwargsrepr%b" % (_long_text(args_repr), _long_text(kwargs_repr))
+
+def _repr_text(encoded: Encoded) -> bytes:
+    return b"\x08argsrepr%b\x0akwargsrepr%b" % (_long_text(encoded.args_repr), _long_text(encoded.kwargs_repr))
 
 
 def _name_text(name: str) -> bytes:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.publishers.capture import Recording
     from celery_wheelbeat.publishers.observers import Traces
-    from celery_wheelbeat.publishers.task_body import TaskBody
+    from celery_wheelbeat.publishers.task_body import Encoded, TaskBody
     from celery_wheelbeat.runs import Octets
 
 _TIME_LENGTHS = (32, 26)
@@ -67,8 +67,8 @@ class Envelope(ABC):
         """Tools whose headers are part of its messages."""
 
     @abstractmethod
-    def pieces(self, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Pieces:
-        """Return what belongs to one job; raises what its signature check or serializer raises."""
+    def pieces(self, encoded: Encoded, name: str) -> Pieces:
+        """Return what belongs to one job, whose arguments ``body`` has encoded."""
 
     @abstractmethod
     def fires(self, fire_ms: Int64s) -> Octets:

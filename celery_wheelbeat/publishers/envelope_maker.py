@@ -194,7 +194,7 @@ class EnvelopeMaker:
 
 def rendered(envelope: Envelope, recording: Recording, sample: Sample) -> bytes:
     """Render with ``envelope`` the message that ``recording`` holds, as the queue would get it."""
-    pieces = envelope.pieces(sample.args, sample.kwargs, sample.name)
+    pieces = envelope.pieces(envelope.body.of(sample.args, sample.kwargs), sample.name)
     stamps = Stamps(
         ids=[recording.headers["id"].encode()],
         fire_ms=np.array([sample.fire_ms], np.int64),

@@ -6,20 +6,18 @@ of it, so that is kept with the body of each job.
 
 from __future__ import annotations
 
-import json
-from base64 import b64encode
-from typing import TYPE_CHECKING, Any
+from binascii import b2a_base64
+from json.encoder import encode_basestring_ascii
+from typing import TYPE_CHECKING
 
 from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Skeleton, Uncut, cut, fire_texts
 from celery_wheelbeat.publishers.envelope import Envelope, Sample, marks_of
 from celery_wheelbeat.publishers.observers import QUEUED_AT_WIDTH, STARTED_AT_WIDTH, marks_of_observers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.publishers.capture import Recording
-    from celery_wheelbeat.publishers.task_body import TaskBody
+    from celery_wheelbeat.publishers.task_body import Encoded, TaskBody
     from celery_wheelbeat.runs import Octets
 
 _WIDTHS = {
@@ -46,7 +44,7 @@ class RedisEnvelope(Envelope):
             Mark(Hole.TAG, recording.delivery_tag.encode()),
             Mark(Hole.FIRE, b'"wheelbeat_fire_ms": %d' % sample.fire_ms, None),
             Mark(Hole.BODY, self._body_text(recording.body)),
-            Mark(Hole.REPRS, self._repr_text(sample.args, sample.kwargs)),
+            Mark(Hole.REPRS, _repr_text(body.of(sample.args, sample.kwargs))),
             Mark(Hole.NAME, b'"periodic_task_name": ' + _text(sample.name), None),
         ]
         found = cut(recording.wire, marks)
@@ -60,10 +58,9 @@ class RedisEnvelope(Envelope):
         self._fixed_length = found.constant_length + sum(widths.get(hole, 0) for hole in found.holes)
         self.skeleton = Skeleton((b"", *found.constants[1:-1], found.constants[-1] + b"\r\n"), found.holes)
 
-    def pieces(self, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Pieces:
+    def pieces(self, encoded: Encoded, name: str) -> Pieces:
         """See ``Envelope``."""
-        body = self._body_text(self.body.encode(args, kwargs))
-        reprs = self._repr_text(args, kwargs)
+        body, reprs = self._body_text(encoded.body), _repr_text(encoded)
         name_text = b'"periodic_task_name": ' + _text(name)
         length = self._fixed_length + len(body) + len(reprs) + self._names * len(name_text)
         return Pieces(b"", b"$%d\r\n%b%b" % (length, self._lead, body), reprs, name_text)
@@ -86,12 +83,12 @@ class RedisEnvelope(Envelope):
         return value
 
     def _body_text(self, body: bytes) -> bytes:
-        return b'"%b"' % b64encode(body) if self._base64 else _text(body.decode())
+        return b'"%b"' % b2a_base64(body, newline=False) if self._base64 else _text(body.decode())
 
-    def _repr_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        args_repr, kwargs_repr = self.body.reprs(args, kwargs)
-        return b'"argsrepr": %b, "kwargsrepr": %b' % (_text(args_repr), _text(kwargs_repr))
+
+def _repr_text(encoded: Encoded) -> bytes:
+    return b'"argsrepr": %b, "kwargsrepr": %b' % (_text(encoded.args_repr), _text(encoded.kwargs_repr))
 
 
 def _text(value: str) -> bytes:
-    return json.dumps(value).encode()
+    return encode_basestring_ascii(value).encode()  # what json.dumps makes of a text
