@@ -1,24 +1,25 @@
 """The initial load as the scheduling thread sees it: is there room, how far is it, and what remains to do at its end.
 
-Says something every few seconds, so that whoever waits knows for what. It must never hold a tick up.
+Says something every few seconds, so that whoever waits knows for what: on the terminal that the beat was started from,
+and in the log. It must never hold a tick up.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 from typing import TYPE_CHECKING
 
 from celery_wheelbeat import capacity
 from celery_wheelbeat.errors import TooManyJobs
 from celery_wheelbeat.observe import memory
+from celery_wheelbeat.observe.terminal import TerminalLine
 
 if TYPE_CHECKING:
     from celery_wheelbeat.engine import Engine
 
 logger = logging.getLogger("celery.beat")
 
-TERMINAL_S = 2.0
+TERMINAL_S = 1.0
 LOG_S = 10.0
 """Seconds between two lines about the progress: somebody waits at a terminal, a log is read later."""
 
@@ -26,12 +27,12 @@ LOG_S = 10.0
 class Loading:
     """One load. Owned by the scheduling thread."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, terminal: TerminalLine | None = None) -> None:
         self.jobs = 0
         """How many monitors the database is thought to have."""
         self._engine = engine
-        self._begun_s = self._line_s = 0.0
-        self._every_s = TERMINAL_S if sys.stderr is not None and sys.stderr.isatty() else LOG_S
+        self._terminal = terminal or TerminalLine.of_process()
+        self._begun_s = self._shown_s = self._logged_s = 0.0
 
     def begin(self, jobs: int, text_bytes: float, now_s: float) -> None:
         """Make room for about ``jobs``; raises ``TooManyJobs`` where there is none."""
@@ -40,27 +41,32 @@ class Loading:
         if reason is not None:
             raise TooManyJobs(f"beat: {reason}")
         self.jobs = jobs
-        self._begun_s = self._line_s = now_s
+        self._begun_s = self._shown_s = self._logged_s = now_s
         self._engine.expect(jobs)
+        self._show(now_s)
 
     def go_on(self, now_s: float) -> None:
         """Say how far it is, when it is time."""
-        if now_s - self._line_s < self._every_s:
-            return
-        self._line_s = now_s
-        done = len(self._engine)
-        rate = done / max(1e-3, now_s - self._begun_s)
-        left_s = max(0, self.jobs - done) / max(1.0, rate)
-        logger.info(
-            "beat: Read %s of about %s monitors; %s/s, %.0f s to go",
-            f"{done:,}",
-            f"{self.jobs:,}",
-            f"{rate:,.0f}",
-            left_s,
-        )
+        if now_s - self._shown_s >= TERMINAL_S:
+            self._shown_s = now_s
+            self._show(now_s)
+        if now_s - self._logged_s >= LOG_S:
+            self._logged_s = now_s
+            logger.info("beat: Read %s of about %s monitors; %s", *self._progress(now_s))
 
     def end(self, now_s: float) -> None:
         """Everything is there."""
+        self._terminal.clear()
         memory.settle()
         took_s = f" in {now_s - self._begun_s:.1f} s" if self._begun_s else ""
         logger.info("beat: %d jobs loaded%s", len(self._engine), took_s)
+
+    def _show(self, now_s: float) -> None:
+        self._terminal.show("beat: Read {} of about {} monitors; {}".format(*self._progress(now_s)))
+
+    def _progress(self, now_s: float) -> tuple[str, str, str]:
+        """Return how many are read, how many there are, and how it goes on."""
+        done, passed_s = len(self._engine), now_s - self._begun_s
+        rate = done / passed_s if passed_s > 0 else 0.0
+        pace = f"{rate:,.0f}/s, {max(0, self.jobs - done) / rate:.0f} s to go" if rate else "just begun"
+        return f"{done:,}", f"{self.jobs:,}", pace

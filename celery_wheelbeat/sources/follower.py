@@ -112,7 +112,6 @@ class Follower:
             if self._cursor is None:
                 snapshot = self._begin(Purpose.LOAD, now_s)
                 self._sized = [Sized(snapshot.count_estimate, snapshot.text_bytes)]
-                self.findings.expected_rows = snapshot.count_estimate
             news = self._sized + self._next(now_s)
             self._sized = []
         except CursorLost as lost:
@@ -163,6 +162,8 @@ class Follower:
         self._walk = Walk(purpose, due_s=now_s)
         self._known_since_s = now_s
         self._pending = NO_IDS  # the walk reads them
+        if purpose is Purpose.LOAD:
+            self.findings.loaded_rows, self.findings.expected_rows = 0, snapshot.count_estimate
         return snapshot
 
     def _take_in(self, poll: Poll) -> None:

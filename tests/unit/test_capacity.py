@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
+import termios
 from typing import TYPE_CHECKING
 
 import pytest
+from celery.utils.log import LoggingProxy
+from definitions import Job, changes_of
 
-from celery_wheelbeat import capacity, loading
+from celery_wheelbeat import capacity
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
 from celery_wheelbeat.errors import TooManyJobs
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.loading import Loading
 from celery_wheelbeat.observe import memory
+from celery_wheelbeat.observe.terminal import ERASE, TerminalLine
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+    from typing import TextIO
 
 
 def started_engine() -> Engine:
@@ -73,14 +81,58 @@ def test_a_load_that_does_not_fit_ends_the_beat(monkeypatch: pytest.MonkeyPatch)
         Loading(started_engine()).begin(1_000_000, 100.0, 0.0)
 
 
-def test_progress_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_is_told_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "celery.beat")
-    monkeypatch.setattr(loading, "TERMINAL_S", 10.0)
     progress = Loading(started_engine())
     progress.begin(1_000_000, 100.0, 100.0)
     for now_s in (101.0, 105.0, 110.0, 111.0, 120.0):
         progress.go_on(now_s)
     progress.end(125.0)
     lines = [record.getMessage() for record in caplog.records]
-    assert [line.split(";")[0] for line in lines[:2]] == ["beat: Read 0 of about 1,000,000 monitors"] * 2
+    assert lines[:2] == ["beat: Read 0 of about 1,000,000 monitors; just begun"] * 2
     assert lines[2:] == ["beat: 0 jobs loaded in 25.0 s"]
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, TextIO]]:
+    """Both ends of a terminal: what a person sees, and what a process has as its standard error."""
+    seen, own = os.openpty()
+    with os.fdopen(own, "w") as stream:
+        yield seen, stream
+    os.close(seen)
+
+
+def test_a_terminal_sees_the_progress_although_celery_has_put_a_log_in_the_place_of_stderr(
+    terminal: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, stream = terminal
+    monkeypatch.setattr(sys, "__stderr__", stream)
+    monkeypatch.setattr(sys, "stderr", LoggingProxy(logging.getLogger("celery.redirected"), logging.WARNING))
+    engine = started_engine()
+    progress = Loading(engine)
+    progress.begin(4, 100.0, 100.0)
+    assert os.read(seen, 1_000).decode() == f"{ERASE}beat: Read 0 of about 4 monitors; just begun\r"
+    engine.apply(changes_of(engine.crons, Job(1, interval_ms=60_000)))
+    progress.go_on(100.5)
+    progress.go_on(102.0)
+    assert os.read(seen, 1_000).decode() == f"{ERASE}beat: Read 1 of about 4 monitors; 0/s, 6 s to go\r"
+    progress.end(103.0)
+    assert os.read(seen, 1_000).decode() == f"{ERASE}\r"
+
+
+def test_a_terminal_that_is_stopped_or_gone_holds_nothing_up(terminal: tuple[int, TextIO]) -> None:
+    seen, stream = terminal
+    line = TerminalLine(stream)
+    assert line.visible
+    termios.tcflow(stream, termios.TCOOFF)  # what Ctrl-S does
+    line.show("passed by")
+    termios.tcflow(stream, termios.TCOON)
+    line.show("shown")
+    assert os.read(seen, 1_000).decode() == f"{ERASE}shown\r"
+    stream.close()
+    line.show("gone")
+    assert not line.visible
+    assert not TerminalLine(stream).visible
+    assert not TerminalLine(None).visible
+    with open(os.devnull, "w") as nothing:
+        assert not TerminalLine(nothing).visible

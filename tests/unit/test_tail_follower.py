@@ -173,6 +173,7 @@ def test_a_cursor_lost_during_the_load_begins_the_load_again() -> None:
     beat.settle()
     assert beat.held == beat.expected()
     assert beat.lasts[-1]
+    assert beat.follower.findings.loaded_rows == beat.follower.findings.expected_rows == 24
 
 
 def test_a_failover_during_a_resync_begins_it_again() -> None:
