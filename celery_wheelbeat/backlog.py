@@ -132,6 +132,15 @@ class Backlog:
         block.open[where] = False
         return self._hand_out(block.pairs.at(where))
 
+    def cut(self, token: int, at: int) -> int:
+        """Make a block of its own of what stands at position ``at`` and after it in a block; returns its token."""
+        block = self._blocks[token]
+        rest = self._next_token
+        self._next_token += 1
+        self._blocks[token] = Block(block.pairs.at(slice(at)), block.open[:at])
+        self._blocks[rest] = Block(block.pairs.at(slice(at, None)), block.open[at:])
+        return rest
+
     def confirm_block(self, token: int) -> Pairs:
         """Count what is left of a block as taken over by the broker, and return it."""
         block = self._blocks.pop(token)

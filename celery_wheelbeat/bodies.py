@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from celery_wheelbeat.jobs import UInt32s
+    from celery_wheelbeat.jobs import Int64s, UInt32s
 
 _CHUNK_BITS = 20
 CHUNK_BYTES = 1 << _CHUNK_BITS
@@ -113,6 +113,15 @@ class Bodies:
         for position, one in zip(missing.tolist(), rendered, strict=True):
             pieces[position] = one
         return Columns.of(pieces)
+
+    def sizes(self, refs: UInt32s) -> Int64s:
+        """Return the bytes of the pieces of ``refs``, without openings; 0 of what is not kept."""
+        self._grow(int(refs.max(initial=0)) + 1)
+        sizes = self._body_length[refs].astype(np.int64)
+        sizes += self._reprs_length[refs]
+        sizes += self._name_length[refs]
+        sizes[self._place[refs] == _NOWHERE] = 0
+        return sizes
 
     def forget(self, refs: UInt32s) -> None:
         """Let go the pieces of ``refs``."""

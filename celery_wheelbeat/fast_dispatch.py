@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from celery_wheelbeat.blocks import Blocks
 from celery_wheelbeat.canary import Canary
 from celery_wheelbeat.envelopes import FIRST_FIRE_MS, LAST_FIRE_MS
 from celery_wheelbeat.job_messages import ids_of
@@ -99,6 +100,7 @@ class FastDispatch(Lane):
         """Jobs that do not render, with the reason; the celery lane reports them as Celery does."""
         self.checked_in: set[int] = set()
         """Jobs that Sentry checks in for, as far as they were due and are remembered; for the report."""
+        self._blocks = Blocks(backlog, BLOCK_RUNS)
         self._slow = slow
         self._messages = messages
         self._edges = edges
@@ -124,7 +126,7 @@ class FastDispatch(Lane):
             return False
         if self._suspects:
             return self.sender.idle
-        return bool(self.backlog.waiting) and not self._parked and capacity >= self._blocks_wanted()
+        return not self._parked and capacity >= self._blocks_wanted() > 0
 
     def hand_over(self, now_s: float) -> int:
         """Send waiting runs, in blocks, up to half of what may be on its way; returns how many left the queue."""
@@ -137,11 +139,11 @@ class FastDispatch(Lane):
             return 0
         if self._suspects:
             return self._send_suspects(self._suspects.popleft(), self.run_ids)
-        blocks = [self.backlog.take_block(BLOCK_RUNS) for _ in range(self._blocks_wanted())]
+        blocks = self._blocks.take(self._blocks_wanted())
         pairs = joined([block for _, block in blocks])
         jobs, ids = self._engine.shards.columns_of(pairs.ids), ids_of(self.run_ids, pairs)
         start = 0
-        for token, block in blocks:
+        for token, block in self._blocks.fit(blocks, self._messages.sizes(jobs), self.sender.capacity()):
             part = slice(start, start + len(block.ids))
             self._send_block(token, block, jobs.at(part), ids[part])
             start = part.stop
@@ -149,7 +151,7 @@ class FastDispatch(Lane):
 
     def _blocks_wanted(self) -> int:
         """Return how many blocks are sent at a time: what is computed for several at once costs less for each run."""
-        return min(max(1, self.sender.window // 2), -(-self.backlog.waiting // BLOCK_RUNS))
+        return self._blocks.count(max(1, self.sender.window // 2))
 
     def take_in(self, now_s: float) -> Settled:
         """Settle every batch that the sender has news about."""

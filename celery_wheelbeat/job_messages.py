@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.engine import Engine
     from celery_wheelbeat.envelopes import Pieces
-    from celery_wheelbeat.jobs import UInt32s
+    from celery_wheelbeat.jobs import Int64s, UInt32s
     from celery_wheelbeat.pairs import Pairs
     from celery_wheelbeat.payloads import Payloads, Text
     from celery_wheelbeat.publishers.envelope import Envelope
@@ -93,6 +93,15 @@ class JobMessages:
             self._payloads, self.bodies = payloads, Bodies(self._limit_bytes)
             payloads.on_release = self.bodies.forget
         return payloads
+
+    def sizes(self, jobs: JobColumns) -> Int64s:
+        """Return about how many bytes the pieces of each of ``jobs`` have; nothing is rendered for it."""
+        payloads = self._followed()
+        sizes = self.bodies.sizes(jobs.ref)
+        (unknown,) = np.nonzero(jobs.enabled & (sizes == 0))
+        if len(unknown):
+            sizes[unknown] = payloads.lengths(jobs.ref[unknown])
+        return sizes
 
     def arguments(self, refs: UInt32s) -> list[Arguments]:
         """Return the arguments of some jobs, without those that are not JSON."""

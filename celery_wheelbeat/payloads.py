@@ -85,6 +85,11 @@ class Page(NamedTuple):
         """Return the text at ``position``."""
         return Text(self.names[self.name_ends.span(position)], self.payloads[self.payload_ends.span(position)])
 
+    def length(self, position: int) -> int:
+        """Return the bytes of payload and name of the text at ``position``."""
+        spans = (self.payload_ends.span(position), self.name_ends.span(position))
+        return sum(span.stop - span.start for span in spans)
+
     def positions_of(self, name: bytes) -> list[int]:
         """Return the positions at which the name is exactly ``name``."""
         if name not in self.names:
@@ -164,6 +169,15 @@ class Payloads:
             position = ref & (PAGE_ROWS - 1)
             texts.append(self._open_texts[position] if page is None else page.text(position))
         return texts
+
+    def lengths(self, refs: UInt32s) -> list[int]:
+        """Return the bytes of payload and name of each of ``refs``."""
+        lengths = []
+        for ref in refs.tolist():
+            page = self._pages[ref >> PAGE_BITS]
+            position = ref & (PAGE_ROWS - 1)
+            lengths.append(sum(map(len, self._open_texts[position])) if page is None else page.length(position))
+        return lengths
 
     def named(self, name: bytes) -> UInt32s:
         """Return the refs under which ``name`` stands, given-up ones included; looks through the bytes of all pages."""

@@ -135,7 +135,7 @@ class Lane:
     def batch(self, envelope: Envelope, jobs: Sequence[int], fire_ms: int = FIRE_MS, **kwargs: Any) -> Batch:
         """Return a batch of one run for each of ``jobs``, whose number is the only argument."""
         self._token += 1
-        pieces = [envelope.pieces([job], kwargs, f"job {job}") for job in jobs]
+        pieces = [envelope.pieces(envelope.body.of([job], kwargs), f"job {job}") for job in jobs]
         ids = RUN_IDS.of_names(b"monitor:%d@%d" % (job, fire_ms) for job in jobs)
         load = Load(envelope, Columns.of(pieces), ids, np.full(len(jobs), fire_ms))
         return make_batch(self._token, self.sender.epoch, [load], datetime.now(UTC))

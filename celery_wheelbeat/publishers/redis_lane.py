@@ -18,6 +18,17 @@ from celery_wheelbeat.publishers.broker import REPLY_TIMEOUT_S, close_connection
 from celery_wheelbeat.publishers.capture import record_redis
 from celery_wheelbeat.publishers.failures import reason_of
 from celery_wheelbeat.publishers.redis_envelope import RedisEnvelope
+from celery_wheelbeat.publishers.redis_protocol import (
+    EXEC,
+    MULTI,
+    bulk,
+    command,
+    errors,
+    forbids,
+    kind_of,
+    response_error,
+)
+from celery_wheelbeat.publishers.writing import unacknowledged_bytes, write_in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,16 +49,11 @@ _PARTS_MAX = 16
 """Pieces that are written one by one, which saves a copy of them all."""
 _NOBODY = 2**62
 """Id of no client: asks whether killing would be allowed."""
-_MULTI = b"*1\r\n$5\r\nMULTI\r\n"
-_EXEC = b"*1\r\n$4\r\nEXEC\r\n"
-
-
-def _bulk(value: bytes) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(value), value)
-
-
-def _command(*words: bytes) -> bytes:
-    return b"*%d\r\n%b" % (len(words), b"".join(map(_bulk, words)))
+_PROBES = 8
+"""Keys of one transaction that is tried out: in a cluster they lie in several places, as lists and marker do."""
+_PROBES_LOST_MAX = 3
+"""After so many connections in a row that were closed at the trial, there is none: proxies close for what they do not
+know."""
 
 
 class RedisWire:
@@ -78,6 +84,8 @@ class RedisWire:
         self._unmarked: set[int] = set()
         """Tokens of batches that were written without a marker."""
         self._warned = False
+        self._probes_lost = 0
+        """Connections in a row that were lost while it was found out what is allowed."""
         self._marker = b""
         """Named when the first batch is sent, and never renamed: it has to be found again."""
         self._sends = 0
@@ -91,7 +99,8 @@ class RedisWire:
         self._maker: EnvelopeMaker | None = None
         self._sent: deque[Batch] = deque()
         self._progress_s = 0.0
-        """When the first of what is on its way was written, or the last reply came."""
+        """When something moved last: a byte was written, or taken by the other host, or a reply came."""
+        self._unacknowledged = 0
 
     def connect(self) -> None:
         """See ``Wire``."""
@@ -103,7 +112,6 @@ class RedisWire:
         self._maker = self._make_maker(self)
         self._redis = self._channel.pool.make_connection()
         self._redis.connect()
-        self._ask(b"CLIENT", b"SETNAME", self._client_name)
         self._read_only = False
         self._prepare_proof()
 
@@ -120,27 +128,25 @@ class RedisWire:
         if self._read_only:
             raise ConnectionError("the server only takes reads; asking again which one is the master")
         self._marker = self._marker or f"{self._channel.global_keyprefix}{self._name_marker()}".encode()
-        if not self._sent:
-            self._progress_s = self._clock.monotonic_s()
         self._sent.append(batch)
         parts: list[bytes] = []
-        lead, tail = (_MULTI, self._mark(batch) + _EXEC) if self.provable else (b"", b"")
+        lead, tail = (MULTI, self._mark(batch) + EXEC) if self.provable else (b"", b"")
         for key, size, data in batch.parcels:
-            parts += [lead + b"*%d\r\n$5\r\nLPUSH\r\n%b" % (size + 2, _bulk(key)), data]
+            parts += [lead + b"*%d\r\n$5\r\nLPUSH\r\n%b" % (size + 2, bulk(key)), data]
             lead = b""
         parts.append(tail)
         if not self.provable:
             self._unmarked.add(batch.token)
-        self._redis.send_packed_command(parts if len(parts) <= _PARTS_MAX else [b"".join(parts)], check_health=False)
+        for part in parts if len(parts) <= _PARTS_MAX else [b"".join(parts)]:
+            write_in_turns(self._redis._sock, part, self._clock, self._wait)
+        self._progress_s = self._clock.monotonic_s()
 
     def receive(self, timeout_s: float) -> Sequence[Outcome]:
-        """See ``Wire``; a reply that stays out for longer than the socket's time-out means a lost connection."""
+        """See ``Wire``; a connection on which nothing moves for longer than the socket's time-out is lost."""
         if not self._sent:
             return []
         if not self._redis.can_read(timeout_s):
-            longest_s = self._redis.socket_timeout or REPLY_TIMEOUT_S
-            if self._clock.monotonic_s() - self._progress_s > longest_s:
-                raise TimeoutError(f"no reply within {longest_s:g} s")
+            self._look_for_progress()
             return []
         outcome = self._reply_to(self._sent.popleft())
         self._unmarked.discard(outcome.token)
@@ -184,15 +190,33 @@ class RedisWire:
 
     # The connection.
 
+    def _wait(self, stalled_s: float) -> None:
+        """While a write stands still: give up after as long as a reply may take."""
+        self.on_wait()
+        if stalled_s > self._patience_s():
+            raise TimeoutError(f"no byte was taken for {self._patience_s():g} s")
+
+    def _look_for_progress(self) -> None:
+        """While a reply stays out: what the system has written for us may still be on its way along a slow line."""
+        now_s = self._clock.monotonic_s()
+        before, self._unacknowledged = self._unacknowledged, unacknowledged_bytes(self._redis._sock)
+        if self._unacknowledged < before:
+            self._progress_s = now_s
+        elif now_s - self._progress_s > self._patience_s():
+            raise TimeoutError(f"no reply within {self._patience_s():g} s")
+
+    def _patience_s(self) -> float:
+        return float(self._redis.socket_timeout or REPLY_TIMEOUT_S)
+
     def _ask(self, *words: bytes) -> Any:
-        self._redis.send_packed_command([_command(*words)], check_health=False)
+        self._redis.send_packed_command([command(*words)], check_health=False)
         return self._redis.read_response()
 
     def _mark(self, batch: Batch) -> bytes:
         """Return the commands that note ``batch`` as applied."""
         self._sends += 1
         slot = b"%d" % (self._sends % SLOTS)
-        return _command(b"HSET", self._marker, slot, b"%d" % batch.token) + _command(
+        return command(b"HSET", self._marker, slot, b"%d" % batch.token) + command(
             b"EXPIRE", self._marker, b"%d" % MARKER_TTL_S
         )
 
@@ -202,24 +226,46 @@ class RedisWire:
         Asked anew on each connection: a server may refuse for a moment, as while a script runs too long.
         """
         self.provable = True
+        why = ""
         try:
             self._end_former_selves()
-            self._ask(b"MULTI")
-            self._ask(b"HMGET", f"{self._channel.global_keyprefix}wheelbeat:seq".encode(), b"0")
-            self._ask(b"EXEC")
-        except _response_error() as error:
-            if not self._warned:
-                self._warned = True
-                logger.warning(
-                    "beat: Redis does not allow CLIENT LIST, CLIENT KILL, MULTI or hashes here (%s): after a lost"
-                    " connection what was on its way (wheelbeat_window) may be sent twice, with the same ids",
-                    reason_of(error),
-                )
-            self.provable = False
+            self._try_transaction()
+        except response_error() as error:
+            why = reason_of(error)
+        except errors().ConnectionError as error:
+            self._probes_lost += 1
+            if self._probes_lost < _PROBES_LOST_MAX:
+                raise
+            why = reason_of(error)
+        if why:
             self._redis.disconnect()
             self._redis.connect()
+            self._ask(b"PING")  # else it was the connection's fault, and not the question's
+            self._do_without_proof(why)
+        self._probes_lost = 0
+
+    def _do_without_proof(self, reason: str) -> None:
+        self.provable = False
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "beat: Redis does not allow CLIENT SETNAME, LIST and KILL, or MULTI over several keys, or hashes here"
+                " (%s): after a lost connection what was on its way (wheelbeat_window) may be sent twice, with the"
+                " same ids",
+                reason,
+            )
+
+    def _try_transaction(self) -> None:
+        """Read what a batch would write to: a key for each list and one for the marker."""
+        self._ask(b"MULTI")
+        for number in range(_PROBES):
+            self._ask(b"HMGET", f"{self._channel.global_keyprefix}wheelbeat:seq:{number}".encode(), b"0")
+        for reply in self._ask(b"EXEC"):
+            if isinstance(reply, Exception):
+                raise reply
 
     def _end_former_selves(self) -> None:
+        self._ask(b"CLIENT", b"SETNAME", self._client_name)
         me = self._ask(b"CLIENT", b"ID")
         clients = self._ask(b"CLIENT", b"LIST")
         for line in (clients if isinstance(clients, bytes) else str(clients).encode()).splitlines():
@@ -227,7 +273,7 @@ class RedisWire:
             if fields.get(b"name") == self._client_name and int(fields[b"id"]) != me:
                 try:
                     self._ask(b"CLIENT", b"KILL", b"ID", fields[b"id"])
-                except _response_error() as error:
+                except response_error() as error:
                     if not str(error).startswith(("No such client", "ERR No such client")):
                         raise
         self._ask(b"CLIENT", b"KILL", b"ID", b"%d" % _NOBODY)
@@ -251,44 +297,33 @@ class RedisWire:
         return Outcome(batch.token, at_ms, tuple(failures))
 
     def _reply_to(self, batch: Batch) -> Outcome:
-        replies = self._replies(len(batch.parcels))
+        replies = self._replies(len(batch.parcels), marked=batch.token not in self._unmarked)
         at_ms = self._clock.wall_ms()
         failures = []
         start = 0
         for parcel, reply in zip(batch.parcels, replies, strict=True):
             if isinstance(reply, Exception):
                 positions = range(start, start + parcel.size)
-                failures.append(Failure(positions, _kind_of(reply), reason_of(reply)))
+                failures.append(Failure(positions, kind_of(reply), reason_of(reply)))
                 self._read_only = self._read_only or type(reply).__name__ == "ReadOnlyError"
             start += parcel.size
         return Outcome(batch.token, at_ms, tuple(failures))
 
-    def _replies(self, pushes: int) -> list[Any]:
+    def _replies(self, pushes: int, *, marked: bool) -> list[Any]:
         """Read what came of each LPUSH: a length, or an exception."""
-        if not self.provable:
+        if not marked:
             return [self._read() for _ in range(pushes)]
-        queued = [self._read() for _ in range(1 + pushes + 2)]
+        begun, *queued = [self._read() for _ in range(1 + pushes + 2)]
         executed = self._read()
         if isinstance(executed, list):
             return executed[:pushes]
-        first = next((reply for reply in queued if isinstance(reply, Exception)), executed)
-        return [first] * pushes
+        first = next((reply for reply in (begun, *queued) if isinstance(reply, Exception)), executed)
+        if forbids(first):
+            self._do_without_proof(reason_of(first))  # a list that may not be written to then concerns its runs alone
+        return queued[:pushes] if begun is first else [first] * pushes  # without MULTI each was executed
 
     def _read(self) -> Any:
         try:
             return self._redis.read_response(disconnect_on_error=True)
-        except _response_error() as error:
+        except response_error() as error:
             return error
-
-
-def _response_error() -> type[Exception]:
-    import redis  # noqa: PLC0415 - an optional dependency, present wherever this wire is used
-
-    return redis.ResponseError
-
-
-def _kind_of(error: Exception) -> FailureKind:
-    text = str(error)
-    if "WRONGTYPE" in text:
-        return FailureKind.UNROUTABLE
-    return FailureKind.REFUSED  # OOM, READONLY, MISCONF, NOAUTH …: nothing was stored
