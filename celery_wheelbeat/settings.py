@@ -140,7 +140,7 @@ class Settings:
         high=100_000_000,
     )
     window: int = _setting(
-        8_000, int, "Runs that may be on their way to one destination, unconfirmed.", unit="runs", low=1, high=100_000
+        8_000, int, "Runs that each lane may have on its way, unconfirmed.", unit="runs", low=1, high=100_000
     )
     envelope_bytes: int = _setting(
         536_870_912,
@@ -265,8 +265,10 @@ class Settings:
             try:
                 given[name] = setting.read(value)
             except ValueError:
+                hidden = name.endswith("_url") and not isinstance(value, (int, float))  # a URL holds a password
+                shown = "…" if hidden else repr(value)
                 raise InvalidSetting(
-                    f"{PREFIX}{name} = {value!r} ({type(value).__name__}): expected {setting.expected()}"
+                    f"{PREFIX}{name} = {shown} ({type(value).__name__}): expected {setting.expected()}"
                 ) from None
         return cls(**given)  # type: ignore[arg-type]  # every value went through its Setting
 

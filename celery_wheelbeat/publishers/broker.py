@@ -11,6 +11,7 @@ import socket
 from typing import Any
 
 from celery_wheelbeat.errors import InvalidSetting
+from celery_wheelbeat.urls import UNREADABLE
 
 logger = logging.getLogger("celery.beat")
 
@@ -37,6 +38,8 @@ def driver_type(app: Any) -> str:
     """
     try:
         return str(app.connection_for_write().get_transport_cls().driver_type)
+    except ValueError:  # of a URL, whose text shows a piece of it
+        raise InvalidSetting(f"broker_url {UNREADABLE}") from None
     except Exception as error:  # kombu passes on whatever the import raised
         raise InvalidSetting(
             f"broker_url: its transport cannot be loaded ({type(error).__name__}: {error}): "

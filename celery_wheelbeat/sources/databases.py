@@ -6,12 +6,13 @@ Drivers are imported here, when they are needed: a beat on PostgreSQL does not n
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from celery_wheelbeat.errors import InvalidSetting, SourceError
 from celery_wheelbeat.sources import MonitorDatabase, monitor_database
 from celery_wheelbeat.sources.session import Session
 from celery_wheelbeat.sources.store import Store
+from celery_wheelbeat.urls import conninfo_of, scheme_of, split_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,20 +72,19 @@ def database_of(app: Any, settings: Settings) -> MonitorDatabase | None:
 def from_url(url: str) -> MonitorDatabase:
     """Return the database that ``wheelbeat_database_url`` names; raises ``InvalidSetting`` for an unknown scheme."""
     expected = "postgresql://user:password@host:5432/name, mysql://… or sqlite:///path"
-    try:
-        scheme = urlsplit(url).scheme
-    except ValueError as error:  # the URL itself is not shown: it holds a password
-        raise InvalidSetting(f"wheelbeat_database_url: {error}; expected {expected}") from None
+    scheme = scheme_of(url)
     vendor = SCHEMES.get(scheme)
     if vendor is None:
         raise InvalidSetting(f"wheelbeat_database_url: unknown scheme {scheme!r}; expected {expected}")
-    return open_database(vendor, lambda: _parameters(vendor, url))
+    database = open_database(vendor, lambda: _parameters(vendor, url))
+    _parameters(vendor, url)  # what cannot be read is refused now, and not at each attempt to connect
+    return database
 
 
 def _parameters(vendor: str, url: str) -> Mapping[str, Any]:
     if vendor == "postgresql":
-        return {"conninfo": url}
-    parts = urlsplit(url)
+        return conninfo_of("wheelbeat_database_url", url)
+    parts = split_url("wheelbeat_database_url", url)
     name = unquote(parts.path.removeprefix("/"))
     if vendor == "sqlite":
         return {"database": name}

@@ -13,6 +13,7 @@ import pytest
 from celery import Celery
 
 from celery_wheelbeat.errors import InvalidSetting, WheelbeatError
+from celery_wheelbeat.publishers.broker import driver_type
 from celery_wheelbeat.settings import Settings, defaults, specifications
 from celery_wheelbeat.sources.databases import from_url
 
@@ -132,8 +133,41 @@ def test_every_setting_says_its_bounds_and_its_meaning():
         assert bounded or setting.kind in (bool, str), name
 
 
-@pytest.mark.parametrize("url", ["oracle://u:secret@h/n", "postgresql://u:secret@[", "secret"])
-def test_a_database_url_that_is_none_is_refused_without_its_password(url: str):
-    with pytest.raises(InvalidSetting, match=r"^wheelbeat_database_url: .* expected postgresql://") as caught:
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("oracle://u:secret@h/n", "expected postgresql://"),
+        ("secret", "expected postgresql://"),
+        ("postgresql://u:secret@[", "%5B"),
+        ("postgresql://u:secret/s@h:5432/n", "%2F"),
+        ("postgresql://u:secret%zz@h/n", "%25"),
+        ("mysql://u:secret/s@h/n", "%2F"),
+        ("mysql://u:secret\u2100@h/n", "cannot be read"),
+    ],
+)
+def test_a_database_url_that_is_none_is_refused_without_its_password(url: str, words: str):
+    with pytest.raises(InvalidSetting, match=rf"^wheelbeat_database_url.*{words}") as caught:
         from_url(url)
-    assert "secret" not in str(caught.value)
+    assert_unseen("secret", caught.value)
+
+
+@pytest.mark.parametrize("name", ["database_url", "dedup_url"])
+def test_a_url_of_the_wrong_type_is_refused_without_its_password(name: str):
+    with pytest.raises(InvalidSetting, match=rf"^wheelbeat_{name} = … \(list\)") as caught:
+        Settings.from_conf({f"wheelbeat_{name}": ["redis://:secret@h/1"]})
+    assert_unseen("secret", caught.value)
+
+
+def test_a_broker_url_that_cannot_be_read_is_refused_without_its_password():
+    app = Celery("urls", broker="redis://:secret/s@h:6379/1", set_as_current=False)
+    with pytest.raises(InvalidSetting, match=r"^broker_url cannot be read: .*%2F") as caught:
+        driver_type(app)
+    assert_unseen("secret", caught.value)
+
+
+def assert_unseen(password: str, error: BaseException) -> None:
+    """No message in the chain that a traceback prints shows ``password``."""
+    printed: BaseException | None = error
+    while printed is not None:
+        assert password not in str(printed)
+        printed = printed.__cause__ or (None if printed.__suppress_context__ else printed.__context__)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import current_app
 from django.core.management.base import CommandError, CommandParser
 
+from celery_wheelbeat.errors import InvalidSetting
 from celery_wheelbeat.sources.entries import timezone_of
+from celery_wheelbeat.urls import split_url
 from django_wheelbeat.transfer.commands import ImportCommand
-from django_wheelbeat.transfer.redbeat import redbeat_entries
+from django_wheelbeat.transfer.notes import Notes
+from django_wheelbeat.transfer.redbeat import redbeat_entries, source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django_wheelbeat.transfer.imports import Given
 
 
 class Command(ImportCommand):
     """May be repeated until the switch: it changes what differs, and redbeat's keys never."""
 
+    prunes = True
     help = "Import the entries of redbeat as monitors; run it again to keep both in step."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -33,21 +42,22 @@ class Command(ImportCommand):
         current_app.finalize(auto=True)
         url = url or conf.get("redbeat_redis_url") or str(conf.broker_url)
         prefix = prefix or conf.get("redbeat_key_prefix") or "redbeat:"
-        notes: dict[tuple[str, str], None] = {}
+        notes = Notes()
         options["reason"] = options["reason"] or "from redbeat"
         names = frozenset(conf.beat_schedule or {})
 
-        def note(name: str, text: str) -> None:
-            notes.setdefault((name, text))
-
         try:
+            split_url("the URL of redbeat's Redis", url)
             with Redis.from_url(url, decode_responses=True) as client:
-                self.run_import(
-                    lambda: redbeat_entries(client, prefix, timezone_of(current_app), names, note),
-                    options,
-                    despite_errors=True,
-                )
-        except (RedisError, ValueError) as error:
+                origin = source(client, prefix, names)
+
+                def entries() -> Iterator[Given]:
+                    notes.clear()  # they are read twice
+                    return redbeat_entries(client, prefix, timezone_of(current_app), names, notes.note)
+
+                report = self.run_import(entries, options, despite_errors=True, source=origin.name)
+                for line in notes.lines():
+                    self.stdout.write(line)
+                self.look_for_gone(origin, report, options)
+        except (InvalidSetting, RedisError, ValueError) as error:
             raise CommandError(f"redbeat cannot be read: {error}") from error
-        for name, text in notes:
-            self.stdout.write(f"Note: {name}: {text}.")
