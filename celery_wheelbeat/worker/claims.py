@@ -28,6 +28,9 @@ _ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+")
 class State(Enum):
     """How far the elected message has come."""
 
+    def __init__(self, letter: str) -> None:
+        self.letter = letter
+
     RUNNING = "R"
     OPEN = "O"
     """Given back to the broker: the same message may run again, no other may."""
@@ -36,6 +39,13 @@ class State(Enum):
 
 class Verdict(Enum):
     """What becomes of the message that asked."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+        self.runs = word in ("elected", "mine", "taken_over", "reopened")
+        """Whether the store has written the claim for the one that asked."""
+        self.drops = word in ("other", "finished", "twin")
+        """Whether the message is to be acknowledged and forgotten."""
 
     ELECTED = "elected"
     """First copy, or the claim had expired."""
@@ -55,16 +65,6 @@ class Verdict(Enum):
     """The same message a second time, without having been redelivered: published twice by a client library."""
     UNLIKE = "unlike"
     """Same id and fire time, but another task or other arguments: not a copy at all."""
-
-    @property
-    def runs(self) -> bool:
-        """Whether the store has written the claim for the one that asked."""
-        return self in (Verdict.ELECTED, Verdict.MINE, Verdict.TAKEN_OVER, Verdict.REOPENED)
-
-    @property
-    def drops(self) -> bool:
-        """Whether the message is to be acknowledged and forgotten."""
-        return self in (Verdict.OTHER, Verdict.FINISHED, Verdict.TWIN)
 
 
 class Claim(NamedTuple):
@@ -137,7 +137,7 @@ def nonce_token(nonce: str) -> str:
 
 def _text_of(task: str, args: Any, kwargs: Any) -> bytes:
     try:
-        return json.dumps([task, args, kwargs], sort_keys=True, default=_stable).encode()
+        return _encode([task, args, kwargs]).encode()
     except (TypeError, ValueError):  # keys that are no strings, circular arguments: only pickle carries those
         return _octets(f"{task}\0{_stable(args)}\0{_stable(kwargs)}")
 
@@ -157,6 +157,9 @@ def _stable(value: object, levels: int = LEVELS_DESCRIBED) -> str:
         return _ADDRESS.sub("", repr(value))
     except Exception:
         return type(value).__qualname__
+
+
+_encode = json.JSONEncoder(sort_keys=True, default=_stable).encode  # json.dumps would build one for each message
 
 
 def _octets(text: str) -> bytes:

@@ -45,10 +45,10 @@ class Counters:
         self._start = (index % COLUMNS) * len(NAMES)
         self._lock = threading.Lock()  # the fork may have copied a lock that was held
 
-    def add(self, name: str) -> None:
-        """Add one to ``name``."""
+    def add(self, name: str, count: int = 1) -> None:
+        """Add ``count`` to ``name``."""
         with self._lock:
-            self._columns[self._start + self._at[name]] += 1
+            self._columns[self._start + self._at[name]] += count
 
     def totals(self) -> dict[str, int]:
         """Return the sums over all columns."""

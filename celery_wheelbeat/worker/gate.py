@@ -8,17 +8,27 @@ released, so that whoever waits for the lease sees how the run before it ended.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.exceptions import Ignore, Reject
 from celery.states import REJECTED
 
 from celery_wheelbeat.errors import ClaimStoreDown
 from celery_wheelbeat.worker.breaker import Breaker
-from celery_wheelbeat.worker.claims import Asked, State, Verdict, claim_key, content_id, digest_of, nonce_token
+from celery_wheelbeat.worker.claims import (
+    EXECUTION_BYTES,
+    Asked,
+    State,
+    Verdict,
+    claim_key,
+    content_id,
+    digest_of,
+    nonce_token,
+)
 from celery_wheelbeat.worker.headers import DELIVERY, FENCE, RunHeaders
 from celery_wheelbeat.worker.overlap import Contention, contend, lease_name, place_name
 from celery_wheelbeat.worker.policy import Policy
@@ -32,9 +42,6 @@ if TYPE_CHECKING:
     from celery_wheelbeat.worker.stores import Store
 
 logger = logging.getLogger(__name__)
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 GIVE_BACK_PAUSE_S = 1.0
 """A message that is given back returns at once; the pause keeps an outage from becoming a busy loop."""
@@ -54,6 +61,14 @@ class Admission(NamedTuple):
     owner: str = ""
 
 
+class Needed(NamedTuple):
+    """The lease that a run needs before it may execute."""
+
+    name: str
+    owner: str
+    length_s: float
+
+
 class Attempt(NamedTuple):
     """One message in front of the gate."""
 
@@ -66,9 +81,7 @@ class Attempt(NamedTuple):
     key: str
     asked: Asked
     ttl_s: int
-    lease: str | None
-    owner: str
-    lease_s: float
+    lease: Needed | None
 
 
 class Gate:
@@ -109,6 +122,10 @@ class Gate:
         """Return the shortest lease of the policies that are known."""
         return min((policy.lease_s for policy in self._policies.values()), default=self._default_policy.lease_s)
 
+    def remembered_s(self, run: RunHeaders, policy: Policy) -> int:
+        """Return for how long a claim is made: never less than a lease, in which the keeper prolongs it in time."""
+        return max(run.claim_ttl_s or int(self._settings.dedup_ttl), math.ceil(policy.lease_s))
+
     def admit(self, task: Any, task_id: str, args: Any, kwargs: Any, request: MutableMapping[str, Any]) -> Admission:
         """Decide about a message that carries ``wheelbeat_fire_ms``."""
         try:
@@ -117,18 +134,7 @@ class Gate:
             logger.warning("%s[%s] runs without a claim: its headers are not ours: %r", task.name, task_id, error)
             return Admission()
         attempt = self._attempt(task, run, args, kwargs, request)
-        if not run.begun and self._wall_ms() - run.due_ms > attempt.ttl_s * 1000:
-            self._counters.add("stale")
-            if attempt.policy.stale == "drop":
-                return self._drop(attempt, "stale", "it is overdue for longer than a claim is remembered")
-            logger.warning(
-                "%s[%s] runs although copies of it may have run: it was due more than %d s ago, and claims are "
-                "remembered no longer (wheelbeat_dedup_ttl)",
-                task.name,
-                task_id,
-                attempt.ttl_s,
-            )
-        if not self._breaker.allows(time.monotonic()):
+        if self._breaker.failing and not self._breaker.allows(time.monotonic()):
             return self._without_store(attempt)
         try:
             admission = self._claim(attempt)
@@ -136,7 +142,7 @@ class Gate:
             if self._breaker.failed(time.monotonic()):
                 logger.error("%s; until it does, tasks run or are given back as their outage option says", error)
             return self._without_store(attempt)
-        if self._breaker.succeeded():
+        if self._breaker.failing and self._breaker.succeeded():
             logger.info("the claim store answers again")
         return admission
 
@@ -153,45 +159,46 @@ class Gate:
 
     def _note(self, key: str, execution: str, state: State, *, wait: bool = True) -> None:
         try:
-            _twice(self.store.mark if wait else self.store.post, key, execution, state)
+            if wait:
+                self.store.mark(key, execution, state)
+            else:
+                self.store.post(key, execution, state)
         except ClaimStoreDown as error:
             self._counters.add("marks_lost")
             logger.warning("the end of an execution could not be noted, a redelivery would repeat it: %s", error)
 
     def _release(self, lease: str, owner: str) -> None:
         try:
-            _twice(self.store.release, lease, owner)
+            self.store.release(lease, owner)
         except ClaimStoreDown as error:
             logger.warning("the lease %s could not be released and ends by itself: %s", lease, error)
 
     def _attempt(
         self, task: Any, run: RunHeaders, args: Any, kwargs: Any, request: MutableMapping[str, Any]
     ) -> Attempt:
-        policy = self.policy_of(task)
+        policy = self._policies.get(task.name) or self.policy_of(task)
         lease = lease_name(run, policy, task.name)
-        execution = os.urandom(4).hex()
-        renewed = request.get(DELIVERY)
-        limit_s = (request.get("timelimit") or (None,))[0] or task.time_limit or UNRENEWED_LEASE_S
+        # not from `random`, which a task may seed: a token that comes twice would pass one execution off as another
+        execution = os.urandom(EXECUTION_BYTES).hex()
         identity = content_id(task.name, args, kwargs) if policy.key == "content" else run.task_id
+        asked = Asked(
+            nonce_token(run.nonce),
+            execution,
+            digest_of(task.name, args, kwargs),
+            redelivered=run.redelivered or run.waiting or not self._flags_redelivery,
+            may_take_over=lease is None,
+        )
         return Attempt(
-            task=task,
-            args=args,
-            kwargs=kwargs,
-            request=request,
-            run=run,
-            policy=policy,
-            key=claim_key(identity, run.fire_ms, run.nesting, run.retries),
-            asked=Asked(
-                nonce=nonce_token(run.nonce),
-                execution=execution,
-                digest=digest_of(task.name, args, kwargs),
-                redelivered=run.redelivered or run.waiting or not self._flags_redelivery,
-                may_take_over=lease is None,
-            ),
-            ttl_s=run.claim_ttl_s or int(self._settings.dedup_ttl),
-            lease=lease,
-            owner=str(renewed or execution),
-            lease_s=policy.lease_s if renewed else max(policy.lease_s, float(limit_s)),
+            task,
+            args,
+            kwargs,
+            request,
+            run,
+            policy,
+            claim_key(identity, run.fire_ms, run.nesting, run.retries),
+            asked,
+            self.remembered_s(run, policy),
+            _needed(lease, policy, task, request, execution) if lease else None,
         )
 
     def _claim(self, attempt: Attempt) -> Admission:
@@ -208,31 +215,56 @@ class Gate:
             apart = claim_key(run.task_id, run.fire_ms, run.nesting, run.retries, attempt.asked.digest)
             attempt = attempt._replace(key=apart)
             verdict = self._ask(attempt)
-        if verdict.drops or verdict is Verdict.UNLIKE:
+        if verdict is Verdict.ELECTED and (refused := self._refuse_stale(attempt)):
+            self._note(attempt.key, attempt.asked.execution, State.DONE)
+            return refused
+        if verdict.runs and attempt.lease is None:
+            self._counters.add(verdict.word)
+            return Admission(None, attempt.key, attempt.asked.execution)
+        if attempt.lease is None or verdict.drops or verdict is Verdict.UNLIKE:
             return self._drop_copy(attempt, verdict)
-        if attempt.lease is not None:
-            return self._lease(attempt, verdict, attempt.lease)
-        self._counters.add(verdict.value)
-        return Admission(None, attempt.key, attempt.asked.execution)
+        return self._lease(attempt, verdict, attempt.lease)
+
+    def _refuse_stale(self, attempt: Attempt) -> Admission | None:
+        """Judge a run of which nothing is remembered: it may have run so long ago that its claim is forgotten."""
+        run = attempt.run
+        if self._wall_ms() - run.due_ms <= attempt.ttl_s * 1000 or run.begun:
+            return None
+        self._counters.add("stale")
+        if attempt.policy.stale == "drop":
+            return self._drop(attempt, "stale", "it is overdue for longer than a claim is remembered")
+        logger.warning(
+            "%s[%s] runs although copies of it may have run: it was due more than %d s ago, and claims are "
+            "remembered no longer (wheelbeat_dedup_ttl)",
+            attempt.task.name,
+            run.task_id,
+            attempt.ttl_s,
+        )
+        return None
 
     def _ask(self, attempt: Attempt) -> Verdict:
-        return _twice(self.store.claim, attempt.key, attempt.asked, attempt.ttl_s)
+        verdict = self.store.claim(attempt.key, attempt.asked, attempt.ttl_s)
+        if self.store.losses.count:
+            lost = self.store.losses.take()
+            self._counters.add("marks_lost", lost)
+            logger.warning("the end of %d executions could not be noted, a redelivery would repeat them", lost)
+        return verdict
 
-    def _lease(self, attempt: Attempt, verdict: Verdict, lease: str) -> Admission:
-        taken = _twice(self.store.acquire, lease, attempt.owner, attempt.lease_s)
+    def _lease(self, attempt: Attempt, verdict: Verdict, lease: Needed) -> Admission:
+        taken = self.store.acquire(lease.name, lease.owner, lease.length_s)
         if not taken.granted:
-            return self._contend(attempt, verdict, lease)
+            return self._contend(attempt, verdict, lease.name)
         if verdict is Verdict.HELD:
             # the execution before is dead, or has ended since: only now may the claim be taken over
             verdict = self._ask(attempt._replace(asked=attempt.asked._replace(may_take_over=True)))
             if not verdict.runs:
-                self._release(lease, attempt.owner)
+                self._release(lease.name, lease.owner)
                 return self._drop_copy(attempt, verdict)
         if attempt.run.waiting:
-            self._release(place_name(lease), attempt.key)
+            self._release(place_name(lease.name), attempt.key)
         attempt.request[FENCE] = taken.fence
-        self._counters.add(verdict.value)
-        return Admission(None, attempt.key, attempt.asked.execution, lease, attempt.owner)
+        self._counters.add(verdict.word)
+        return Admission(None, attempt.key, attempt.asked.execution, lease.name, lease.owner)
 
     def _contend(self, attempt: Attempt, verdict: Verdict, lease: str) -> Admission:
         policy = attempt.policy
@@ -264,13 +296,12 @@ class Gate:
             error,
             "it is given back to the broker" if attempt.task.acks_late else "it was acknowledged early and is lost",
         )
-        return (
-            self._give_back("not published again")
-            if attempt.task.acks_late
-            else Admission(Ignore("not published again"))
-        )
+        reason = "not published again"
+        return self._give_back(reason) if attempt.task.acks_late else Admission(Ignore(reason))
 
     def _without_store(self, attempt: Attempt) -> Admission:
+        if refused := self._refuse_stale(attempt):
+            return refused
         self._counters.add(f"outage_{attempt.policy.outage}")
         return self._give_back("claim store down") if attempt.policy.outage == "closed" else Admission()
 
@@ -284,7 +315,7 @@ class Gate:
             with suppress(ClaimStoreDown):
                 held = self.store.read(attempt.key)
                 elected = f"message {held.nonce} was elected" if held else ""
-        reason = verdict.value if verdict.drops else "other"
+        reason = verdict.word if verdict.drops else "other"
         return self._drop(attempt, reason, elected)
 
     def _drop(self, attempt: Attempt, reason: str, detail: str) -> Admission:
@@ -292,24 +323,15 @@ class Gate:
         return self._refuse(attempt, f"dropped ({reason})", detail)
 
     def _refuse(self, attempt: Attempt, outcome: str, detail: str) -> Admission:
-        run = attempt.run
-        logger.info(
-            "Task %s[%s] message %s %s%s",
-            attempt.task.name,
-            run.task_id,
-            attempt.asked.nonce,
-            outcome,
-            f": {detail}" if detail else "",
-        )
+        words = (attempt.task.name, attempt.run.task_id, attempt.asked.nonce, outcome, f": {detail}" if detail else "")
+        logger.info("Task %s[%s] message %s %s%s", *words)
         return Admission(Ignore(outcome))
 
 
-def _twice(ask: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Ask a store again where it does not answer: one that was restarted has cut every idle connection.
-
-    Execution and owner tokens make the second time harmless.
-    """
-    try:
-        return ask(*args, **kwargs)
-    except ClaimStoreDown:
-        return ask(*args, **kwargs)
+def _needed(lease: str, policy: Policy, task: Any, request: MutableMapping[str, Any], execution: str) -> Needed:
+    """Say who is to own ``lease``, and for how long where the main process does not prolong it."""
+    renewed = request.get(DELIVERY)
+    if renewed:
+        return Needed(lease, str(renewed), policy.lease_s)
+    limit_s = (request.get("timelimit") or (None,))[0] or task.time_limit or UNRENEWED_LEASE_S
+    return Needed(lease, execution, max(policy.lease_s, float(limit_s)))

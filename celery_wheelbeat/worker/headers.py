@@ -65,17 +65,23 @@ class RunHeaders(NamedTuple):
         for an outage.
         """
         delivery = request.get("delivery_info") or {}
-        claim_ttl_s = _whole(request.get(CLAIM_TTL) or 0)
+        eta = request.get("eta")
+        try:
+            claim_ttl_s = int(request.get(CLAIM_TTL) or 0)
+            fire_ms = int(request[FIRE_MS])
+            nesting = int(request.get("replaced_task_nesting") or 0)
+            retries = int(request.get("retries") or 0)
+        except OverflowError as error:  # JSON knows Infinity
+            raise ValueError("Infinity is no whole number") from error
         if not 0 <= claim_ttl_s <= REMEMBERED_MAX_S:
             raise ValueError(f"{CLAIM_TTL} = {claim_ttl_s}, expected 0 to {REMEMBERED_MAX_S}")
-        fire_ms = _whole(request[FIRE_MS])
         return cls(
-            task_id=task_id,
-            fire_ms=fire_ms,
-            due_ms=max(fire_ms, _ms_of(request.get("eta"))),
+            task_id,
+            fire_ms,
+            due_ms=max(fire_ms, _ms_of(eta)) if eta else fire_ms,
             nonce=str(request.get(NONCE) or ""),
-            nesting=_whole(request.get("replaced_task_nesting") or 0),
-            retries=_whole(request.get("retries") or 0),
+            nesting=nesting,
+            retries=retries,
             redelivered=bool(delivery.get("redelivered")),
             waiting=bool(request.get(WAITING)),
             claim_ttl_s=claim_ttl_s,
@@ -92,15 +98,8 @@ class RunHeaders(NamedTuple):
 def _ms_of(eta: Any) -> int:
     try:
         return round(datetime.fromisoformat(eta).timestamp() * 1000)
-    except (TypeError, ValueError, OverflowError):  # none, or nothing that Celery would wait for
+    except (TypeError, ValueError, OverflowError):  # nothing that Celery would wait for
         return 0
-
-
-def _whole(value: Any) -> int:
-    try:
-        return int(value)
-    except OverflowError as error:  # JSON knows Infinity
-        raise ValueError(f"{value} is no whole number") from error
 
 
 def worker_headers(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections, router
 
 from celery_wheelbeat.errors import InvalidSetting
-from celery_wheelbeat.worker.stores.drivers import mariadb_store, postgres_store, sqlite_store
+from celery_wheelbeat.worker.stores.drivers import mariadb_store, sqlite_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +29,8 @@ def claim_store() -> Store:
 
     match connection.vendor:
         case "postgresql":
+            from celery_wheelbeat.worker.stores.postgres import postgres_store  # noqa: PLC0415 - needs its driver
+
             return postgres_store(parameters)
         case "sqlite":
             given = parameters()

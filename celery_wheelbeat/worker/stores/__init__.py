@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict
     from celery_wheelbeat.worker.overlap import Lease
+    from celery_wheelbeat.worker.stores.lines import Losses
 
 
 class ClaimStore(Protocol):
@@ -26,7 +27,14 @@ class ClaimStore(Protocol):
         """Set the state of the claim where ``execution`` still holds it; returns whether it does."""
 
     def post(self, key: str, execution: str, state: State) -> None:
-        """Set the state like ``mark``, without waiting for the answer where the server's protocol allows that."""
+        """Set the state like ``mark``, without waiting for the answer where the server's protocol allows that.
+
+        The server has the command when this returns, unless it dies with it; what became of it is read with the next
+        answer on the same connection.
+        """
+
+    def prolong(self, key: str, nonce: str, ttl_s: int) -> bool:
+        """Remember the claim for ``ttl_s`` from now on where message ``nonce`` was elected; returns whether it was."""
 
     def read(self, key: str) -> Claim | None:
         """Return the claim, for the run history and for people; not used to decide."""
@@ -57,6 +65,8 @@ class Store(ClaimStore, LeaseStore, Protocol):
     def close(self) -> None:
         """Close the free connections of this process."""
 
+    losses: Losses
+    """Posted marks that were refused, or cut off before their outcome was read."""
     best_effort: str
     """Why claims may be forgotten before their time; empty for a store that keeps them."""
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Generic, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar
 
 from celery_wheelbeat.errors import ClaimStoreDown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 C = TypeVar("C")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Connections(Generic[C]):
@@ -33,40 +35,45 @@ class Connections(Generic[C]):
         self._free: deque[C] = deque()
         self._inherited: list[deque[C]] = []
 
-    @contextmanager
-    def borrow(self) -> Iterator[C]:
-        """Lend a connection; a failure of the driver becomes ``ClaimStoreDown`` and closes all free ones."""
+    def lend(self, work: Callable[Concatenate[C, P], R], *arguments: P.args, **options: P.kwargs) -> R:
+        """Let ``work`` have a connection; a failure of the driver becomes ``ClaimStoreDown``.
+
+        One on an idle connection is none yet: a server that was restarted has cut them all. They are closed, and
+        ``work`` is done once more with a new one, which nothing in a store minds.
+        """
         if self._pid != os.getpid():
             # kept: MySQLdb takes leave of the server when a connection is collected, over the parent's socket
             self._inherited.append(self._free)
             self._pid, self._free = os.getpid(), deque()
         free = self._free
-        connection = None
-        try:
-            connection = free.pop() if free else self._open()
-            yield connection
-        except self._errors as error:
-            self._discard(connection)
-            raise ClaimStoreDown(f"the claim store {self._where} does not answer: {error!r}") from error
-        except BaseException:
-            # a soft time limit in mid-conversation: what the next reply belongs to is unknown
-            if connection is not None:
+        while True:
+            try:
+                connection, idle = free.pop(), True
+            except IndexError:
+                connection, idle = None, False
+            try:
+                connection = connection or self._open()
+                answer = work(connection, *arguments, **options)
+            except self._errors as error:
                 self._shut(connection)
-            raise
-        else:
-            free.append(connection)
+                self.close()
+                if not idle:
+                    raise ClaimStoreDown(f"the claim store {self._where} does not answer: {error!r}") from error
+            except BaseException:
+                # a soft time limit in mid-conversation: what the next reply belongs to is unknown
+                self._shut(connection)
+                raise
+            else:
+                free.append(connection)
+                return answer
 
     def close(self) -> None:
         """Close the free connections."""
-        self._discard(None)
-
-    def _discard(self, broken: C | None) -> None:
-        if broken is not None:
-            self._shut(broken)
         while self._free:
             with suppress(IndexError):
                 self._shut(self._free.pop())
 
-    def _shut(self, connection: C) -> None:
-        with suppress(Exception):
-            self._close(connection)
+    def _shut(self, connection: C | None) -> None:
+        if connection is not None:
+            with suppress(Exception):
+                self._close(connection)

@@ -17,6 +17,7 @@ from celery_wheelbeat.errors import ClaimStoreDown
 from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
 from celery_wheelbeat.worker.overlap import Lease
 from celery_wheelbeat.worker.stores.connections import Connections
+from celery_wheelbeat.worker.stores.lines import Losses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ class MemcachedStore:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url.partition(";")[0])
         address = (parts.hostname or "127.0.0.1", parts.port or 11211)
+        self.losses = Losses()  # none: nothing is posted
         self._where = f"memcached {address[0]}"
         self._wall_ms = SystemClock().wall_ms
 
@@ -83,17 +85,27 @@ class MemcachedStore:
         """See ``ClaimStore``: waits for the answer, since the change needs two steps."""
         self.mark(key, execution, state)
 
+    def prolong(self, key: str, nonce: str, ttl_s: int) -> bool:
+        """See ``ClaimStore``."""
+        holds = False
+
+        def keep(text: str | None) -> str | None:
+            nonlocal holds
+            holds = text is not None and _claim_of(text).nonce == nonce
+            return text if holds else None
+
+        self._change(f"wb:{key}", keep, ttl_s)
+        return holds
+
     def read(self, key: str) -> Claim | None:
         """See ``ClaimStore``."""
-        with self._connections.borrow() as client:
-            value = client.get(f"wb:{key}")
+        value = self._connections.lend(lambda client: client.get(f"wb:{key}"))
         return None if value is None else _claim_of(value.decode())
 
     def prepare(self) -> None:
         """See ``ClaimStore``."""
-        with self._connections.borrow() as client:
-            if not client.set("wb:probe", "1", expire=1):
-                raise ClaimStoreDown(f"the claim store {self._where} does not store anything")
+        if not self._connections.lend(lambda client: client.set("wb:probe", "1", expire=1)):
+            raise ClaimStoreDown(f"the claim store {self._where} does not store anything")
 
     def purge(self, limit: int) -> int:  # noqa: ARG002 - memcached expires claims itself
         """See ``ClaimStore``."""
@@ -146,19 +158,20 @@ class MemcachedStore:
 
     def _change(self, key: str, replace: Callable[[str | None], str | None], ttl_s: int) -> None:
         """Let ``replace`` turn the value of ``key`` into another, atomically; None leaves it as it is."""
-        expire = min(ttl_s, RELATIVE_MAX_S)
-        with self._connections.borrow() as client:
-            for _ in range(ROUNDS):
-                value, version = client.gets(key)
-                changed = replace(None if value is None else value.decode())
-                if changed is None:
-                    return
-                if version is None:
-                    written = client.add(key, changed, expire=expire)
-                else:
-                    written = client.cas(key, changed, version, expire=expire)
-                if written:
-                    return
+        self._connections.lend(self._change_over, key, replace, min(ttl_s, RELATIVE_MAX_S))
+
+    def _change_over(self, client: Any, key: str, replace: Callable[[str | None], str | None], expire_s: int) -> None:
+        for _ in range(ROUNDS):
+            value, version = client.gets(key)
+            changed = replace(None if value is None else value.decode())
+            if changed is None:
+                return
+            if version is None:
+                written = client.add(key, changed, expire=expire_s)
+            else:
+                written = client.cas(key, changed, version, expire=expire_s)
+            if written:
+                return
         raise ClaimStoreDown(f"the claim store {self._where} changed {key} {ROUNDS} times while it was decided")
 
 

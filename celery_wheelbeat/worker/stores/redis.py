@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from contextlib import suppress
 from typing import Any
 
 from redis import ConnectionPool
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
 from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict
 from celery_wheelbeat.worker.overlap import Lease
 from celery_wheelbeat.worker.stores.connections import Connections
+from celery_wheelbeat.worker.stores.lines import Losses
+from celery_wheelbeat.worker.stores.redis_line import RedisLine
 
 TIMEOUT_S = 1.0
 FENCE_REMEMBERED_S = 86_400
@@ -34,7 +35,8 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 class _Script:
     def __init__(self, source: str) -> None:
         self.source = source.encode()
-        self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()  # how EVALSHA names a script
+        sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()  # how EVALSHA names a script
+        self.call = (b"EVALSHA", sha, b"1")
 
 
 # ARGV: nonce + execution + digest, redelivered and may_take_over as 0 or 1, ttl in seconds
@@ -76,6 +78,15 @@ return 1
 """
 )
 
+# ARGV: nonce, ttl in seconds
+_PROLONG = _Script(
+    """
+local held = redis.call('GET', KEYS[1])
+if not held or held:sub(2, 9) ~= ARGV[1] then return 0 end
+return redis.call('EXPIRE', KEYS[1], ARGV[2])
+"""
+)
+
 # ARGV: owner, lease in ms, how long the fence outlives it in ms. The fence starts at the server's clock, so that it
 # still grows where an idle lease was forgotten.
 _ACQUIRE = _Script(
@@ -110,12 +121,12 @@ return 1
 """
 )
 
-_SCRIPTS = (_CLAIM, _MARK, _ACQUIRE, _RENEW, _RELEASE)
-_VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}
+_SCRIPTS = (_CLAIM, _MARK, _PROLONG, _ACQUIRE, _RENEW, _RELEASE)
+_VERDICTS = {verdict.word.encode(): verdict for verdict in Verdict}
 
 
 class RedisStore:
-    """Claims under ``wb:`` and 16 bytes, leases under ``wb:lease:`` and their name.
+    """Claims under ``prefix``, ``wb:`` and 16 bytes, leases under ``prefix``, ``wb:lease:`` and their name.
 
     ``pool`` says where and how to connect; only its parameters are used. Connections carry time-outs of one second and
     no retries of their own: the circuit breaker decides what follows a failure.
@@ -123,8 +134,9 @@ class RedisStore:
 
     best_effort = ""
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, prefix: str = "") -> None:
         self._pool = pool
+        self._claims = prefix.encode() + b"wb:"
         parameters = {
             **pool.connection_kwargs,
             "socket_timeout": TIMEOUT_S,
@@ -134,37 +146,41 @@ class RedisStore:
         }
         where = f"redis {parameters.get('host') or parameters.get('path') or ''}".strip()
 
-        def connect() -> _Line:
+        self.losses = Losses()
+
+        def connect() -> RedisLine:
             connection: Any = pool.connection_class(**parameters)
             connection.connect()
-            return _Line(connection)
+            return RedisLine(connection, self.losses)
 
-        self._connections = Connections(where, connect, _Line.close, (RedisError, OSError))
+        self._connections = Connections(where, connect, RedisLine.close, (RedisError, OSError))
 
     @classmethod
-    def from_url(cls, url: str) -> RedisStore:
-        """Open the store at a ``redis://``, ``rediss://`` or ``unix://`` URL."""
-        return cls(ConnectionPool.from_url(url))
+    def from_url(cls, url: str, prefix: str = "") -> RedisStore:
+        """Open the store at a ``redis://``, ``rediss://`` or ``unix://`` URL; ValueError for one that says nonsense."""
+        return cls(ConnectionPool.from_url(url), prefix)
 
     def claim(self, key: str, asked: Asked, ttl_s: int) -> Verdict:
         """See ``ClaimStore``."""
         tokens = bytes.fromhex(asked.nonce + asked.execution + asked.digest)
         may = b"%d%d" % (asked.redelivered, asked.may_take_over)
-        return _VERDICTS[self._call(_CLAIM, _claim_at(key), tokens, may, b"%d" % ttl_s)]
+        return _VERDICTS[self._call(_CLAIM, self._claims + bytes.fromhex(key), tokens, may, b"%d" % ttl_s)]
 
     def mark(self, key: str, execution: str, state: State) -> bool:
         """See ``ClaimStore``."""
-        return bool(self._call(_MARK, _claim_at(key), bytes.fromhex(execution), state.value.encode()))
+        return bool(self._call(_MARK, *self._mark_of(key, execution, state)))
 
     def post(self, key: str, execution: str, state: State) -> None:
-        """See ``ClaimStore``: a server that refuses it refuses the next claim, too, and that is noticed."""
-        with self._connections.borrow() as line:
-            line.post(b"EVALSHA", _MARK.sha, b"1", _claim_at(key), bytes.fromhex(execution), state.value.encode())
+        """See ``ClaimStore``."""
+        self._connections.lend(RedisLine.post, *_MARK.call, *self._mark_of(key, execution, state))
+
+    def prolong(self, key: str, nonce: str, ttl_s: int) -> bool:
+        """See ``ClaimStore``."""
+        return bool(self._call(_PROLONG, self._claims + bytes.fromhex(key), bytes.fromhex(nonce), b"%d" % ttl_s))
 
     def read(self, key: str) -> Claim | None:
         """See ``ClaimStore``."""
-        with self._connections.borrow() as line:
-            held = line.ask(b"GET", _claim_at(key))
+        held = self._connections.lend(RedisLine.ask, b"GET", self._claims + bytes.fromhex(key))
         if held is None:
             return None
         state, nonce, execution, digest, started, ran = _LAYOUT.unpack(held)
@@ -174,10 +190,8 @@ class RedisStore:
 
     def prepare(self) -> None:
         """See ``ClaimStore``: loads the scripts, and fails where the server is a read-only replica or full."""
-        with self._connections.borrow() as line:
-            for script in _SCRIPTS:
-                line.ask(b"SCRIPT", b"LOAD", script.source)
-            line.ask(b"SET", b"wb:probe", b"1", b"PX", b"1000")
+        self._connections.lend(_load)
+        self._connections.lend(RedisLine.ask, b"SET", self._claims + b"probe", b"1", b"PX", b"1000")
 
     def purge(self, limit: int) -> int:  # noqa: ARG002 - Redis expires claims itself
         """See ``ClaimStore``."""
@@ -185,21 +199,21 @@ class RedisStore:
 
     def acquire(self, name: str, owner: str, lease_s: float) -> Lease:
         """See ``LeaseStore``."""
-        granted, fence = self._call(_ACQUIRE, _lease_at(name), owner.encode(), _ms(lease_s), _ms(FENCE_REMEMBERED_S))
+        how_long = (_ms(lease_s), _ms(FENCE_REMEMBERED_S))
+        granted, fence = self._call(_ACQUIRE, self._lease_at(name), owner.encode(), *how_long)
         return Lease(granted == 1, fence)
 
     def renew(self, name: str, owner: str, lease_s: float) -> bool:
         """See ``LeaseStore``."""
-        return bool(self._call(_RENEW, _lease_at(name), owner.encode(), _ms(lease_s), _ms(FENCE_REMEMBERED_S)))
+        return bool(self._call(_RENEW, self._lease_at(name), owner.encode(), _ms(lease_s), _ms(FENCE_REMEMBERED_S)))
 
     def release(self, name: str, owner: str) -> None:
         """See ``LeaseStore``."""
-        self._call(_RELEASE, _lease_at(name), owner.encode())
+        self._call(_RELEASE, self._lease_at(name), owner.encode())
 
     def info(self) -> dict[str, str]:
         """Return what ``dedup-check`` judges: version, role, memory and eviction policy."""
-        with self._connections.borrow() as line:
-            text = line.ask(b"INFO").decode()
+        text = self._connections.lend(RedisLine.ask, b"INFO").decode()
         return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
     def close(self) -> None:
@@ -207,53 +221,27 @@ class RedisStore:
         self._connections.close()
 
     def _call(self, script: _Script, key: bytes, *arguments: bytes) -> Any:
-        with self._connections.borrow() as line:
-            try:
-                return line.ask(b"EVALSHA", script.sha, b"1", key, *arguments)
-            except NoScriptError:
-                # every script, so that a posted one finds its own as well
-                for other in _SCRIPTS:
-                    line.ask(b"SCRIPT", b"LOAD", other.source)
-                return line.ask(b"EVALSHA", script.sha, b"1", key, *arguments)
+        return self._connections.lend(_evaluate, script, key, *arguments)
+
+    def _mark_of(self, key: str, execution: str, state: State) -> tuple[bytes, bytes, bytes]:
+        return self._claims + bytes.fromhex(key), bytes.fromhex(execution), state.letter.encode()
+
+    def _lease_at(self, name: str) -> bytes:
+        return self._claims + b"lease:" + name.encode(errors="surrogatepass")
 
 
-class _Line:
-    """One connection, and how many replies on it nobody has waited for.
-
-    redis-py's connection without its client: the client spends a fifth of a claim's time on choosing a connection and
-    dressing the reply.
-    """
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self._owed = 0
-
-    def ask(self, *words: bytes) -> Any:
-        self._connection.send_packed_command([_packed(words)])
-        while self._owed:
-            self._owed -= 1
-            with suppress(ResponseError):
-                self._connection.read_response()
-        return self._connection.read_response()
-
-    def post(self, *words: bytes) -> None:
-        self._connection.send_packed_command([_packed(words)])
-        self._owed += 1
-
-    def close(self) -> None:
-        self._connection.disconnect()
+def _evaluate(line: RedisLine, script: _Script, *words: bytes) -> Any:
+    try:
+        return line.ask(*script.call, *words)
+    except NoScriptError:
+        _load(line)
+        return line.ask(*script.call, *words)
 
 
-def _packed(words: tuple[bytes, ...]) -> bytes:
-    return b"".join([b"*%d\r\n" % len(words), *(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)])
-
-
-def _claim_at(key: str) -> bytes:
-    return b"wb:" + bytes.fromhex(key)
-
-
-def _lease_at(name: str) -> bytes:
-    return b"wb:lease:" + name.encode(errors="surrogatepass")
+def _load(line: RedisLine) -> None:
+    """Load every script, so that a posted one finds its own as well."""
+    for script in _SCRIPTS:
+        line.ask(b"SCRIPT", b"LOAD", script.source)
 
 
 def _ms(seconds: float) -> bytes:

@@ -7,7 +7,6 @@ instants are the server's clock in ms.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,9 +14,12 @@ from celery_wheelbeat.errors import ClaimStoreDown
 from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
 from celery_wheelbeat.worker.overlap import Lease
 from celery_wheelbeat.worker.stores.connections import Connections
+from celery_wheelbeat.worker.stores.lines import Losses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from celery_wheelbeat.worker.stores.lines import Answer, Line
 
 ROUNDS = 10
 """How often a claim is decided anew because the row changed in between; each round someone else got on."""
@@ -36,13 +38,15 @@ INSERT = """
 INTO wheelbeat_claim (id, state, nonce, execution, digest, started_ms, ended_ms, expires_ms)
 VALUES (%s, 'R', %s, %s, %s, {now}, 0, {now} + %s)"""
 SELECT = """
-SELECT state, nonce, execution, digest, started_ms, ended_ms, expires_ms <= {now} FROM wheelbeat_claim WHERE id = %s"""
+SELECT state, nonce, execution, digest, started_ms, ended_ms, expires_ms - {now} FROM wheelbeat_claim WHERE id = %s"""
 REPLACE = """
 UPDATE wheelbeat_claim SET state = 'R', nonce = %s, execution = %s, digest = %s,
   started_ms = {now}, ended_ms = 0, expires_ms = {now} + %s
 WHERE id = %s AND state = %s AND execution = %s"""
 MARK = """
 UPDATE wheelbeat_claim SET state = %s, ended_ms = {now} WHERE id = %s AND execution = %s"""
+PROLONG = """
+UPDATE wheelbeat_claim SET expires_ms = {now} + %s WHERE id = %s AND nonce = %s AND expires_ms > {now}"""
 # fence first: MariaDB assigns from left to right and would otherwise see the new owner
 ACQUIRE = """
 UPDATE wheelbeat_lease SET
@@ -105,24 +109,29 @@ MARIADB = Dialect(
 
 
 class SqlStore:
-    """Claims and leases over DB-API connections in autocommit.
+    """Claims and leases over lines; ``connect()`` opens one, ``errors`` are the driver's, ``losses`` the lines' own.
 
-    ``connect()`` opens one; ``errors`` are the driver's. A claim that is decided takes one statement for the first
-    copy, two for a copy, three for a redelivery.
+    A claim that is decided takes one statement for the first copy, two for a copy, three for a redelivery.
     """
 
     best_effort = ""
 
     def __init__(
-        self, where: str, dialect: Dialect, connect: Callable[[], Any], errors: tuple[type[Exception], ...]
+        self,
+        where: str,
+        dialect: Dialect,
+        connect: Callable[[], Line],
+        errors: tuple[type[Exception], ...],
+        *,
+        losses: Losses | None = None,
     ) -> None:
         self._where = where
         self._dialect = dialect
-        self._connections: Connections[Any] = Connections(where, connect, lambda c: c.close(), errors)
-        self._errors = errors
+        self._connections: Connections[Line] = Connections(where, connect, lambda line: line.close(), errors)
+        self.losses = losses or Losses()
         write, (before, after) = dialect.write, dialect.insert
         self._insert, self._select, self._replace = write(before + INSERT + after), write(SELECT), write(REPLACE)
-        self._mark, self._acquire = write(MARK), write(ACQUIRE)
+        self._mark, self._prolong, self._acquire = write(MARK), write(PROLONG), write(ACQUIRE)
         self._insert_lease, self._holder = write(before + INSERT_LEASE + after), write(HOLDER)
         self._renew, self._release = write(RENEW), write(RELEASE)
         self._purge_claims = dialect.purge_of("wheelbeat_claim", "expires_ms")
@@ -130,49 +139,47 @@ class SqlStore:
 
     def claim(self, key: str, asked: Asked, ttl_s: int) -> Verdict:
         """See ``ClaimStore``."""
+        return self._connections.lend(self._claim, key, asked, ttl_s)
+
+    def _claim(self, line: Line, key: str, asked: Asked, ttl_s: int) -> Verdict:
         mine = (asked.nonce, asked.execution, asked.digest)
-        with self._cursor() as cursor:
-            for _ in range(ROUNDS):
-                cursor.execute(self._insert, (key, *mine, ttl_s * 1000))
-                if cursor.rowcount == 1:
-                    return Verdict.ELECTED
-                cursor.execute(self._select, (key,))
-                row = cursor.fetchone()
-                if row is None:
-                    continue  # purged in between
-                verdict = decide(None if row[6] else _claim_of(row), asked)
-                if verdict is Verdict.MINE or not verdict.runs:
-                    return verdict
-                cursor.execute(self._replace, (*mine, ttl_s * 1000, key, row[0], row[2]))
-                if cursor.rowcount == 1:
-                    return verdict
+        for _ in range(ROUNDS):
+            if line.ask(self._insert, key, *mine, ttl_s * 1000).written == 1:
+                return Verdict.ELECTED
+            row = line.ask(self._select, key).row
+            if row is None:
+                continue  # purged in between
+            verdict = decide(_claim_of(row), asked)
+            if verdict is Verdict.MINE or not verdict.runs:
+                return verdict
+            if line.ask(self._replace, *mine, ttl_s * 1000, key, row[0], row[2]).written == 1:
+                return verdict
         raise ClaimStoreDown(f"the claim store {self._where} changed claim {key} {ROUNDS} times while it was decided")
 
     def mark(self, key: str, execution: str, state: State) -> bool:
         """See ``ClaimStore``."""
-        return self._execute(self._mark, state.value, key, execution) == 1
+        return self._execute(self._mark, state.letter, key, execution) == 1
 
     def post(self, key: str, execution: str, state: State) -> None:
-        """See ``ClaimStore``: waits for the answer, as the drivers do."""
-        self.mark(key, execution, state)
+        """See ``ClaimStore``."""
+        self._connections.lend(_post, self._mark, state.letter, key, execution)
+
+    def prolong(self, key: str, nonce: str, ttl_s: int) -> bool:
+        """See ``ClaimStore``."""
+        return self._execute(self._prolong, ttl_s * 1000, key, nonce) == 1
 
     def read(self, key: str) -> Claim | None:
         """See ``ClaimStore``."""
-        with self._cursor() as cursor:
-            cursor.execute(self._select, (key,))
-            row = cursor.fetchone()
-        return None if row is None or row[6] else _claim_of(row)
+        row = self._connections.lend(_ask, self._select, key).row
+        return None if row is None else _claim_of(row)
 
     def prepare(self) -> None:
         """See ``ClaimStore``: tables that a migration has made already are left alone."""
         try:
-            with self._cursor() as cursor:
-                cursor.execute("SELECT 1 FROM wheelbeat_claim, wheelbeat_lease WHERE 1 = 0")
-                return
-        except ClaimStoreDown:
-            pass  # no tables, or no server: what follows tells
-        for statement in (CREATE_CLAIMS, CREATE_LEASES, self._dialect.create_index):
-            self._create(statement)
+            self._execute("SELECT 1 FROM wheelbeat_claim, wheelbeat_lease WHERE 1 = 0")
+        except ClaimStoreDown:  # no tables, or no server: what follows tells
+            for statement in (CREATE_CLAIMS, CREATE_LEASES, self._dialect.create_index):
+                self._create(statement)
 
     def purge(self, limit: int) -> int:
         """See ``ClaimStore``."""
@@ -183,14 +190,13 @@ class SqlStore:
 
     def acquire(self, name: str, owner: str, lease_s: float) -> Lease:
         """See ``LeaseStore``."""
-        key, lease_ms = _lease_id(name), round(lease_s * 1000)
-        with self._cursor() as cursor:
-            cursor.execute(self._acquire, (owner, owner, lease_ms, key, owner))
-            if cursor.rowcount != 1:
-                cursor.execute(self._insert_lease, (key, owner, lease_ms))
-            cursor.execute(self._holder, (key,))
-            row = cursor.fetchone()
-        return Lease(row is not None and row[0] == owner, row[1] if row else 0)
+        return self._connections.lend(self._take, _lease_id(name), owner, round(lease_s * 1000))
+
+    def _take(self, line: Line, key: str, owner: str, lease_ms: int) -> Lease:
+        if line.ask(self._acquire, owner, owner, lease_ms, key, owner).written != 1:
+            line.ask(self._insert_lease, key, owner, lease_ms)
+        row = line.ask(self._holder, key).row
+        return Lease(row is not None and row[0] == owner, int(row[1]) if row else 0)
 
     def renew(self, name: str, owner: str, lease_s: float) -> bool:
         """See ``LeaseStore``."""
@@ -205,10 +211,7 @@ class SqlStore:
         self._connections.close()
 
     def _execute(self, statement: str, *values: object) -> int:
-        with self._cursor() as cursor:
-            cursor.execute(statement, values)
-            count: int = cursor.rowcount
-            return count
+        return self._connections.lend(_ask, statement, *values).written
 
     def _create(self, statement: str) -> None:
         for last in (False, True):
@@ -220,17 +223,19 @@ class SqlStore:
             else:
                 return
 
-    @contextmanager
-    def _cursor(self) -> Iterator[Any]:
-        with self._connections.borrow() as connection:
-            cursor = connection.cursor()
-            try:
-                yield cursor
-            finally:
-                cursor.close()
+
+def _ask(line: Line, statement: str, *values: object) -> Answer:
+    return line.ask(statement, *values)
 
 
-def _claim_of(row: tuple[Any, ...]) -> Claim:
+def _post(line: Line, statement: str, *values: object) -> None:
+    line.post(statement, *values)
+
+
+def _claim_of(row: tuple[Any, ...]) -> Claim | None:
+    """Return the claim of a row, None where it has expired."""
+    if int(row[6]) <= 0:
+        return None
     return Claim(State(row[0]), row[1], row[2], row[3], int(row[4]), int(row[5]))
 
 

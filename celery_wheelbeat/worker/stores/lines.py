@@ -1,0 +1,70 @@
+"""A line: one connection of a SQL store, as the statements of claims use it."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from typing import Any, NamedTuple, Protocol
+
+
+class Answer(NamedTuple):
+    """What a database said to one statement."""
+
+    written: int
+    """Rows that the statement wrote."""
+    row: tuple[Any, ...] | None = None
+    """The first row that it found; None where there is none."""
+
+
+class Line(Protocol):
+    """Sends statements in autocommit, each with its values."""
+
+    def ask(self, statement: str, *values: object) -> Answer:
+        """Send a statement and wait for its answer; raises the driver's errors."""
+
+    def post(self, statement: str, *values: object) -> None:
+        """Send a statement whose outcome is read with the next answer; at once where the driver knows no other way."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class CursorLine:
+    """A line over a DB-API connection in autocommit."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def ask(self, statement: str, *values: object) -> Answer:
+        """See ``Line``."""
+        with closing(self._connection.cursor()) as cursor:
+            cursor.execute(statement, values)
+            return Answer(cursor.rowcount, cursor.fetchone() if cursor.description else None)
+
+    def post(self, statement: str, *values: object) -> None:
+        """See ``Line``: waits."""
+        self.ask(statement, *values)
+
+    def close(self) -> None:
+        """See ``Line``."""
+        self._connection.close()
+
+
+class Losses:
+    """How many posted statements failed, or will never be known to have succeeded."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Since somebody took note."""
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        """Count ``count`` more."""
+        with self._lock:
+            self.count += count
+
+    def take(self) -> int:
+        """Return the count, and begin anew."""
+        with self._lock:
+            count, self.count = self.count, 0
+            return count

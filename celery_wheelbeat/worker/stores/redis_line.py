@@ -1,0 +1,98 @@
+"""A line to Redis or Valkey: commands in, answers out, over the socket of one of redis-py's connections.
+
+redis-py connects (addresses, TLS, Sentinel, credentials). What follows is written and read here, because its client and
+its buffers cost a claim more than the server does. Nothing here waits for longer than the socket's time-out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ConnectionError as Disconnected
+from redis.exceptions import InvalidResponse, NoScriptError, ResponseError
+
+if TYPE_CHECKING:
+    from celery_wheelbeat.worker.stores.lines import Losses
+
+READ_BYTES = 4_096
+
+
+class RedisLine:
+    """One connection, in whichever version of the protocol, and how many answers on it nobody has waited for."""
+
+    def __init__(self, connection: Any, losses: Losses) -> None:
+        self._connection = connection
+        self._socket = connection._sock  # redis-py hands it out under no other name
+        self._losses = losses
+        self._unread = b""
+        self._owed = 0
+
+    def ask(self, *words: bytes) -> Any:
+        """Send a command and return its answer; raises ``ResponseError`` where it is refused."""
+        self._socket.sendall(_packed(words))
+        while self._owed:
+            if isinstance(self._answer(), ResponseError):
+                self._losses.add(1)
+            self._owed -= 1
+        answer = self._answer()
+        if isinstance(answer, ResponseError):
+            raise answer
+        return answer
+
+    def post(self, *words: bytes) -> None:
+        """Send a command whose answer is read before that of the next one."""
+        self._socket.sendall(_packed(words))
+        self._owed += 1
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._losses.add(self._owed)
+        self._owed = 0
+        self._connection.disconnect()
+
+    def _answer(self) -> Any:
+        while (end := self._unread.find(b"\r\n")) < 0:
+            self._receive()
+        head, self._unread = self._unread[:end], self._unread[end + 2 :]
+        kind, rest = head[:1], head[1:]
+        answer: Any = None  # as of "_", the null of the protocol's third version
+        match kind:
+            case b"$" | b"=":
+                answer = self._text(int(rest))
+            case b":":
+                answer = int(rest)
+            case b"+":
+                answer = rest
+            case b"*":
+                answer = [self._answer() for _ in range(int(rest))]
+            case b"-":
+                error = NoScriptError if rest.startswith(b"NOSCRIPT") else ResponseError
+                answer = error(rest.decode(errors="replace"))
+            case b">":  # what the server says by itself, about its own maintenance
+                for _ in range(int(rest)):
+                    self._answer()
+                answer = self._answer()
+            case other if other != b"_":
+                raise InvalidResponse(f"{head!r} is no answer of Redis")
+        return answer
+
+    def _text(self, length: int) -> bytes | None:
+        if length < 0:
+            return None
+        while len(self._unread) < length + 2:
+            self._receive()
+        text, self._unread = self._unread[:length], self._unread[length + 2 :]
+        return text
+
+    def _receive(self) -> None:
+        received = self._socket.recv(READ_BYTES)
+        if not received:
+            raise Disconnected("the server has closed the connection")
+        self._unread += received
+
+
+def _packed(words: tuple[bytes, ...]) -> bytes:
+    parts = [b"*%d\r\n" % len(words)]
+    for word in words:
+        parts += (b"$%d\r\n" % len(word), word, b"\r\n")
+    return b"".join(parts)
