@@ -58,6 +58,8 @@ class Backlog:
         """``keep_all`` is asked about jobs whose older runs are about to be let go."""
         self.strays = 0
         """Outcomes of runs that were already settled; the only good value is 0."""
+        self.left_queue = 0
+        """How often a pair has stopped waiting: it was taken, perhaps again, or let go."""
         self._ledger = ledger
         self.limit = limit
         """Pairs that may wait."""
@@ -66,7 +68,7 @@ class Backlog:
         self._offered: list[Pairs] = []
         self._offered_count = 0
         self._late = PairQueue()
-        self._late_ids: Int64s | None = None
+        self._jobs_ahead: Int64s | None = None
         """Jobs whose runs go behind those in *late*, ascending; None = those in *late*, to be found again."""
         self._late_by_id = False
         """Whether *late* has to be sorted by fire time before it is taken from."""
@@ -166,8 +168,9 @@ class Backlog:
         runs = max(0, min(runs, self._late.count + self._fresh.count))
         from_late = min(self._late.count, max((runs + 1) // 2, runs - self._fresh.count))
         pairs = joined([*self._late.take(from_late), *self._fresh.take(runs - from_late)])
+        self.left_queue += runs
         if not self._late.count:
-            self._late_ids = None
+            self._jobs_ahead = None
         return pairs
 
     def _hand_out(self, pairs: Pairs) -> dict[int, Pair]:
@@ -203,14 +206,14 @@ class Backlog:
         for chunk in self._fresh.take(self._fresh.count):
             self._late.append(chunk)
         self._late.prepend(Pairs.of(pairs))
-        self._late_ids = None
+        self._jobs_ahead = None
         self._squeezed = False
 
     def queue_again(self, tokens: Iterable[int]) -> None:
         """Put runs that were refused behind the late ones: nothing has to wait for them, not even their jobs' own."""
         pairs = sorted(self._settle(tokens), key=lambda pair: pair.fire_ms)
         if pairs:
-            self._late_ids = self._ids_ahead()
+            self._jobs_ahead = self._ids_ahead()
             self._late.append(Pairs.of(pairs))
             self._squeezed = False
 
@@ -233,9 +236,10 @@ class Backlog:
             (kept,) = np.nonzero(stays)
             stays[kept[np.argsort(every.fire_ms[kept], kind="stable")[:excess]]] = False
         self._let_go(every.at(~stays), "backlog")
+        self.left_queue += len(every.ids) - int(np.count_nonzero(stays))
         self._late.append(every.at(stays))
         self._late_by_id = self._squeezed = True
-        self._late_ids = None
+        self._jobs_ahead = None
         return int(np.count_nonzero(~stays))
 
     def drop(self, ids: Int64s, reason: str) -> int:
@@ -248,8 +252,9 @@ class Backlog:
             self._let_go(pairs.at(gone), reason)
             queue.append(pairs.at(~gone))
             dropped += int(np.count_nonzero(gone))
+        self.left_queue += dropped
         if not self._late.count:
-            self._late_ids = None
+            self._jobs_ahead = None
         return dropped
 
     def shutdown(self) -> Leftover:
@@ -260,7 +265,7 @@ class Backlog:
         self._pending = 0
         self._drain_offered()
         self._late, self._fresh = PairQueue(), PairQueue()
-        self._late_ids, self._late_by_id, self._squeezed = None, False, False
+        self._jobs_ahead, self._late_by_id, self._squeezed = None, False, False
         self._in_flight.clear()
         self._blocks.clear()
         return leftover
@@ -300,9 +305,9 @@ class Backlog:
         self._fresh.append(offered.at(~behind))
 
     def _ids_ahead(self) -> Int64s:
-        if self._late.count and self._late_ids is None:
-            self._late_ids = np.unique(np.concatenate([chunk.ids for chunk in self._late.chunks]))
-        return _NOBODY if self._late_ids is None else self._late_ids
+        if self._late.count and self._jobs_ahead is None:
+            self._jobs_ahead = np.unique(np.concatenate([chunk.ids for chunk in self._late.chunks]))
+        return _NOBODY if self._jobs_ahead is None else self._jobs_ahead
 
     def _drain_offered(self) -> list[Pairs]:
         offered, self._offered, self._offered_count = self._offered, [], 0

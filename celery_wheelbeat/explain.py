@@ -19,6 +19,7 @@ from celery_wheelbeat.durations import format_duration
 from celery_wheelbeat.errors import InvalidMonitor, InvalidSetting
 from celery_wheelbeat.fires import fires
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, Misfire
+from celery_wheelbeat.lane_rules import CHECKED_IN, EXPIRES_NEXT, reason_apart
 from celery_wheelbeat.publishers.broker import driver_type
 from celery_wheelbeat.publishers.detection import configuration_reasons, entry_reasons, hooks
 from celery_wheelbeat.publishers.observers import check_ins, only_observers
@@ -212,9 +213,11 @@ def _lane(app: Any, definition: Definition, settings: Settings) -> Iterator[tupl
         sentry = check_ins() if settings.dispatch != "fast" else None
         every_ms = np.array([_interval_ms(definition.schedule)])
         if sentry is not None and sentry.of([definition.entry.name], every_ms).any():
-            reasons.append("Sentry checks in for its runs (monitor_beat_tasks; exclude_beat_tasks leaves jobs out)")
+            reasons.append(CHECKED_IN)
         if definition.expires_next:
-            reasons.append("it expires at its next fire time, which differs from run to run")
+            reasons.append(EXPIRES_NEXT)
+        apart = reason_apart(definition.job_id, definition.flags)
+        reasons = [apart, *reasons] if apart is not None else reasons
     if not reasons:
         yield "lane", "fast, as far as this process can see; the beat itself proves it, see `lanes` in its status"
     for label, reason in zip(["lane", *[""] * len(reasons)], reasons, strict=False):

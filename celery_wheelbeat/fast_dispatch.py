@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from celery_wheelbeat.blocks import Blocks
 from celery_wheelbeat.canary import Canary
-from celery_wheelbeat.envelopes import FIRST_FIRE_MS, LAST_FIRE_MS
 from celery_wheelbeat.job_messages import ids_of
-from celery_wheelbeat.jobs import Flag
 from celery_wheelbeat.lane import Lane, Settled
-from celery_wheelbeat.observe.send_lines import LINES_MAX
 from celery_wheelbeat.pairs import Pairs, joined
 from celery_wheelbeat.publishers import Failed, FailureKind
 from celery_wheelbeat.publishers.batch_maker import make_batch
@@ -27,7 +23,7 @@ from celery_wheelbeat.publishers.batches import Comparison, Outcome, Verdict
 from celery_wheelbeat.publishers.forms import Group, Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from numpy.typing import NDArray
@@ -38,10 +34,10 @@ if TYPE_CHECKING:
     from celery_wheelbeat.job_messages import JobMessages
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.observe.lateness import Lateness
+    from celery_wheelbeat.outsiders import Outsiders
     from celery_wheelbeat.publishers.batch_maker import Load
     from celery_wheelbeat.publishers.envelope_maker import Form
     from celery_wheelbeat.publishers.forms import Forms
-    from celery_wheelbeat.publishers.observers import CheckIns
     from celery_wheelbeat.publishers.sender import Sender
     from celery_wheelbeat.runs import Octets, RunIds
     from celery_wheelbeat.shards import JobColumns
@@ -54,10 +50,6 @@ CANDIDATES = 4
 SETTINGS_EVERY_S = 1.0
 REASONS_KEPT_S = 300.0
 """Some reasons pass (a queue that could not be declared): after this long a form is asked for again."""
-REMEMBERED_MAX = 100_000
-"""Jobs that are remembered for what is odd about them; of more, each run is judged anew."""
-_APART = Flag.ONE_OFF | Flag.OVERLAP_LOW | Flag.OVERLAP_HIGH
-"""Flags of jobs whose runs need more than an envelope."""
 
 
 class Edges(NamedTuple):
@@ -69,10 +61,8 @@ class Edges(NamedTuple):
     """Changes when envelopes may have become wrong; cheap."""
     settings_token: Callable[[], object]
     """The same, slow: asked once a second."""
-    handed_out: Callable[[], frozenset[int]]
-    """Jobs whose entries somebody holds and may write to."""
-    check_ins: Callable[[], CheckIns | None]
-    """Whose runs Sentry checks in for; None = nobody's."""
+    admits_lines: Callable[[int], bool]
+    """Whether so many runs get a line each in the log."""
 
 
 class FastDispatch(Lane):
@@ -88,7 +78,9 @@ class FastDispatch(Lane):
         slow: Dispatch,
         forms: Forms,
         messages: JobMessages,
+        outsiders: Outsiders,
         edges: Edges,
+        block_runs: int = BLOCK_RUNS,
     ) -> None:
         super().__init__(engine, backlog, lateness, slow.quarantined)
         self.sender = sender
@@ -96,11 +88,8 @@ class FastDispatch(Lane):
         self.run_ids: RunIds | None = None
         """None while the namespace of run ids is not known: runs wait."""
         self.canary = Canary(sender, forms, messages)
-        self.unfit: dict[int, str] = {}
-        """Jobs that do not render, with the reason; the celery lane reports them as Celery does."""
-        self.checked_in: set[int] = set()
-        """Jobs that Sentry checks in for, as far as they were due and are remembered; for the report."""
-        self._blocks = Blocks(backlog, BLOCK_RUNS)
+        self.outsiders = outsiders
+        self._blocks = Blocks(backlog, block_runs)
         self._slow = slow
         self._messages = messages
         self._edges = edges
@@ -167,11 +156,7 @@ class FastDispatch(Lane):
 
     def redefined(self, ids: Int64s) -> list[int]:
         """Judge jobs anew: their definitions have changed. Returns the jobs whose quarantine that lifts."""
-        if self.unfit or self.checked_in:
-            changed = ids.tolist()
-            self.checked_in.difference_update(changed)
-            for job_id in changed:
-                self.unfit.pop(job_id, None)
+        self.outsiders.redefined(ids)
         return super().redefined(ids)
 
     # Sending.
@@ -191,9 +176,7 @@ class FastDispatch(Lane):
             else:
                 rendered = self._messages.render(group.answer, where, pairs, jobs, ids)
                 if rendered.unfit:
-                    room = max(0, REMEMBERED_MAX - len(self.unfit))
-                    found = ((int(pairs.ids[at]), reason) for at, reason in rendered.unfit.items())
-                    self.unfit.update(islice(found, room))
+                    self.outsiders.note_unfit({int(pairs.ids[at]): why for at, why in rendered.unfit.items()})
                     self._move(token, np.array(sorted(rendered.unfit), np.intp))
                 if len(rendered.positions):
                     loads.append(rendered.load)
@@ -210,21 +193,10 @@ class FastDispatch(Lane):
         """Skip what is quarantined, move what the celery lane has to send; returns the positions of both."""
         leaves = np.zeros(len(pairs.ids), np.bool_)
         if self._quarantined:
-            leaves = jobs.enabled & np.isin(pairs.ids, _ids_of(self._quarantined))
+            quarantined = np.fromiter(self._quarantined, np.int64, len(self._quarantined))
+            leaves = jobs.enabled & np.isin(pairs.ids, quarantined)
             self._skip(token, np.flatnonzero(leaves), "quarantined")
-        odd = ((jobs.flags & _APART) > 0) | (pairs.ids < 0)
-        odd |= (pairs.fire_ms < FIRST_FIRE_MS) | (pairs.fire_ms > LAST_FIRE_MS)
-        check_ins = self._edges.check_ins()
-        if check_ins is not None:
-            (there,) = np.nonzero(jobs.enabled)
-            watched = there[check_ins.of(self._messages.names(jobs.ref[there]), jobs.interval[there])]
-            odd[watched] = True
-            if len(self.checked_in) < REMEMBERED_MAX:
-                self.checked_in.update(pairs.ids[watched].tolist())
-        others = self._edges.handed_out() | self.unfit.keys()
-        if others:
-            odd |= np.isin(pairs.ids, _ids_of(others))
-        odd &= jobs.enabled & ~leaves
+        odd = self.outsiders.among(pairs, jobs) & jobs.enabled & ~leaves
         self._move(token, np.flatnonzero(odd))
         return leaves | odd
 
@@ -256,9 +228,7 @@ class FastDispatch(Lane):
         return len(tokens)
 
     def _log(self, order: Sequence[int], jobs: JobColumns) -> None:
-        if len(order) > LINES_MAX:
-            logger.info("Scheduler: Sending %d due tasks (one line each up to %d)", len(order), LINES_MAX)
-        elif logger.isEnabledFor(logging.INFO):
+        if self._edges.admits_lines(len(order)) and logger.isEnabledFor(logging.INFO):
             for name, route in zip(self._messages.names(jobs.ref[order]), jobs.route[order].tolist(), strict=True):
                 logger.info("Scheduler: Sending due task %s (%s)", name, self.forms.task_of(route))
 
@@ -351,7 +321,3 @@ class FastDispatch(Lane):
         fires_ms, counts = np.unique(pairs.fire_ms, return_counts=True)
         for fire_ms, runs in zip(fires_ms.tolist(), counts.tolist(), strict=True):
             self._lateness.note(at_ms - fire_ms, now_s, runs)
-
-
-def _ids_of(ids: Collection[int]) -> NDArray[np.int64]:
-    return np.fromiter(ids, np.int64, len(ids))

@@ -12,6 +12,7 @@ from kombu.utils.json import loads
 from celery_wheelbeat.backlog import Backlog
 from celery_wheelbeat.fast_dispatch import BLOCK_RUNS, Edges, FastDispatch
 from celery_wheelbeat.job_messages import JobMessages
+from celery_wheelbeat.outsiders import Outsiders
 from celery_wheelbeat.publishers.amqp_lane import AmqpWire
 from celery_wheelbeat.publishers.broker import driver_type, open_connection
 from celery_wheelbeat.publishers.detection import guard, hooks, settings_token
@@ -81,21 +82,28 @@ def assemble_fast(
 
     wire = _wire(scheduler, kind, make_maker, clock, namespace=namespace, destination=slow.publisher.destination)
     forms = Forms(routes, _claim_headers(app, settings))
+    messages = JobMessages(engine, forms, limit_bytes=settings.envelope_bytes)
+    block_runs = min(BLOCK_RUNS, settings.window)
     return FastDispatch(
         engine,
         Backlog(ledger, limit=settings.backlog_max, keep_all=keep_all),
-        Sender("fast-lane", wire, clock, wake.ring, window=max(1, settings.window // BLOCK_RUNS)),
+        Sender("fast-lane", wire, clock, wake.ring, window=settings.window // block_runs),
         lateness,
         slow=slow,
         forms=forms,
-        messages=JobMessages(engine, forms, limit_bytes=settings.envelope_bytes),
+        messages=messages,
+        outsiders=Outsiders(
+            messages.names,
+            monitor_entries.handed_out,
+            lambda: None if settings.dispatch == "fast" else check_ins(),
+        ),
         edges=Edges(
             app.now,
             lambda: guard(app),
             lambda: settings_token(app),
-            monitor_entries.handed_out,
-            lambda: None if settings.dispatch == "fast" else check_ins(),
+            lines.admit,
         ),
+        block_runs=block_runs,
     )
 
 

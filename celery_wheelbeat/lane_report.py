@@ -1,31 +1,51 @@
 """Lane report: how many jobs take which lane, and why; said once after each change, and shown in the status.
 
-Looks at the lanes once a second, counts jobs by route, and never touches a run.
+Looks at the lanes every two seconds, counts jobs, and never touches a run. Only jobs of routes that nobody has asked
+about yet are in no count: their first run decides.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.table import ENABLED
+from celery_wheelbeat import lane_rules
+from celery_wheelbeat.lane_census import LaneCensus
+from celery_wheelbeat.queue_lag import QueueLag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from celery_wheelbeat.engine import Engine
     from celery_wheelbeat.lanes import Lanes
+    from celery_wheelbeat.publishers.envelope import Envelope
 
 logger = logging.getLogger("celery.beat")
 
 QUIET_S = 2.0
 """Answers come one after the other: the report waits until none has come for this long."""
-BEHIND_MS = 60_000
+RECOUNT_EVERY_S = 30.0
+BEHIND_S = 60.0
 BEHIND_SAID_EVERY_S = 300.0
 REASONS_SHOWN = 5
+
+
+class Counted(NamedTuple):
+    """How many jobs take which lane."""
+
+    fast: int = 0
+    celery: Counter[str] = Counter()
+    """By reason."""
+    observers: tuple[str, ...] = ()
+    """Tools whose headers the fast lane fills in."""
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Return what is worth saying again when it changes; numbers alone are not."""
+        return (self.fast > 0, sorted(self.celery), self.observers)
 
 
 class LaneReport:
@@ -33,93 +53,104 @@ class LaneReport:
 
     def __init__(self, lanes: Lanes, engine: Engine) -> None:
         self.behind = False
-        """Whether the celery lane is more than a minute late although its broker is there."""
+        """Whether runs wait for the celery lane for more than a minute although its broker is there."""
         self._lanes = lanes
         self._engine = engine
+        self._census = LaneCensus(engine)
+        self._lag = QueueLag()
+        self._answers: dict[int, Envelope | str] = {}
+        """By route, also while a form is being asked for anew."""
         self._seen_version = -1
         self._changed_s: float | None = None
-        self._fast = 0
-        self._reasons = Counter[str]()
-        self._tools: list[str] = []
+        self._recount_s = 0.0
+        self._counted = Counted()
+        self._said: Counted | None = None
         self._behind_said_s: float | None = None
 
-    def look(self, now_s: float, now_ms: int) -> None:
-        """Log what has changed; ``now_s`` is monotonic, ``now_ms`` the time of day."""
-        version = self._lanes.fast.forms.version
-        if version != self._seen_version:
-            self._seen_version, self._changed_s = version, now_s
-        elif self._changed_s is not None and now_s - self._changed_s >= QUIET_S:
-            self._changed_s = None
-            self._say()
-        self._watch_slow_lane(now_s, now_ms)
+    def look(self, now_s: float) -> None:
+        """Count and log what has changed; ``now_s`` is monotonic."""
+        self._census.look()
+        forms = self._lanes.fast.forms
+        if forms.version != self._seen_version:
+            self._seen_version, self._changed_s = forms.version, now_s
+            self._answers.update(forms.by_route())
+        changed = self._changed_s is not None and now_s - self._changed_s >= QUIET_S
+        if self._census.rounds and (changed or now_s >= self._recount_s):
+            self._changed_s, self._recount_s = None, now_s + RECOUNT_EVERY_S
+            self._counted = self._count()
+            self._say(changed=changed)
+        self._watch_slow_lane(now_s)
 
     def as_json(self) -> Mapping[str, Any]:
         """Return the lanes for the status document."""
         return {
-            "fast": self._fast,
-            "celery": dict(self._reasons),
-            "observers": self._tools,
+            "fast": self._counted.fast,
+            "celery": dict(self._counted.celery),
+            "observers": list(self._counted.observers),
             "differences": self._lanes.fast.canary.differences,
             "behind": self.behind,
         }
 
-    def _say(self) -> None:
-        fast, reasons = self._count()
-        observers = sorted(self._observers())
-        if (fast, reasons, observers) == (self._fast, self._reasons, self._tools):
+    def _say(self, *, changed: bool) -> None:
+        """Log the count; where no answer has ``changed``, only if it is of another kind than the last one."""
+        counted, said = self._counted, self._said
+        if counted == (said or Counted()) or (said is not None and not changed and counted.kind == said.kind):
             return
-        self._fast, self._reasons, self._tools = fast, reasons, observers
-        if observers:
-            logger.info("beat: %s seen: the headers are filled in on the fast lane", " and ".join(observers))
-        if not reasons:
-            logger.info("beat: All %d jobs seen so far take the fast lane", fast)
+        self._said = counted
+        if counted.observers and (said is None or said.observers != counted.observers):
+            logger.info("beat: %s seen: the headers are filled in on the fast lane", " and ".join(counted.observers))
+        if not counted.celery:
+            logger.info("beat: All %d jobs seen so far take the fast lane", counted.fast)
             return
-        causes = "; ".join(f"{jobs} jobs: {reason}" for reason, jobs in reasons.most_common(REASONS_SHOWN))
         logger.info(
             "beat: %d jobs take the fast lane, %d the celery lane (a few thousand runs a second): %s. "
             "docs/howto/lanes.md says what to do about each",
-            fast, reasons.total(), causes,
+            counted.fast, counted.celery.total(), _causes(counted.celery, REASONS_SHOWN),
         )  # fmt: skip
 
-    def _count(self) -> tuple[int, Counter[str]]:
-        """Return how many jobs take the fast lane, and how many do not, by reason."""
-        by_route = Counter[int]()
-        for shard in self._engine.shards:
-            rows = shard.table.rows
-            counts = np.bincount(rows.route[(rows.flags & ENABLED) > 0])
-            by_route.update({int(route): int(counts[route]) for route in np.flatnonzero(counts)})
-        fast, reasons = 0, Counter[str]()
-        told: set[int] = set()
-        for index, answer in self._lanes.fast.forms.by_route():
-            if index in told:
-                continue
-            told.add(index)
+    def _count(self) -> Counted:
+        by_route, reasons = self._census.by_route(), self._census.apart()
+        fast_routes = [index for index, answer in self._answers.items() if not isinstance(answer, str)]
+        fast = 0
+        for index, answer in self._answers.items():
+            jobs = int(by_route[index]) if index < len(by_route) else 0
             if isinstance(answer, str):
-                reasons[answer] += by_route[index]
+                reasons[answer] += jobs
             else:
-                fast += by_route[index]
-        alone = {
-            "their arguments do not render": len(self._lanes.fast.unfit),
-            "Sentry checks in for their runs (monitor_beat_tasks)": len(self._lanes.fast.checked_in),
-        }
-        reasons.update(alone)
-        return max(0, fast - sum(alone.values())), +reasons
+                fast += jobs
+        for reason, ids in self._lanes.fast.outsiders.by_reason().items():
+            jobs = self._jobs_among(np.fromiter(ids, np.int64, len(ids)), fast_routes)
+            reasons[reason] += jobs
+            fast -= jobs
+        return Counted(max(0, fast), +reasons, self._observers())
 
-    def _observers(self) -> set[str]:
-        answers = self._lanes.fast.forms.answers()
-        return {name for _, answer in answers if not isinstance(answer, str) for name in answer.observers}
+    def _jobs_among(self, ids: np.ndarray[Any, np.dtype[np.int64]], routes: list[int]) -> int:
+        """Return how many of ``ids`` would take the fast lane by definition and route."""
+        jobs = self._engine.shards.columns_of(ids)
+        found = jobs.enabled & ~lane_rules.apart(ids, jobs.flags) & np.isin(jobs.route, routes)
+        return int(np.count_nonzero(found))
 
-    def _watch_slow_lane(self, now_s: float, now_ms: int) -> None:
+    def _observers(self) -> tuple[str, ...]:
+        answers = self._answers.values()
+        return tuple(sorted({name for one in answers if not isinstance(one, str) for name in one.observers}))
+
+    def _watch_slow_lane(self, now_s: float) -> None:
         slow = self._lanes.slow
-        oldest_ms = slow.backlog.oldest_fire_ms() if slow.publisher.health().connected else None
-        self.behind = oldest_ms is not None and now_ms - oldest_ms > BEHIND_MS
+        if slow.rendering is None or not slow.publisher.health().connected:
+            self._lag.forget()  # whoever cannot send at all is not slow
+        backlog = slow.backlog
+        lag_s = self._lag.look(now_s, left=backlog.left_queue, waiting=backlog.waiting)
+        self.behind = lag_s > BEHIND_S
         if not self.behind:
             self._behind_said_s = None
         elif self._behind_said_s is None or now_s - self._behind_said_s >= BEHIND_SAID_EVERY_S:
             self._behind_said_s = now_s
             logger.error(
-                "beat: The celery lane is %.0f s behind with %d runs: fewer jobs must need it (docs/howto/lanes.md), "
-                "or set wheelbeat_dispatch = 'fast'",
-                (now_ms - (oldest_ms or now_ms)) / 1000,
-                slow.backlog.waiting,
-            )
+                "beat: The celery lane is %.0f s behind with %d runs: fewer jobs must need it, now %s. "
+                "docs/howto/lanes.md says what to do; wheelbeat_dispatch = 'fast' passes by signals and patches",
+                lag_s, backlog.waiting, _causes(self._counted.celery, 1) or "unknown ones",
+            )  # fmt: skip
+
+
+def _causes(reasons: Counter[str], shown: int) -> str:
+    return "; ".join(f"{jobs} job{'s' * (jobs != 1)}: {reason}" for reason, jobs in reasons.most_common(shown))

@@ -66,12 +66,14 @@ class Lanes:
         return self.fast.failures + self.slow.failures
 
     def offer(self, due: Iterable[DueBatch]) -> None:
-        """Put due runs into the backlog of their lane."""
+        """Put due runs into the backlog of their lane. What the fast lane only finds out later, it passes on."""
         self.fast.look()
         slow_routes = self.fast.forms.slow_routes
         for batch in due:
-            slow = np.isin(batch.route_index, slow_routes) if len(slow_routes) else None
-            if slow is None or not slow.any():
+            slow = batch.ids < 0
+            if len(slow_routes):
+                slow |= np.isin(batch.route_index, slow_routes)
+            if not slow.any():
                 self.fast.backlog.offer(batch)
             elif slow.all():
                 self.slow.backlog.offer(batch)

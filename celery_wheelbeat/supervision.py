@@ -90,6 +90,7 @@ class Supervision:
                 logger.warning("beat: All threads turn again")
             self._wedged = wedged
         self._look_at_busy(now_s)
+        self._beat.parts.lines.turn(self._beat.parts.engine.cursor)
         if now_s >= self._sweep_due_s and self._beat.state in ("loading", "running"):
             self._sweep_due_s = now_s + SWEEP_EVERY_S
             self._sweep(reading.now_ms)
@@ -98,7 +99,7 @@ class Supervision:
         if now_s >= self._report_due_s:
             self._report_due_s = now_s + REPORT_EVERY_S
             if self._beat.parts.lane_report is not None:
-                self._beat.parts.lane_report.look(now_s, reading.now_ms)
+                self._beat.parts.lane_report.look(now_s)
             self.report(reading.now_ms)
         self.sight = self.sight._replace(turned_s=now_s, wedged=tuple(wedged))
 

@@ -227,7 +227,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _gauge(
         "celery_lane_behind",
-        "1 while the celery lane is a minute late although its broker answers.",
+        "1 while runs wait for the celery lane for over a minute although its broker answers.",
         _field("lanes", "behind"),
         silent=True,
     ),

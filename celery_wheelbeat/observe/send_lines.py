@@ -1,7 +1,8 @@
-"""Keeps ``Scheduler: Sending due task …`` readable: one line per run up to a limit, one summary line above it.
+"""Keeps ``Scheduler: Sending due task …`` readable: a line per run up to a limit per tick, one summary above it.
 
 Celery writes the line inside ``apply_entry``, which must run for each entry because extensions are hooked there; so the
 lines are dropped where they are logged. Only the lane's own thread is concerned, and only those two messages.
+All lanes of a beat share the limit: no rate of sending makes the log grow by more than that each tick.
 """
 
 from __future__ import annotations
@@ -15,17 +16,38 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LINES_MAX = 100
-"""Runs of one hand-over that get a line each."""
+"""Runs of one tick that get a line each."""
 _PER_RUN = ("Scheduler: Sending due task", "%s sent.")
 
 
 class SendLines(logging.Filter):
-    """Filter on the logger ``celery.beat``; ``of`` says how many runs follow."""
+    """Filter on the logger ``celery.beat``; any thread may ask for lines, the scheduling thread counts the ticks."""
 
     def __init__(self) -> None:
         super().__init__()
         self._thread = threading.local()
         self._logger = logging.getLogger("celery.beat")
+        self._lock = threading.Lock()
+        self._tick = 0
+        self._single = 0
+        """Runs of this tick that got a line each."""
+        self._summed = 0
+        """Those that did not."""
+
+    def admit(self, runs: int) -> bool:
+        """Say whether ``runs`` more of this tick get a line each; all of them or none, which are summed up then."""
+        with self._lock:
+            if self._single + runs <= LINES_MAX:
+                self._single += runs
+                return True
+            self._summed += runs
+            return False
+
+    def turn(self, tick: int) -> None:
+        """Sum up what got no line of its own as soon as there is another ``tick``."""
+        if tick != self._tick:
+            self._tick = tick
+            self._sum_up()
 
     def install(self) -> None:
         """Begin to filter."""
@@ -33,15 +55,15 @@ class SendLines(logging.Filter):
 
     def remove(self) -> None:
         """Leave the logger as it was."""
+        self._sum_up()
         self._logger.removeFilter(self)
 
     @contextmanager
     def of(self, runs: int) -> Iterator[None]:
-        """Sum up in one line instead of one per run while more than ``LINES_MAX`` runs are sent by this thread."""
-        if runs <= LINES_MAX:
+        """Write no line per run that this thread sends where ``runs`` more would be too many for this tick."""
+        if self.admit(runs):
             yield
             return
-        self._logger.info("Scheduler: Sending %d due tasks (one line each up to %d)", runs, LINES_MAX)
         self._thread.quiet = True
         try:
             yield
@@ -60,3 +82,9 @@ class SendLines(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Drop the lines of single runs while this thread is quiet."""
         return not (getattr(self._thread, "quiet", False) and str(record.msg).startswith(_PER_RUN))
+
+    def _sum_up(self) -> None:
+        with self._lock:
+            summed, self._single, self._summed = self._summed, 0, 0
+        if summed:
+            self._logger.info("Scheduler: Sending %d due tasks (one line each up to %d)", summed, LINES_MAX)

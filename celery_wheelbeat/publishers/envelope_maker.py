@@ -16,6 +16,7 @@ import numpy as np
 
 from celery_wheelbeat.bodies import Columns
 from celery_wheelbeat.envelopes import FIRST_FIRE_MS, LAST_FIRE_MS, Uncut
+from celery_wheelbeat.lane_rules import EXPIRES_NEXT
 from celery_wheelbeat.publishers import FailureKind, Run
 from celery_wheelbeat.publishers.attempt import Attempt
 from celery_wheelbeat.publishers.detection import configuration_reasons, entry_reasons, hooks
@@ -108,7 +109,7 @@ class EnvelopeMaker:
             reasons = [] if self._bypass_hooks or only_observers(found) else [hook.what for hook in found]
             reasons += configuration_reasons(self._app)
             if form.route.expires_next:
-                reasons.append("it expires at its next fire time, which differs from run to run")
+                reasons.append(EXPIRES_NEXT)
             reasons += entry_reasons(self._app, self._make_entry(form, "", *fitting[0]))
             if reasons:
                 return "; ".join(reasons)

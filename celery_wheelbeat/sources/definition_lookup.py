@@ -34,6 +34,8 @@ class Definition(NamedTuple):
     """One job, compiled."""
 
     job_id: int
+    flags: int
+    """Bits of ``jobs.Flag``."""
     key: str
     entry: ScheduleEntry
     """What is sent: task, arguments, options; its own object, free to be written to."""
@@ -139,6 +141,7 @@ def _definition(
     flags = int(batch.flags[0])
     return Definition(
         job_id=int(batch.ids[0]),
+        flags=flags,
         key=key,
         entry=entry,
         schedule=schedule,

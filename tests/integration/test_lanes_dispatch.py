@@ -188,8 +188,8 @@ def test_arguments_that_do_not_fit_the_task_concern_their_job_alone(bench: FastB
     bench.pass_minutes()
     bench.drain()
     assert bench.slow_runs == 1
-    assert list(bench.lanes.fast.unfit) == [5000]
-    assert "TypeError" in bench.lanes.fast.unfit[5000]
+    assert list(bench.lanes.fast.outsiders.unfit) == [5000]
+    assert "TypeError" in bench.lanes.fast.outsiders.unfit[5000]
     assert bench.parts.ledger.skipped["error"] == 1
     assert client.llen("celery") == 50
     bench.redefine(replace(bad, payload=b"[[1], {}]"))
@@ -201,7 +201,7 @@ def test_arguments_that_do_not_fit_the_task_concern_their_job_alone(bench: FastB
 
 def test_many_jobs_that_do_not_fit_cost_no_more_memory(bench: FastBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not remembered is found out again: the runs go the same way."""
-    monkeypatch.setattr("celery_wheelbeat.fast_dispatch.REMEMBERED_MAX", 3)
+    monkeypatch.setattr("celery_wheelbeat.outsiders.REMEMBERED_MAX", 3)
     route = bench.route()
     bad = [Job(id=at, interval_ms=MINUTE_MS, route_index=route, payload=b"[[1, 2, 3, 4], {}]") for at in range(90, 100)]
     bench.load([*numbered(50, route), *bad])
@@ -210,7 +210,7 @@ def test_many_jobs_that_do_not_fit_cost_no_more_memory(bench: FastBench, monkeyp
         bench.drain()
         assert bench.slow_runs == 10 * minutes
         assert bench.parts.ledger.skipped["error"] == 10 * minutes
-        assert len(bench.lanes.fast.unfit) == 3
+        assert len(bench.lanes.fast.outsiders.unfit) == 3
 
 
 def test_an_edit_is_in_the_next_message(bench: FastBench, client: redis.Redis) -> None:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from celery_wheelbeat import run_id
 from celery_wheelbeat.cli import wheelbeat
 from celery_wheelbeat.explain import Beats, explanation, last_fires
+from celery_wheelbeat.lane_rules import ENTRY, ONE_OFF, OVERLAP
 from celery_wheelbeat.publishers.observers import CheckIns
 from celery_wheelbeat.rows import MonitorRow
 from celery_wheelbeat.schedules import Bounded, Interval
@@ -108,6 +109,9 @@ def test_a_cron_in_words_with_its_zone_and_the_moved_hour(app: Celery) -> None:
         ({"misfire": "skip"}, "misfire skip:"),
         ({}, "misfire auto: missed runs are skipped"),
         ({"overlap": "queue_one"}, "overlap queue one"),
+        ({"overlap": "queue_one"}, f"lane Celery's own: {OVERLAP}"),
+        ({"overlap": "skip"}, f"lane Celery's own: {OVERLAP}"),
+        ({"one_off": True}, f"lane Celery's own: {ONE_OFF}"),
         ({"expires_next": True}, "lane Celery's own: it expires at its next fire time"),
         ({"options": '{"countdown": 5}'}, "lane Celery's own: its option 'countdown'"),
         ({"cron": "0 0 31 2 *"}, "state refused, never sent: cron: cron '0 0 31 2 *' never fires"),
@@ -136,6 +140,7 @@ def test_entries_of_every_kind(app: Celery) -> None:
     for broken in ("x", None, 0):
         assert "state refused, never sent" in of_entry(app, broken)
     assert "zz" in of_entry(app, 5.0, zz=1)
+    assert f"lane Celery's own: {ENTRY}" in of_entry(app, 5.0)
 
 
 def test_sentry_keeps_the_jobs_that_it_checks_in_for_off_the_fast_lane(

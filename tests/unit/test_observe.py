@@ -119,29 +119,39 @@ def test_a_patient_thread_is_busy_and_never_wedged() -> None:
     assert liveness.ages(31.0)["lane"] == 31.0
 
 
-def test_many_sends_are_one_line_in_the_lanes_thread_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_sends_of_one_tick_are_one_line_in_the_lanes_thread_only(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("celery.beat")
     lines = SendLines()
     lines.install()
     try:
         with caplog.at_level(logging.DEBUG, "celery.beat"):
+            lines.turn(1)
             with lines.of(LINES_MAX):
                 logger.info("Scheduler: Sending due task %s (%s)", "few", "t")
-            with lines.of(LINES_MAX + 1):
-                logger.info("Scheduler: Sending due task %s (%s)", "many", "t")
-                logger.debug("%s sent. id->%s", "many", "id")
-                logger.error("Message Error: %s", "still seen")
-                other = threading.Thread(target=logger.info, args=("Scheduler: Sending due task %s (%s)", "other", "t"))
-                other.start()
-                other.join()
-            logger.info("Scheduler: Sending due task %s (%s)", "after", "t")
+            for _ in range(3):
+                with lines.of(1):
+                    logger.info("Scheduler: Sending due task %s (%s)", "many", "t")
+                    logger.debug("%s sent. id->%s", "many", "id")
+                    logger.error("Message Error: %s", "still seen")
+                    other = threading.Thread(target=logger.info, args=("Scheduler: Sending due task %s", "other"))
+                    other.start()
+                    other.join()
+                lines.turn(1)
+            assert not lines.admit(500), "the other lane's runs count, too"
+            lines.turn(2)
+            with lines.of(1):
+                logger.info("Scheduler: Sending due task %s (%s)", "after", "t")
+            lines.turn(2)
+            lines.turn(3)
+            assert not lines.admit(LINES_MAX + 1)
+            lines.remove()
     finally:
         lines.remove()
     assert [record.getMessage() for record in caplog.records] == [
         "Scheduler: Sending due task few (t)",
-        f"Scheduler: Sending {LINES_MAX + 1} due tasks (one line each up to {LINES_MAX})",
-        "Message Error: still seen",
-        "Scheduler: Sending due task other (t)",
+        *["Message Error: still seen", "Scheduler: Sending due task other"] * 3,
+        f"Scheduler: Sending 503 due tasks (one line each up to {LINES_MAX})",
         "Scheduler: Sending due task after (t)",
+        f"Scheduler: Sending {LINES_MAX + 1} due tasks (one line each up to {LINES_MAX})",
     ]
     assert lines not in logger.filters

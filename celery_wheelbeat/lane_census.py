@@ -1,0 +1,78 @@
+"""Lane census: how many enabled jobs each route has, and how many need more than an envelope, by reason.
+
+Counts a few shards at each look, so that no look costs more for millions of jobs than for some hundred thousand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.lane_rules import apart_by_reason
+from celery_wheelbeat.table import ENABLED
+
+if TYPE_CHECKING:
+    from celery_wheelbeat.engine import Engine
+    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.table import Rows
+
+ROWS_PER_LOOK = 500_000
+
+
+class _Counts(NamedTuple):
+    by_route: Int64s
+    """Jobs that take the lane of their route, by its index."""
+    apart: Counter[str]
+    """Jobs that do not, by reason."""
+
+
+class LaneCensus:
+    """See the module. Owned by the scheduling thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.rounds = 0
+        """How often every shard was counted."""
+        self._engine = engine
+        self._counted: dict[int, _Counts] = {}
+        """By number of the shard."""
+        self._at = 0
+        """Number of the shard that is counted next."""
+
+    def look(self) -> None:
+        """Go on counting, up to about ``ROWS_PER_LOOK`` rows, and no shard twice."""
+        shards, rows = self._engine.shards, 0
+        for _ in range(len(shards)):
+            number = self._at % len(shards)
+            counted = shards[number].table.rows
+            self._counted[number] = _count(counted)
+            rows += len(counted.ids)
+            self._at = (number + 1) % len(shards)
+            self.rounds += self._at == 0
+            if rows >= ROWS_PER_LOOK:
+                break
+
+    def by_route(self) -> Int64s:
+        """Return the jobs that take the lane of their route, by its index."""
+        columns = [counts.by_route for counts in self._counted.values()]
+        total = np.zeros(max(map(len, columns), default=0), np.int64)
+        for column in columns:
+            total[: len(column)] += column
+        return total
+
+    def apart(self) -> Counter[str]:
+        """Return the jobs that need more than an envelope, by reason."""
+        total = Counter[str]()
+        for counts in self._counted.values():
+            total.update(counts.apart)
+        return +total
+
+
+def _count(rows: Rows) -> _Counts:
+    stays = (rows.flags & ENABLED) > 0
+    apart = Counter[str]()
+    for reason, found in apart_by_reason(rows.ids, rows.flags):
+        apart[reason] = int(np.count_nonzero(stays & found))
+        stays &= ~found
+    return _Counts(np.bincount(rows.route[stays]), apart)

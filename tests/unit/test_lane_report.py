@@ -1,0 +1,237 @@
+"""Which lane how many jobs take, and when the celery lane is behind: a real engine and backlog, time is a number."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from definitions import Job, batch_of
+
+from celery_wheelbeat import lane_census
+from celery_wheelbeat.backlog import Backlog
+from celery_wheelbeat.cron import CronTable
+from celery_wheelbeat.engine import Engine, EngineConfig
+from celery_wheelbeat.held import Held
+from celery_wheelbeat.jobs import ChangeBatch, DueBatch, Flag, RouteTable
+from celery_wheelbeat.lane_report import BEHIND_S, BEHIND_SAID_EVERY_S, QUIET_S, LaneReport
+from celery_wheelbeat.lane_rules import CHECKED_IN, ENTRY, ONE_OFF, OVERLAP
+from celery_wheelbeat.ledger import Ledger
+from celery_wheelbeat.publishers import PublisherHealth
+from celery_wheelbeat.queue_lag import QueueLag
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+LOOK_S = 2.0
+START_MS = 1_764_000_000_000
+HOURS_AGO_MS = START_MS - 6 * 3_600_000
+
+
+class Bench:
+    """A report on lanes whose answers the test gives."""
+
+    def __init__(self) -> None:
+        ledger = Ledger()
+        self.engine = Engine(EngineConfig(shards=4), CronTable(), ledger)
+        self.engine.start(START_MS)
+        self.backlog = Backlog(ledger, limit=1_000_000, keep_all=lambda ids: np.ones(len(ids), np.bool_))
+        self.connected = True
+        self.forms = SimpleNamespace(version=0, by_route=lambda: list(self.answers.items()))
+        self.answers: dict[int, Any] = {}
+        self.outsiders: Mapping[str, Collection[int]] = {}
+        slow = SimpleNamespace(
+            rendering=object(),
+            backlog=self.backlog,
+            publisher=SimpleNamespace(health=lambda: PublisherHealth(self.connected, 0, 0.0)),
+        )
+        fast = SimpleNamespace(
+            forms=self.forms,
+            outsiders=SimpleNamespace(by_reason=lambda: self.outsiders),
+            canary=SimpleNamespace(differences=0),
+        )
+        lanes: Any = SimpleNamespace(slow=slow, fast=fast)
+        self.report = LaneReport(lanes, self.engine)
+        self.now_s = 0.0
+
+    def load(self, *jobs: Job, flags: int = 0) -> None:
+        batch = batch_of(jobs, self.engine.crons)
+        self.engine.load(replace(batch, flags=(batch.flags | flags).astype(np.uint16)), {}, RouteTable())
+
+    def answer(self, route: int, answer: Any) -> None:
+        self.answers[route] = answer
+        self.forms.version += 1
+
+    def look(self, looks: int = 1) -> None:
+        for _ in range(looks):
+            self.now_s += LOOK_S
+            self.report.look(self.now_s)
+
+    def offer(self, runs: int, fire_ms: int = START_MS) -> None:
+        rows, ids = np.zeros(runs, np.uint32), np.arange(runs, dtype=np.int64)
+        self.backlog.offer(DueBatch(0, rows, ids, np.full(runs, fire_ms), rows))
+
+    def confirm(self, runs: int) -> None:
+        self.backlog.confirm(self.backlog.take(runs))
+
+
+@pytest.fixture
+def bench(caplog: pytest.LogCaptureFixture) -> Bench:
+    caplog.set_level(logging.INFO, "celery.beat")
+    return Bench()
+
+
+def envelope(*observers: str) -> Any:
+    return SimpleNamespace(observers=observers)
+
+
+def jobs(first: int, count: int, route: int = 0, **columns: Any) -> list[Job]:
+    return [Job(id=at, interval_ms=60_000, route_index=route, **columns) for at in range(first, first + count)]
+
+
+def test_a_beat_with_entries_only_says_so(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.load(*jobs(-3, 3))
+    bench.look(3)
+    (said,) = caplog.messages
+    assert said.startswith("beat: 0 jobs take the fast lane, 3 the celery lane (a few thousand runs a second): ")
+    assert said.endswith(f"3 jobs: {ENTRY}. docs/howto/lanes.md says what to do about each")
+    assert (bench.report.as_json()["fast"], bench.report.as_json()["celery"]) == (0, {ENTRY: 3})
+
+
+def test_every_job_is_counted_in_one_lane_with_the_reason_it_leaves_for(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.load(*jobs(-2, 2))
+    bench.load(*jobs(0, 10), *jobs(10, 4, route=1), *jobs(14, 3, enabled=False))
+    bench.load(*jobs(20, 3), flags=Flag.ONE_OFF)
+    bench.load(*jobs(30, 4), flags=Flag.OVERLAP_LOW | Flag.ONE_OFF)
+    bench.load(*jobs(40, 5), flags=Flag.OVERLAP_HIGH)
+    bench.load(*jobs(50, 6, route=7))
+    bench.outsiders = {CHECKED_IN: {0, 1, 11, 20, -1, 15, 999}}
+    bench.answer(0, envelope("Sentry"))
+    bench.answer(1, "a signal")
+    bench.look(3)
+    counted = bench.report.as_json()
+    assert counted["celery"] == {ENTRY: 2, ONE_OFF: 7, OVERLAP: 5, "a signal": 4, CHECKED_IN: 2}
+    assert counted["fast"] == 8, "nobody knows yet about the six of route 7"
+    assert counted["observers"] == ["Sentry"]
+    assert caplog.messages[0] == "beat: Sentry seen: the headers are filled in on the fast lane"
+    assert caplog.messages[1].startswith("beat: 8 jobs take the fast lane, 20 the celery lane")
+    assert f"7 jobs: {ONE_OFF}; 5 jobs: {OVERLAP}; 4 jobs: a signal" in caplog.messages[1]
+
+
+def test_it_is_said_once_answers_have_come_and_again_only_when_they_change(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.load(*jobs(0, 5), *jobs(5, 1, route=1))
+    bench.look(20)
+    assert caplog.messages == []
+    bench.answer(0, envelope())
+    bench.look()
+    assert caplog.messages == [], f"more may come within {QUIET_S} s"
+    bench.look(20)
+    assert caplog.messages == ["beat: All 5 jobs seen so far take the fast lane"]
+    bench.answers.clear()  # a reconnect: everything is asked anew
+    bench.forms.version += 1
+    bench.look(20)
+    bench.load(*jobs(10, 5))
+    bench.look(20)
+    assert len(caplog.messages) == 1, "an edit alone is no news"
+    assert bench.report.as_json()["fast"] == 10, "but it is counted"
+    bench.answer(1, "a signal")
+    bench.look(3)
+    assert "10 jobs take the fast lane, 1 the celery lane" in caplog.messages[-1]
+    assert "1 job: a signal" in caplog.messages[-1]
+
+
+def test_a_look_at_many_jobs_costs_no_more_than_one_at_some(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_census, "ROWS_PER_LOOK", 10)
+    census = lane_census.LaneCensus(bench.engine)
+    bench.load(*jobs(0, 40))
+    for look in range(4):
+        assert census.by_route().sum() == 10 * look
+        assert census.rounds == 0
+        census.look()
+    assert (census.rounds, census.by_route().tolist()) == (1, [40])
+    bench.engine.apply(ChangeBatch(batch_of([], bench.engine.crons), np.arange(39)))
+    for _ in range(4):
+        census.look()
+    assert census.by_route().tolist() == [1]
+
+
+def test_a_lane_that_gets_more_than_it_can_send_is_behind_after_a_minute(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.load(*jobs(0, 5))
+    bench.answer(0, "a signal")
+    looks = 0
+    while not bench.report.behind:
+        bench.offer(1_000)
+        bench.confirm(500)
+        bench.look()
+        looks += 1
+        assert looks < 100
+    assert looks * LOOK_S > BEHIND_S
+    (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert said.getMessage().startswith("beat: The celery lane is 6")
+    assert "now 5 jobs: a signal. docs/howto/lanes.md" in said.getMessage()
+    bench.look(int(BEHIND_SAID_EVERY_S / LOOK_S) - 1)
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
+    bench.look()
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 2
+    bench.confirm(bench.backlog.waiting)
+    bench.look()
+    assert not bench.report.behind
+
+
+def test_a_lane_that_is_always_busy_but_keeps_up_is_not_behind(bench: Bench) -> None:
+    bench.offer(2_000)
+    for _ in range(200):
+        bench.offer(1_000)
+        bench.look()
+        assert not bench.report.behind
+        bench.confirm(1_000)
+
+
+def test_runs_that_were_late_before_they_came_are_not_the_lanes_fault(bench: Bench) -> None:
+    for _ in range(100):
+        bench.offer(10, HOURS_AGO_MS)
+        bench.look()
+        assert not bench.report.behind
+        bench.confirm(10)
+
+
+def test_what_the_broker_refuses_for_minutes_is_not_the_lanes_fault(bench: Bench) -> None:
+    held = Held(bench.backlog)
+    bench.offer(500)
+    for _ in range(200):
+        held.give_back(bench.now_s)
+        bench.look()
+        assert not bench.report.behind
+        bench.offer(10)
+        held.hold(bench.backlog.take(1_000), bench.now_s)
+
+
+def test_after_an_outage_the_lane_has_a_minute_to_catch_up(bench: Bench) -> None:
+    bench.connected = False
+    for _ in range(200):
+        bench.offer(10)
+        bench.look()
+    bench.connected = True
+    bench.look(int(BEHIND_S / LOOK_S))
+    assert not bench.report.behind
+    bench.look(2)
+    assert bench.report.behind
+
+
+def test_lag_is_the_time_that_the_head_has_waited() -> None:
+    lag = QueueLag()
+    assert lag.look(0.0, left=0, waiting=0) == 0.0
+    assert lag.look(1.0, left=0, waiting=5) == 0.0
+    assert lag.look(3.0, left=4, waiting=3) == 2.0
+    assert lag.look(4.0, left=5, waiting=2) == 1.0
+    assert lag.look(5.0, left=7, waiting=9) == 0.0
+    assert lag.look(6.0, left=16, waiting=0) == 0.0
