@@ -258,6 +258,20 @@ class Installation(models.Model):
         default_permissions = ()
 
 
+class Origin(models.Model):
+    """Of a monitor that an import has made: from where, so that it can go when it is gone there."""
+
+    monitor_id = models.BigIntegerField(primary_key=True)
+    """No foreign key: monitors are deleted by plain SQL, too, and nothing should keep them."""
+    source = models.CharField(max_length=200, db_index=True)
+    name = models.CharField(max_length=200)
+    """Name there. A monitor that has another name now is nobody's but the user's."""
+
+    class Meta:
+        db_table = "wheelbeat_origin"
+        default_permissions = ()
+
+
 class Claim(models.Model):
     """A worker's right to execute a run, where the workers' claims are kept in this database.
 

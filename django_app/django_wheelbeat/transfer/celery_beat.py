@@ -1,35 +1,44 @@
 """Periodic tasks of django-celery-beat as records. Reads its tables, changes nothing in them.
 
 What is kept: the name; task, arguments, headers and route; both day fields must match; the second on which an interval
-fires, counted on from its last run; ``expires`` as the end of the schedule; one-offs; whether it is enabled. Imported
-monitors have no jitter, and a run that was missed is made up for once, as there.
+fires, counted on from its last run, or from its last change where it has never run; ``expires`` as the end of the
+schedule; one-offs; whether it is enabled. Imported monitors have no jitter, and a run that was missed is made up for
+once, as there.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from celery import current_app
 from celery.schedules import ParseException
+from django.conf import settings
+from django.utils import timezone
 
 from celery_wheelbeat.checks import cron_of
 from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.durations import format_duration
 from celery_wheelbeat.errors import InvalidMonitor
-from django_wheelbeat.rows import aware
+from celery_wheelbeat.sources.entries import timezone_of
+from django_wheelbeat.chunks import chunks_of_ids
+from django_wheelbeat.transfer.origins import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Set as AbstractSet
 
     from django_wheelbeat.transfer.imports import Given
 
 OWN_ENTRY = "celery.backend_cleanup"
 """Celery's own entry, which django-celery-beat writes into its table; a beat of ours has it by itself."""
 KINDS = ("interval", "crontab", "solar", "clocked")
-READ_ROWS = 2_000
+READ_ROWS = 1_000
 
 
-def periodic_tasks(using: str, entry_names: Collection[str], note: Callable[[str, str], None]) -> Iterator[Given]:
+def periodic_tasks(
+    using: str, entry_names: Collection[str], note: Callable[[str, str], None], now: datetime
+) -> Iterator[Given]:
     """Yield primary key and record of every periodic task; ``note(name, text)`` is told what needs a look.
 
     Rows named like one of ``entry_names``, the names in ``beat_schedule``, are not imported but noted: the code keeps
@@ -37,20 +46,30 @@ def periodic_tasks(using: str, entry_names: Collection[str], note: Callable[[str
     """
     from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 - an app that need not be installed
 
-    tasks = PeriodicTask.objects.using(using).select_related(*KINDS).order_by("pk")
-    for task in tasks.iterator(READ_ROWS):
-        if task.name == OWN_ENTRY:
-            continue
-        if task.name in entry_names:
-            note(task.name, "stands in beat_schedule, so it is not imported: the entry goes on as it is")
-            continue
-        try:
-            yield task.pk, record_of(task, note)
-        except InvalidMonitor as problem:
-            yield task.pk, InvalidMonitor(problem.field, f"{task.name}: {problem.reason}")
+    tasks = PeriodicTask.objects.using(using).exclude(name=OWN_ENTRY)
+    for keys in chunks_of_ids(tasks, READ_ROWS):
+        for task in tasks.filter(pk__in=keys).select_related(*KINDS).order_by("pk"):
+            if task.name in entry_names:
+                note(task.name, "stands in beat_schedule, so it is not imported: the entry goes on as it is")
+                continue
+            try:
+                yield task.pk, record_of(task, note, now)
+            except InvalidMonitor as problem:
+                yield task.pk, InvalidMonitor(problem.field, f"{task.name}: {problem.reason}")
 
 
-def record_of(task: Any, note: Callable[[str, str], None]) -> dict[str, Any]:
+def source(using: str, entry_names: Collection[str]) -> Source:
+    """Return what tells monitors made from these periodic tasks from others, and which of them are there."""
+    from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 - an app that need not be installed
+
+    def present(names: AbstractSet[str]) -> set[str]:
+        found = PeriodicTask.objects.using(using).filter(name__in=names).values_list("name", flat=True)
+        return set(found) - set(entry_names) - {OWN_ENTRY}
+
+    return Source(f"django-celery-beat {using}", present)
+
+
+def record_of(task: Any, note: Callable[[str, str], None], now: datetime) -> dict[str, Any]:
     """Return the record of one periodic task; raises ``InvalidMonitor`` where it has never run there, either."""
     kinds = [kind for kind in KINDS if getattr(task, kind) is not None]
     if len(kinds) != 1:
@@ -83,6 +102,8 @@ def record_of(task: Any, note: Callable[[str, str], None]) -> dict[str, Any]:
         note(task.name, "ends at its expires; there its last messages expired at that instant, too")
     if kinds[0] == "clocked" and task.expires is not None and task.expires <= task.clocked.clocked_time:
         raise InvalidMonitor("expires", "lies before its clocked time: it would never run")
+    if kinds[0] == "clocked" and task.enabled and not task.last_run_at and _aware(task.clocked.clocked_time) <= now:
+        note(task.name, "its clocked time has passed without a run: it will not run; run it by hand if it is to")
     return record
 
 
@@ -94,23 +115,31 @@ def _interval(task: Any, note: Callable[[str, str], None]) -> dict[str, Any]:
     every_ms = max(1, round(every / timedelta(milliseconds=1)))
     if timedelta(milliseconds=every_ms) != every:
         note(task.name, f"its interval of {every.total_seconds():g} s is rounded to {format_duration(every_ms)}")
-    if task.last_run_at is not None:
-        begin = aware(task.last_run_at) + timedelta(milliseconds=every_ms)
-        begin = begin.replace(microsecond=begin.microsecond // 1000 * 1000)
-        if task.start_time is not None and aware(task.start_time) > begin:
-            begin = aware(task.start_time)
-        return {"interval": format_duration(every_ms), "start_at": _text(begin)}
-    return {"interval": format_duration(every_ms)}
+    counted_from = task.last_run_at
+    if counted_from is None and task.start_time is None and task.date_changed is not None:
+        counted_from = task.date_changed
+        note(task.name, "has never run: its interval counts from its last change, as there")
+    if counted_from is None:
+        return {"interval": format_duration(every_ms)}
+    begin = _aware(counted_from) + timedelta(milliseconds=every_ms)
+    begin = begin.replace(microsecond=begin.microsecond // 1000 * 1000)
+    if task.start_time is not None and _aware(task.start_time) > begin:
+        begin = _aware(task.start_time)
+    return {"interval": format_duration(every_ms), "start_at": _text(begin)}
 
 
 def _crontab(task: Any, note: Callable[[str, str], None]) -> dict[str, Any]:
     cron = task.crontab
     fields = (cron.minute, cron.hour, cron.day_of_month, cron.month_of_year, cron.day_of_week)
-    text, timezone = cron_text(fields), str(cron.timezone)
-    if not isinstance(cron_of(text, timezone, "and"), Cron):
+    text, zone = cron_text(fields), str(cron.timezone)
+    if not getattr(settings, "DJANGO_CELERY_BEAT_TZ_AWARE", True):
+        given, zone = zone, timezone_of(current_app)
+        if given != zone:
+            note(task.name, f"is meant in {zone}: with DJANGO_CELERY_BEAT_TZ_AWARE = False its own zone does not count")
+    if not isinstance(cron_of(text, zone, "and"), Cron):
         text = _expanded(cron) or text
         note(task.name, f"its cron expression is written out as “{text}”")
-    return {"cron": text, "timezone": timezone}
+    return {"cron": text, "timezone": zone}
 
 
 def _expanded(cron: Any) -> str | None:
@@ -145,7 +174,12 @@ def _clocked(task: Any, _note: Callable[[str, str], None]) -> dict[str, Any]:
 
 
 def _text(instant: Any) -> str | None:
-    return None if instant is None else aware(instant).astimezone(UTC).isoformat()
+    return None if instant is None else _aware(instant).astimezone(UTC).isoformat()
+
+
+def _aware(instant: datetime) -> datetime:
+    """Return the instant with a zone; a naive one (``USE_TZ = False``) is UTC, as its scheduler takes it."""
+    return instant.replace(tzinfo=UTC) if timezone.is_naive(instant) else instant
 
 
 _SCHEDULES: dict[str, Callable[[Any, Callable[[str, str], None]], dict[str, Any]]] = {

@@ -8,29 +8,41 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_wheelbeat.database import monitor_alias
 from django_wheelbeat.transfer.imports import ERRORS_SHOWN, Importer, import_all
+from django_wheelbeat.transfer.origins import delete, gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from django_wheelbeat.transfer.imports import Difference, Given, Report
+    from django_wheelbeat.transfer.origins import Source
+
+ACTOR = "manage.py"
+GONE_SHOWN = 50
 
 
 class ImportCommand(BaseCommand):
-    """Base of the commands; a sub-class calls ``run_import``."""
+    """Base of the commands; a sub-class calls ``run_import``, and ``look_for_gone`` where its source can tell."""
+
+    prunes = False
+    """Whether the command has the option ``--prune``."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options."""
+        if self.prunes:
+            parser.add_argument(
+                "--prune", action="store_true", help="delete monitors that this import made and that are gone there"
+            )
         parser.add_argument("--dry-run", action="store_true", help="only say what would change")
         parser.add_argument("--reason", default="", help="kept with each change")
         parser.add_argument("--database", default=None, help="alias of the database (default: the router's)")
 
     def run_import(
-        self, source: Callable[[], Iterable[Given]], options: dict[str, Any], *, despite_errors: bool
+        self, given: Callable[[], Iterable[Given]], options: dict[str, Any], *, despite_errors: bool, source: str = ""
     ) -> Report:
-        """Import what ``source()`` yields, print the report, and fail where errors have kept it from being done."""
-        importer = Importer(options["database"] or monitor_alias(), "manage.py", options["reason"])
+        """Import what ``given()`` yields, print the report, and fail where errors have kept it from being done."""
+        importer = Importer(_alias(options), ACTOR, options["reason"], source)
         dry_run = options["dry_run"]
-        report, applied = import_all(importer, source, dry_run=dry_run, despite_errors=despite_errors)
+        report, applied = import_all(importer, given, dry_run=dry_run, despite_errors=despite_errors)
         for problem in report.problems:
             self.stderr.write(f"{problem.line}: {problem.name}: {problem.reason}" if problem.name else
                               f"{problem.line}: {problem.reason}")  # fmt: skip
@@ -47,6 +59,38 @@ class ImportCommand(BaseCommand):
         if report.refused and not applied and not dry_run:
             raise CommandError("Nothing was imported because of the errors above; correct them, or --skip-errors.")
         return report
+
+    def look_for_gone(self, source: Source, report: Report, options: dict[str, Any]) -> None:
+        """Name the monitors that were made from ``source`` and are gone there; with ``--prune`` delete them."""
+        using, prune = _alias(options), options["prune"]
+        count = deleted = 0
+        refused: dict[str, str] = {}
+        for monitors in gone(source, using=using):
+            for _, name in monitors[: max(0, GONE_SHOWN - count)]:
+                self.stdout.write(f"- {name}: is gone there")
+            count += len(monitors)
+            if prune and not options["dry_run"] and report.found:
+                stay = delete([pk for pk, _ in monitors], ACTOR, options["reason"], using=using)
+                refused |= stay
+                deleted += len(monitors) - len(stay)
+        for name, reason in refused.items():
+            self.stderr.write(f"{name}: {reason}")
+        if count > GONE_SHOWN:
+            self.stdout.write(f"- … and {count - GONE_SHOWN} more")
+        if not count:
+            return
+        if prune and not report.found:
+            self.stderr.write("Nothing at all was found there, so nothing is deleted here: is it the right place?")
+        elif not prune:
+            self.stdout.write(
+                f"{count} monitors of an earlier import are gone there and go on here; --prune deletes them."
+            )
+        else:
+            self.stdout.write(f"Would delete: {count}." if options["dry_run"] else f"Deleted: {deleted}.")
+
+
+def _alias(options: dict[str, Any]) -> str:
+    return options["database"] or monitor_alias()
 
 
 def in_words(difference: Difference) -> str:

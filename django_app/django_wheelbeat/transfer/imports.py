@@ -21,6 +21,7 @@ from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.models import Monitor
 from django_wheelbeat.rows import row_of
 from django_wheelbeat.transfer.names import Names
+from django_wheelbeat.transfer.origins import remember
 from django_wheelbeat.transfer.records import columns_of, differing
 from django_wheelbeat.validation import refusal_of
 
@@ -73,6 +74,11 @@ class Report:
         self.differences: list[Difference] = []
         """The first DIFFERENCES_SHOWN of them."""
 
+    @property
+    def found(self) -> int:
+        """How many records there were."""
+        return self.created + self.changed + self.unchanged + self.refused
+
     def refuse(self, line: int, name: str, problem: object) -> None:
         """Note a record that was left out."""
         self.refused += 1
@@ -90,12 +96,16 @@ class Report:
 
 
 class Importer:
-    """One import into database ``using``. ``actor`` and ``reason`` go into the change log."""
+    """One import into database ``using``. ``actor`` and ``reason`` go into the change log.
 
-    def __init__(self, using: str, actor: str = "", reason: str = "") -> None:
+    ``source``: name of another scheduler's definitions; monitors that are made from it are remembered as such.
+    """
+
+    def __init__(self, using: str, actor: str = "", reason: str = "", source: str = "") -> None:
         self._using = using
         self._actor = actor
         self._reason = reason
+        self._source = source
         self._limits = Limits.of(beat_settings())
 
     def look(self, given: Iterable[Given]) -> Report:
@@ -176,7 +186,10 @@ class Importer:
 
     def _write_all(self, planned: Sequence[_Plan]) -> None:
         monitors = Monitor.objects.using(self._using)
-        monitors.bulk_create([plan.monitor for plan in planned if plan.difference.is_new])
+        new = [plan.monitor for plan in planned if plan.difference.is_new]
+        monitors.bulk_create(new)
+        if self._source and new:
+            remember(self._source, [monitor.name for monitor in new], using=self._using)
         updates: dict[tuple[tuple[str, Any], ...], list[int]] = defaultdict(list)
         for plan in planned:
             if not plan.difference.is_new:

@@ -14,9 +14,11 @@ from zoneinfo import ZoneInfo
 from celery_wheelbeat.durations import format_duration
 from celery_wheelbeat.errors import InvalidMonitor
 from django_wheelbeat.transfer.celery_beat import cron_text
+from django_wheelbeat.transfer.origins import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Set as AbstractSet
 
     from django_wheelbeat.transfer.imports import Given
 
@@ -34,8 +36,8 @@ def redbeat_entries(
     crontabs.
     """
     statics = {*client.smembers(f"{prefix}:statics"), *entry_names, OWN_ENTRY}
-    keys = sorted(client.zrange(f"{prefix}:schedule", 0, -1))
-    for number, key in enumerate(keys, start=1):
+    due = dict(client.zrange(f"{prefix}:schedule", 0, -1, withscores=True))
+    for number, key in enumerate(sorted(due), start=1):
         text, meta = client.hmget(key, "definition", "meta")
         name = key.removeprefix(prefix)
         if name in statics:
@@ -43,16 +45,37 @@ def redbeat_entries(
                 note(name, "stands in beat_schedule, so it is not imported: the entry goes on as it is")
             continue
         try:
-            yield number, record_of(json.loads(text or "null"), json.loads(meta or "{}"), timezone_name, note)
+            definition, known = json.loads(text or "null"), json.loads(meta or "{}")
+            yield number, record_of(definition, known, timezone_name, note, due_s=due[key])
         except (ValueError, TypeError, KeyError, AttributeError) as problem:
             reason = problem.reason if isinstance(problem, InvalidMonitor) else f"cannot be read: {problem!r}"
             yield number, InvalidMonitor("definition", f"{name}: {reason}")
 
 
+def source(client: Any, prefix: str, entry_names: Collection[str]) -> Source:
+    """Return what tells monitors made from these entries from others, and which of them are there."""
+
+    def present(names: AbstractSet[str]) -> set[str]:
+        statics = {*client.smembers(f"{prefix}:statics"), *entry_names, OWN_ENTRY}
+        scores = [client.zscore(f"{prefix}:schedule", f"{prefix}{name}") for name in sorted(names)]
+        there = {name for name, score in zip(sorted(names), scores, strict=True) if score is not None}
+        return there - statics
+
+    return Source(f"redbeat {prefix}", present)
+
+
 def record_of(
-    definition: Mapping[str, Any], meta: Mapping[str, Any], timezone_name: str, note: Callable[[str, str], None]
+    definition: Mapping[str, Any],
+    meta: Mapping[str, Any],
+    timezone_name: str,
+    note: Callable[[str, str], None],
+    *,
+    due_s: float,
 ) -> dict[str, Any]:
-    """Return the record of one entry; raises ``InvalidMonitor`` for a schedule that monitors cannot have."""
+    """Return the record of one entry; raises ``InvalidMonitor`` for a schedule that monitors cannot have.
+
+    ``due_s``: when it is due there, in seconds since the Unix epoch.
+    """
     options = dict(definition.get("options") or {})
     own = {name: options.pop(name) for name in _FIELDS if options.get(name) is not None}
     if isinstance(own.get("expires"), dict):
@@ -69,13 +92,18 @@ def record_of(
         "misfire": "latest",
         "day_rule": "and",
         **own,
-        **_schedule(definition["name"], definition["schedule"], meta, timezone_name, note),
+        **_schedule(definition, meta, timezone_name, note, due_s),
     }
 
 
 def _schedule(
-    name: str, given: Mapping[str, Any], meta: Mapping[str, Any], timezone_name: str, note: Callable[[str, str], None]
+    definition: Mapping[str, Any],
+    meta: Mapping[str, Any],
+    timezone_name: str,
+    note: Callable[[str, str], None],
+    due_s: float,
 ) -> dict[str, Any]:
+    name, given = definition["name"], definition["schedule"]
     kind = given.get("__type__")
     if kind == "crontab":
         fields = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
@@ -85,8 +113,12 @@ def _schedule(
         if given.get("relative"):
             note(name, "had a relative interval, rounded to its unit; it goes on from its last run instead")
         last = meta.get("last_run_at")
-        begin = None if last is None else (_instant(last) + timedelta(milliseconds=every_ms)).isoformat()
-        return {"interval": format_duration(every_ms), "start_at": begin}
+        if last is None:
+            note(name, "has never run: its interval counts from when it is due there")
+            begin = datetime.fromtimestamp(int(due_s), UTC)
+        else:
+            begin = _instant(last) + timedelta(milliseconds=every_ms)
+        return {"interval": format_duration(every_ms), "start_at": begin.isoformat()}
     raise InvalidMonitor("schedule", f"{kind!r} has no counterpart; write it as a cron expression or several")
 
 

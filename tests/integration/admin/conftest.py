@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django_site import rolled_back, set_up_django, site_database
+from celery import Celery
+from celery._state import _set_current_app, current_app
+from django_site import rolled_back, set_up_django, site_database, with_app
 from services import OWN_NAME, mysql_database_beside, postgres_database_beside
 
 if TYPE_CHECKING:
@@ -106,3 +108,59 @@ def login() -> Callable[..., Any]:
         return browser
 
     return as_user
+
+
+@pytest.fixture
+def site_app() -> Iterator[Celery]:
+    """The current app, with one entry in its code."""
+    former = current_app._get_current_object()
+    app = Celery("site", broker="memory://", set_as_current=False)
+    app.conf.beat_schedule = {"in the code": {"task": "t", "schedule": 60}}
+    app.conf.timezone = "Europe/Berlin"
+    app.set_current()
+    yield app
+    _set_current_app(former)
+    app.close()
+
+
+@pytest.fixture(scope="module")
+def beside_dcb() -> Iterator[None]:
+    """Let django-celery-beat be installed while this module's databases are migrated."""
+    with with_app("django_celery_beat"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def sqlite_with_dcb(beside_dcb: None) -> Iterator[Any]:
+    """A migrated SQLite database with the tables of both."""
+    with site_database("sqlite:///:memory:") as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def postgres_with_dcb(beside_dcb: None, postgres_url: str) -> Iterator[Any]:
+    """A migrated PostgreSQL database with the tables of both."""
+    with postgres_database_beside(postgres_url, f"{OWN_NAME}_dcb") as url, site_database(url) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def mysql_with_dcb(beside_dcb: None, mysql_url: str) -> Iterator[Any]:
+    """A migrated MariaDB database with the tables of both."""
+    with mysql_database_beside(mysql_url, f"{OWN_NAME}_dcb") as url, site_database(url) as connection:
+        yield connection
+
+
+@pytest.fixture(
+    params=[
+        "sqlite_with_dcb",
+        pytest.param("postgres_with_dcb", marks=pytest.mark.postgres),
+        pytest.param("mysql_with_dcb", marks=pytest.mark.mysql),
+    ]
+)
+def dcb(request: pytest.FixtureRequest, site_app: Celery) -> Iterator[Any]:
+    """The models of django-celery-beat, once per vendor; what the test writes is undone."""
+    with rolled_back(request.getfixturevalue(request.param)):
+        from django_celery_beat import models
+
+        yield models

@@ -1,24 +1,19 @@
-"""The tables of django-celery-beat and the keys of redbeat, taken over: both sides fire at the same instants."""
+"""The tables of django-celery-beat and the keys of redbeat, taken over."""
 
 from __future__ import annotations
 
 import io
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from celery import Celery
-from celery._state import _set_current_app, current_app
 from celery.schedules import crontab, schedule
-from django_site import rolled_back, site_database, with_app
-from services import OWN_NAME, mysql_database_beside, postgres_database_beside
 
 from celery_wheelbeat.fires import fires
 from celery_wheelbeat.monitors import schedule_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from celery import Celery
 
 LAST = datetime(2026, 11, 28, 7, 13, 21, 345_000, tzinfo=UTC)
 NOW = datetime(2026, 11, 30, 12, 0, 7, tzinfo=UTC)
@@ -30,120 +25,6 @@ def run(command: str, **options: Any) -> str:
     out = io.StringIO()
     call_command(command, stdout=out, stderr=out, **options)
     return out.getvalue()
-
-
-@pytest.fixture
-def app() -> Iterator[Celery]:
-    """The current app, with one entry in its code."""
-    former = current_app._get_current_object()
-    app = Celery("site", broker="memory://", set_as_current=False)
-    app.conf.beat_schedule = {"in the code": {"task": "t", "schedule": 60}}
-    app.conf.timezone = "Europe/Berlin"
-    app.set_current()
-    yield app
-    _set_current_app(former)
-    app.close()
-
-
-@pytest.fixture(scope="module")
-def beside_dcb() -> Iterator[None]:
-    """Let django-celery-beat be installed while this module's databases are migrated."""
-    with with_app("django_celery_beat"):
-        yield
-
-
-@pytest.fixture(scope="module")
-def sqlite_with_dcb(beside_dcb: None) -> Iterator[Any]:
-    """A migrated SQLite database with the tables of both."""
-    with site_database("sqlite:///:memory:") as connection:
-        yield connection
-
-
-@pytest.fixture(scope="module")
-def postgres_with_dcb(beside_dcb: None, postgres_url: str) -> Iterator[Any]:
-    """A migrated PostgreSQL database with the tables of both."""
-    with postgres_database_beside(postgres_url, f"{OWN_NAME}_dcb") as url, site_database(url) as connection:
-        yield connection
-
-
-@pytest.fixture(scope="module")
-def mysql_with_dcb(beside_dcb: None, mysql_url: str) -> Iterator[Any]:
-    """A migrated MariaDB database with the tables of both."""
-    with mysql_database_beside(mysql_url, f"{OWN_NAME}_dcb") as url, site_database(url) as connection:
-        yield connection
-
-
-@pytest.fixture(
-    params=[
-        "sqlite_with_dcb",
-        pytest.param("postgres_with_dcb", marks=pytest.mark.postgres),
-        pytest.param("mysql_with_dcb", marks=pytest.mark.mysql),
-    ]
-)
-def dcb(request: pytest.FixtureRequest, app: Celery) -> Iterator[Any]:
-    """The models of django-celery-beat, once per vendor; what the test writes is undone."""
-    with rolled_back(request.getfixturevalue(request.param)):
-        from django_celery_beat import models
-
-        yield models
-
-
-def crons(dcb: Any) -> dict[str, dict[str, Any]]:
-    every = dcb.CrontabSchedule.objects.create
-    return {
-        "nightly": {"crontab": every(minute="30", hour="2", timezone="Europe/Berlin")},
-        "both day fields": {"crontab": every(minute="0", hour="0", day_of_month="1-15", day_of_week="mon,fri")},
-        "blanks": {"crontab": every(minute="0, 15 ,30", hour="*/4", timezone="Asia/Tokyo")},
-        "sunday is 0": {"crontab": every(minute="5", hour="5", day_of_week="0")},
-        "quarterly": {"crontab": every(minute="0", hour="12", day_of_month="1", month_of_year="*/3")},
-        "wrapping": {"crontab": every(minute="0", hour="22-2")},
-    }
-
-
-def intervals(dcb: Any) -> dict[str, dict[str, Any]]:
-    every = dcb.IntervalSchedule.objects.create
-    return {
-        "ten minutes": {"interval": every(every=10, period="minutes"), "last_run_at": LAST},
-        "a week": {"interval": every(every=7, period="days"), "last_run_at": LAST},
-        "half a second": {"interval": every(every=500_000, period="microseconds"), "last_run_at": LAST},
-        "starts later": {
-            "interval": every(every=1, period="hours"), "last_run_at": LAST, "start_time": NOW + timedelta(hours=5),
-        },
-    }  # fmt: skip
-
-
-def next_of(task: Any, count: int) -> list[datetime]:
-    """Ask the schedule of django-celery-beat for its next fires, run by run, as its scheduler does."""
-    sched, found = task.schedule, []
-    if isinstance(sched, crontab):
-        at = NOW
-        for _ in range(count):
-            start, delta, _ = sched.remaining_delta(at)
-            at = (start + delta).astimezone(UTC)
-            found.append(at)
-        return found
-    assert isinstance(sched, schedule)
-    at = task.start_time or task.last_run_at
-    while len(found) < count:
-        at = at if not found and task.start_time else at + sched.run_every
-        if at > NOW:
-            found.append(at)
-    return found
-
-
-def test_both_schedulers_fire_at_the_same_instants(dcb: Any) -> None:
-    from django_wheelbeat.models import Monitor
-    from django_wheelbeat.rows import row_of, to_datetime, to_ms
-
-    for name, fields in {**crons(dcb), **intervals(dcb)}.items():
-        dcb.PeriodicTask.objects.create(name=name, task="t", **fields)
-    said = run("wheelbeat_import_celery_beat")
-    assert "Imported: 10 new, 0 changed, 0 unchanged, 0 refused." in said, said
-    for task in dcb.PeriodicTask.objects.all():
-        row = row_of(Monitor.objects.get(name=task.name))
-        ours = [to_datetime(ms) for ms in islice(fires(schedule_of(row), to_ms(NOW)), 10)]
-        assert ours == next_of(task, 10), task.name
-        assert (row.jitter_s, row.misfire, row.day_rule) == (0, "latest", "and")
 
 
 def test_everything_that_a_task_says_is_kept(dcb: Any) -> None:
@@ -215,8 +96,55 @@ def test_repeating_it_keeps_both_in_step(dcb: Any) -> None:
     assert dcb.PeriodicTask.objects.count() == 1
 
 
+def test_what_is_gone_there_is_named_and_pruned_only_if_the_import_made_it(dcb: Any) -> None:
+    from django_wheelbeat.models import Change, Monitor
+
+    hourly = dcb.IntervalSchedule.objects.create(every=1, period="hours")
+    Monitor.objects.create(name="ours", task="t", interval_ms=60_000)
+    Monitor.objects.create(name="both", task="t", interval_ms=60_000)
+    for name in ("both", "deleted", "renamed", "stays", "renamed here", "bad later"):
+        dcb.PeriodicTask.objects.create(name=name, task="t", interval=hourly, last_run_at=LAST)
+    assert "gone" not in run("wheelbeat_import_celery_beat")
+    dcb.PeriodicTask.objects.filter(name__in=["deleted", "both", "renamed here"]).delete()
+    dcb.PeriodicTask.objects.filter(name="renamed").update(name="new name")
+    dcb.PeriodicTask.objects.filter(name="bad later").update(args="(1,)")
+    Monitor.objects.filter(name="renamed here").update(name="mine now")
+    said = run("wheelbeat_import_celery_beat")
+    assert "- deleted: is gone there" in said
+    assert "2 monitors of an earlier import are gone there and go on here; --prune deletes them." in said
+    assert Monitor.objects.filter(name="deleted").exists()
+    assert "Would delete: 2." in run("wheelbeat_import_celery_beat", prune=True, dry_run=True)
+    assert Monitor.objects.filter(name="deleted").exists()
+    assert "Deleted: 2." in run("wheelbeat_import_celery_beat", prune=True, reason="tidy")
+    left = set(Monitor.objects.values_list("name", flat=True))
+    assert left == {"ours", "both", "stays", "mine now", "new name", "bad later"}
+    assert set(Change.objects.filter(operation="D").values_list("actor", "reason")) == {("manage.py", "tidy")}
+    assert "gone" not in run("wheelbeat_import_celery_beat", prune=True)
+
+
+def test_an_empty_source_prunes_nothing(dcb: Any) -> None:
+    from django_wheelbeat.models import Monitor
+
+    hourly = dcb.IntervalSchedule.objects.create(every=1, period="hours")
+    dcb.PeriodicTask.objects.create(name="a", task="t", interval=hourly, last_run_at=LAST)
+    run("wheelbeat_import_celery_beat")
+    dcb.PeriodicTask.objects.all().delete()
+    assert "is it the right place?" in run("wheelbeat_import_celery_beat", prune=True)
+    assert Monitor.objects.count() == 1
+
+
+def test_many_notes_of_one_kind_are_few_lines(dcb: Any) -> None:
+    hourly = dcb.IntervalSchedule.objects.create(every=1, period="hours")
+    dcb.PeriodicTask.objects.bulk_create(
+        dcb.PeriodicTask(name=f"t{number:02}", task="t", interval=hourly) for number in range(30)
+    )
+    said = run("wheelbeat_import_celery_beat")
+    assert said.count("has never run") == 20
+    assert "Note: and 10 more of these." in said
+
+
 @pytest.mark.redis
-def test_redbeat_is_taken_over(db: Any, app: Celery, redis_url: str) -> None:
+def test_redbeat_is_taken_over(db: Any, site_app: Celery, redis_url: str) -> None:
     from redbeat import RedBeatSchedulerEntry
     from redbeat.schedules import rrule
     from redis import Redis
@@ -224,11 +152,11 @@ def test_redbeat_is_taken_over(db: Any, app: Celery, redis_url: str) -> None:
     from django_wheelbeat.models import Monitor
     from django_wheelbeat.rows import row_of, to_datetime, to_ms
 
-    app.conf.redbeat_redis_url = redis_url
-    app.conf.redbeat_redis_options = {}
+    site_app.conf.redbeat_redis_url = redis_url
+    site_app.conf.redbeat_redis_options = {}
 
     def put(name: str, given: Any, **more: Any) -> None:
-        entry = RedBeatSchedulerEntry(name, "t", given, args=[1], kwargs={"a": 2}, app=app, **more)
+        entry = RedBeatSchedulerEntry(name, "t", given, args=[1], kwargs={"a": 2}, app=site_app, **more)
         entry.save()
 
     with Redis.from_url(redis_url, decode_responses=True) as client:
@@ -240,10 +168,19 @@ def test_redbeat_is_taken_over(db: Any, app: Celery, redis_url: str) -> None:
         put("in the code", schedule(60))
         put("static", schedule(60))
         client.sadd("redbeat::statics", "static", "celery.backend_cleanup")
-        client.zadd("redbeat::schedule", {"redbeat:lost": 1})
+        put("never", schedule(600))
+        client.hdel("redbeat:never", "meta")
+        client.zadd("redbeat::schedule", {"redbeat:lost": 1, "redbeat:never": LAST.timestamp()})
         said = run("wheelbeat_import_redbeat")
+        RedBeatSchedulerEntry.from_key("redbeat:cron", app=site_app).delete()
+        pruned = run("wheelbeat_import_redbeat", dry_run=True, prune=True)
         client.flushdb()
-    assert "2 new, 0 changed, 0 unchanged, 2 refused" in said, said
+    assert "- cron: is gone there" in pruned
+    assert "Would delete: 1." in pruned
+    assert "3 new, 0 changed, 0 unchanged, 2 refused" in said, said
+    assert "Note: never: has never run" in said
+    never = next(fires(schedule_of(row_of(Monitor.objects.get(name="never"))), to_ms(LAST)))
+    assert to_datetime(never) == LAST.replace(microsecond=0) + timedelta(seconds=600), "due at its score, not together"
     assert "rule: 'rrule' has no counterpart" in said
     assert "Note: in the code: stands in beat_schedule" in said
     every, cron = Monitor.objects.get(name="every"), Monitor.objects.get(name="cron")

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import current_app
 from django.apps import apps
 from django.core.management.base import CommandError, CommandParser
+from django.utils import timezone
 
 from django_wheelbeat.database import monitor_alias
-from django_wheelbeat.transfer.celery_beat import periodic_tasks
+from django_wheelbeat.transfer.celery_beat import periodic_tasks, source
 from django_wheelbeat.transfer.commands import ImportCommand
+from django_wheelbeat.transfer.notes import Notes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django_wheelbeat.transfer.imports import Given
 
 
 class Command(ImportCommand):
     """May be repeated until the switch: it changes what differs, and the other scheduler's tables never."""
 
+    prunes = True
     help = "Import the periodic tasks of django-celery-beat as monitors; run it again to keep both in step."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -30,12 +38,15 @@ class Command(ImportCommand):
         using = from_database or options["database"] or monitor_alias()
         current_app.finalize(auto=True)
         entry_names = frozenset(current_app.conf.beat_schedule or {})
-        notes: dict[tuple[str, str], None] = {}
+        notes, now = Notes(), timezone.now()
         options["reason"] = options["reason"] or "from django-celery-beat"
+        origin = source(using, entry_names)
 
-        def note(name: str, text: str) -> None:
-            notes.setdefault((name, text))
+        def tasks() -> Iterator[Given]:
+            notes.clear()  # they are read twice
+            return periodic_tasks(using, entry_names, notes.note, now)
 
-        self.run_import(lambda: periodic_tasks(using, entry_names, note), options, despite_errors=True)
-        for name, text in notes:
-            self.stdout.write(f"Note: {name}: {text}.")
+        report = self.run_import(tasks, options, despite_errors=True, source=origin.name)
+        for line in notes.lines():
+            self.stdout.write(line)
+        self.look_for_gone(origin, report, options)

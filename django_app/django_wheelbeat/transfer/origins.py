@@ -1,0 +1,55 @@
+"""Which monitors an import has made, and which of them are gone at their source.
+
+Only what the import itself made is ever pruned: not a monitor that was there before, nor one that was renamed since.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from django_wheelbeat.actors import acting
+from django_wheelbeat.chunks import chunks_of_ids
+from django_wheelbeat.models import Monitor, Origin
+from django_wheelbeat.operations import Delete
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
+
+
+class Source(NamedTuple):
+    """Another scheduler's definitions."""
+
+    name: str
+    """Tells them from those of any other source, for ever."""
+    present: Callable[[AbstractSet[str]], AbstractSet[str]]
+    """Of some names, those that are there and belong into the table of monitors."""
+
+
+def remember(source: str, names: Collection[str], *, using: str) -> None:
+    """Note that the monitors of these names were made from ``source``, in the caller's transaction."""
+    made = dict(Monitor.objects.using(using).filter(name__in=names).values_list("pk", "name"))
+    origins = Origin.objects.using(using)
+    origins.filter(pk__in=made).delete()
+    origins.bulk_create(Origin(pk=pk, source=source, name=name) for pk, name in made.items())
+
+
+def gone(source: Source, *, using: str) -> Iterator[list[tuple[int, str]]]:
+    """Yield primary key and name of monitors that were made from ``source`` and are not there any more, in chunks."""
+    origins = Origin.objects.using(using).filter(source=source.name)
+    for ids in chunks_of_ids(origins):
+        marks = dict(origins.filter(pk__in=ids).values_list("pk", "name"))
+        present = source.present(set(marks.values()))
+        absent = [pk for pk, name in marks.items() if name not in present]
+        monitors = Monitor.objects.using(using).filter(pk__in=absent).order_by("pk").values_list("pk", "name")
+        found = [(pk, name) for pk, name in monitors if marks[pk] == name]
+        if found:
+            yield found
+
+
+def delete(keys: Sequence[int], actor: str, reason: str, *, using: str) -> dict[str, str]:
+    """Delete a chunk of monitors in one transaction; returns name → why it stays, of those that have to."""
+    with acting(actor, reason, using=using):
+        outcome = Delete(reason).apply(Monitor.objects.using(using).filter(pk__in=keys), lambda _keys: None)
+        Origin.objects.using(using).filter(pk__in=list(outcome.changed)).delete()
+    return outcome.refused
