@@ -1,19 +1,26 @@
-"""The keeper: a thread of the worker's main process that prolongs leases, removes expired claims and notes the pace."""
+"""The keeper: a thread of the worker's main process that looks after what its store holds, and notes the pace.
+
+It prolongs the leases and claims of what executes, and removes expired claims.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from celery.worker.state import active_requests
 
 from celery_wheelbeat.errors import ClaimStoreDown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from celery_wheelbeat.worker.counters import Counters
     from celery_wheelbeat.worker.deliveries import Deliveries
+    from celery_wheelbeat.worker.executions import Executions
     from celery_wheelbeat.worker.pace import Pace
     from celery_wheelbeat.worker.stores import Store
 
@@ -34,9 +41,19 @@ class Keeper:
     ``lease_s`` is the shortest lease that any task of this worker takes.
     """
 
-    def __init__(self, store: Store, deliveries: Deliveries, counters: Counters, pace: Pace, *, lease_s: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        deliveries: Deliveries,
+        executions: Executions,
+        counters: Counters,
+        pace: Pace,
+        *,
+        lease_s: float,
+    ) -> None:
         self._store = store
         self._deliveries = deliveries
+        self._executions = executions
         self._counters = counters
         self._pace = pace
         self._stop = threading.Event()
@@ -60,11 +77,12 @@ class Keeper:
             self._pace.note(time.monotonic(), self._counters.totals()["elected"])
             try:
                 self._renew()
+                self._prolong()
                 if time.monotonic() >= self._purge_at_s:
                     self._purge_at_s = time.monotonic() + PURGE_EVERY_S
                     self._purge()
             except ClaimStoreDown as error:
-                logger.warning("leases are not prolonged and expired claims not removed: %s", error)
+                logger.warning("leases and claims are not prolonged, expired claims not removed: %s", error)
             except Exception:
                 logger.exception("the keeper of leases and claims stumbled; it goes on")
 
@@ -85,6 +103,18 @@ class Keeper:
                         delivery.lease_s,
                     )
 
+    def _prolong(self) -> None:
+        for execution in self._executions.due(_alive(active_requests), time.monotonic(), self._turn_s):
+            # a message that shares an id with another has a claim apart; which one it is, only its nonce tells
+            any(self._store.prolong(key, execution.nonce, execution.ttl_s) for key in execution.claims())
+
     def _purge(self) -> None:
         while self._store.purge(PURGE_ROWS) == PURGE_ROWS and not self._stop.wait(PURGE_PAUSE_S):
             pass
+
+
+def _alive(requests: Iterable[Any]) -> list[Any]:
+    """Return what a weak set holds, although other threads add to it."""
+    while True:
+        with suppress(RuntimeError):
+            return list(requests)

@@ -24,6 +24,7 @@ from celery_wheelbeat.worker.before_start import guard_before_start
 from celery_wheelbeat.worker.broker_dedup import renumber_attempts
 from celery_wheelbeat.worker.counters import Counters
 from celery_wheelbeat.worker.deliveries import Deliveries
+from celery_wheelbeat.worker.executions import Executions
 from celery_wheelbeat.worker.gate import Gate
 from celery_wheelbeat.worker.hook import guard_all, why_not_live
 from celery_wheelbeat.worker.keeper import Keeper
@@ -106,10 +107,13 @@ class WorkerSide:
             renumber_attempts()
 
     def start_keeper(self) -> None:
-        """Start the thread that prolongs leases; in the main process, once."""
+        """Start the thread that prolongs leases and claims; in the main process, once."""
         if self.gate is not None and self._keeper is None:
             lease_s = self.gate.shortest_lease_s()
-            self._keeper = Keeper(self.gate.store, self.deliveries, self.counters, self._pace, lease_s=lease_s)
+            executions = Executions(self.gate)
+            self._keeper = Keeper(
+                self.gate.store, self.deliveries, executions, self.counters, self._pace, lease_s=lease_s
+            )
             self._keeper.start()
 
     def stop_keeper(self) -> None:

@@ -205,6 +205,21 @@ def test_an_expired_claim_counts_as_none(store: Store) -> None:
     assert not store.mark(key, EXECUTIONS[0], State.DONE)
 
 
+def test_a_prolonged_claim_outlives_its_time_and_only_the_elected_message_prolongs_it(store: Store) -> None:
+    kept, left = new_key(), new_key()
+    assert not store.prolong(kept, NONCES[0], 60)
+    for key in (kept, left):
+        assert store.claim(key, asked(), 2) is Verdict.ELECTED
+    assert store.prolong(kept, NONCES[0], 60)
+    assert not store.prolong(left, NONCES[1], 60)
+    wait_until(lambda: store.read(left) is None, "expiry of the other claim", timeout_s=10)
+    assert not store.prolong(left, NONCES[0], 60)
+    assert store.read(kept) is not None
+    assert store.claim(kept, asked(NONCES[1], EXECUTIONS[1]), 60) is Verdict.OTHER
+    assert store.mark(kept, EXECUTIONS[0], State.DONE)
+    assert store.claim(kept, asked(execution=EXECUTIONS[1], redelivered=True), 60) is Verdict.FINISHED
+
+
 def test_start_and_end_are_kept_by_the_clock_of_the_server(store: Store) -> None:
     before_ms = time.time() * 1000
     key = new_key()
@@ -589,6 +604,56 @@ def test_claims_follow_the_master_that_a_sentinel_names() -> None:
 
 
 @pytest.mark.redis
+def test_claims_go_to_the_master_behind_a_sentinel_of_their_own() -> None:
+    with PrivateRedis() as master, PrivateSentinel(master) as sentinel, redis.Redis.from_url(master.url) as client:
+        client.acl_setuser("team", enabled=True, passwords=["+secret"], keys=["*"], categories=["+@all"])
+        urls = [sentinel.url.replace("//", "//team:secret@") for _ in range(2)]
+        app = Celery("claims", backend="rpc://", set_as_current=False)
+        with pytest.raises(InvalidSetting, match="set master_name in result_backend_transport_options"):
+            choose_store(app, urls[0])
+        app.conf.result_backend_transport_options = {"master_name": MASTER_NAME}
+        choice = choose_store(app, ";".join(urls))
+        assert choice.where == "wheelbeat_dedup_url (sentinel)"
+        assert choice.store is not None
+        with closing(choice.store) as store:
+            store.prepare()
+            assert store.claim(new_key(), asked(), 60) is Verdict.ELECTED
+        assert client.dbsize() == 2  # the claim and the probe
+        with pytest.raises(InvalidSetting, match="cannot be read") as refused:
+            choose_store(app, "sentinel://:secret/s@h:26379/1")
+        assert "secret" not in str(refused.value)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("dedup", [False, True])
+def test_a_user_of_redis_who_may_touch_only_keys_with_the_prefix_of_the_results_can_claim(dedup: bool) -> None:
+    with PrivateRedis() as server, redis.Redis.from_url(server.url) as owner:
+        owner.acl_setuser(
+            "team", enabled=True, passwords=["+secret"], keys=["team_*"], channels=["*"], categories=["+@all"]
+        )
+        url = server.url.replace("//", "//team:secret@")
+        app = Celery("claims", backend="rpc://" if dedup else url, set_as_current=False)
+        app.conf.result_backend_transport_options = {"global_keyprefix": "team"}
+        store = choose_store(app, url if dedup else None).store
+        assert store is not None
+        with closing(store):
+            store.prepare()
+            key = new_key()
+            assert store.claim(key, asked(), 60) is Verdict.ELECTED
+            assert store.mark(key, EXECUTIONS[0], State.OPEN)
+            store.post(key, EXECUTIONS[0], State.DONE)
+            held = store.read(key)
+            assert held is not None
+            assert held.state is State.DONE
+            assert store.prolong(key, NONCES[0], 60)
+            assert store.acquire("job", "owner", 60).granted
+            assert store.renew("job", "owner", 60)
+            store.release("job", "owner")
+        found = {name.removesuffix(bytes.fromhex(key)) for name in owner.scan_iter()}
+        assert found == {b"team_wb:", b"team_wb:probe", b"team_wb:lease:job"}
+
+
+@pytest.mark.redis
 def test_a_claim_takes_at_most_150_bytes_of_redis() -> None:
     count = 16_384  # a power of two: the hash tables are as full as they get before they grow
     with PrivateRedis() as private, redis.Redis.from_url(private.url) as client:
@@ -611,11 +676,26 @@ def test_a_claim_takes_at_most_150_bytes_of_redis() -> None:
         ("mongodb://db/claims", "expected a redis://"),
         ("sqlite://", "a database in memory is not shared"),
         ("sqlite:///:memory:", "a database in memory is not shared"),
+        ("mongodb://u:secret@db/claims", "expected a redis://"),
+        (":secret@db/claims", "expected a redis://"),
+        ("secret", r"\(unknown\): expected a redis://"),
+        ("redis://:secret@h:6379/1?db=first", "Invalid value for 'db'"),
+        # passwords with characters that end the address of a server
+        ("redis://:secret/s@h:6379/1", r"\(redis\) cannot be read: .*%2F"),
+        ("redis://:secret[@h:6379/1", "cannot be read"),
+        ("redis://:secret\u2100@h:6379/1", "cannot be read"),
+        ("memcached://:secret/s@h:11211", "cannot be read"),
+        ("mysql://u:secret/s@h/claims", "cannot be read"),
+        ("postgresql://u:secret/s@h:5432/claims", "cannot be read"),
+        ("postgresql://u:secret@[::1/claims", "cannot be read"),
+        ("postgresql://u:secret%zz@h/claims", "cannot be read"),
     ],
 )
-def test_a_url_that_cannot_keep_claims_is_refused(url: str, words: str) -> None:
-    with pytest.raises(InvalidSetting, match=words):
+def test_a_url_that_cannot_keep_claims_is_refused_and_its_password_not_shown(url: str, words: str) -> None:
+    with pytest.raises(InvalidSetting, match=words) as refused:
         open_store(url)
+    assert "secret" not in str(refused.value)
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
 
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from celery_wheelbeat.errors import InvalidSetting
+from celery_wheelbeat.urls import conninfo_of, scheme_of, split_url
 from celery_wheelbeat.worker.stores.lines import CursorLine
 from celery_wheelbeat.worker.stores.sql import MARIADB, SQLITE, SqlStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from urllib.parse import SplitResult
 
 TIMEOUT_S = 2
 
 
 def sql_store(url: str) -> SqlStore:
     """Open the store at a ``postgresql://``, ``sqlite:///`` or ``mysql://`` URL; ``+driver`` is ignored."""
-    scheme = urlsplit(url).scheme.partition("+")[0]
+    scheme = scheme_of(url).partition("+")[0]
     if scheme in ("postgresql", "postgres"):
         from celery_wheelbeat.worker.stores.postgres import postgres_store  # noqa: PLC0415 - an optional extra
 
-        conninfo = "postgresql" + url[url.index("://") :]
-        return postgres_store(lambda: {"conninfo": conninfo})
+        given = conninfo_of("claim store", "postgresql" + url[url.index("://") :])
+        return postgres_store(lambda: given)
     if scheme == "sqlite":
         path = unquote(url.partition("://")[2].partition("?")[0]).removeprefix("/")
         if not path or path == ":memory:":
-            raise InvalidSetting(f"claim store {url!r}: a database in memory is not shared between processes")
+            raise InvalidSetting(f"claim store ({scheme}): a database in memory is not shared between processes")
         return sqlite_store(path)
     if scheme in ("mysql", "mariadb"):
-        return mariadb_store(lambda: _mysql_parameters(url))
+        parts = split_url("claim store", url)
+        return mariadb_store(lambda: _mysql_parameters(parts))
     raise InvalidSetting(
-        f"claim store {url!r}: expected a redis://, rediss://, sentinel://, postgresql://, sqlite:///, mysql:// "
+        f"claim store ({scheme}): expected a redis://, rediss://, sentinel://, postgresql://, sqlite:///, mysql:// "
         "or memcached:// URL"
     )
 
@@ -67,8 +70,7 @@ def mariadb_store(parameters: Callable[[], Mapping[str, Any]]) -> SqlStore:
     return SqlStore("mariadb", MARIADB, connect, (MySQLdb.Error, OSError))
 
 
-def _mysql_parameters(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
+def _mysql_parameters(parts: SplitResult) -> dict[str, Any]:
     named = {
         "host": parts.hostname or "127.0.0.1",
         "port": parts.port or 3306,
