@@ -79,6 +79,8 @@ class Bodies:
         self._chunks: list[_Chunk] = []
         self._free: list[int] = []
         """Numbers of chunks that are gone."""
+        self._is_full = False
+        """Whether a chunk did not fit, and nothing was forgotten since."""
         self._thin_bytes = 0
         """Size of the chunks that are more than half forgotten."""
         self._place: NDArray[np.uint64] = np.full(0, _NOWHERE)
@@ -104,6 +106,9 @@ class Bodies:
         if not len(missing):
             return self._gather(refs, opening_width)
         rendered = render(missing)
+        if len(missing) == len(refs):
+            self._keep(refs, skeleton, rendered)
+            return Columns.of(rendered)
         known = np.setdiff1d(np.arange(len(refs)), missing)
         found = self._gather(refs[known], opening_width)  # before room is made, which may cost some of them
         self._keep(refs[missing], skeleton, rendered)
@@ -125,10 +130,11 @@ class Bodies:
 
     def forget(self, refs: UInt32s) -> None:
         """Let go the pieces of ``refs``."""
-        refs = np.unique(refs[refs < len(self._place)])
-        refs = refs[self._place[refs] != _NOWHERE]
+        refs = refs[refs < len(self._place)]
+        refs = np.unique(refs[self._place[refs] != _NOWHERE])
         if not len(refs):
             return
+        self._is_full = False
         numbers, counts = np.unique(_chunk_of(self._place[refs]), return_counts=True)
         self._place[refs] = _NOWHERE
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
@@ -154,6 +160,8 @@ class Bodies:
 
     def _keep(self, refs: UInt32s, skeleton: int, rendered: Sequence[Pieces]) -> None:
         self.forget(refs)  # the pieces for another skeleton
+        if self._is_full:
+            return
         distinct, first = np.unique(refs, return_index=True)
         chunk: dict[int, Pieces] = {}
         size = 0
@@ -175,6 +183,7 @@ class Bodies:
         if self.resident_bytes + size > self._limit_bytes:
             self._make_room(size)
         if self.resident_bytes + size > self._limit_bytes or (not self._free and len(self._chunks) >= CHUNKS_MAX):
+            self._is_full = True
             return
         number = self._free.pop() if self._free else len(self._chunks)
         refs = np.fromiter(pieces, np.uint32, len(pieces))

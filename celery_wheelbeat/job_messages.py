@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from celery_wheelbeat.runs import Octets, RunIds
     from celery_wheelbeat.shards import JobColumns
 
+_SHORT_BYTES = 1_000
+"""Where no text is longer it is not worth a look how long each of them is."""
 _loads: Callable[[bytes], Any] = loads
 
 
@@ -100,7 +102,8 @@ class JobMessages:
         sizes = self.bodies.sizes(jobs.ref)
         (unknown,) = np.nonzero(jobs.enabled & (sizes == 0))
         if len(unknown):
-            sizes[unknown] = payloads.lengths(jobs.ref[unknown])
+            short = payloads.longest <= _SHORT_BYTES
+            sizes[unknown] = payloads.longest if short else payloads.lengths(jobs.ref[unknown])
         return sizes
 
     def arguments(self, refs: UInt32s) -> list[Arguments]:

@@ -111,6 +111,8 @@ class Payloads:
         self._pages: list[Page | None] = [None]
         self.on_release: Callable[[UInt32s], None] = lambda _refs: None
         """Called with refs that are given up, before they stand for anything else."""
+        self.longest = 0
+        """Bytes that no text exceeds, payload and name together."""
         self._rows = [0]
         self._live = [0]
         self._free: list[int] = []
@@ -134,6 +136,8 @@ class Payloads:
                 f"a batch of {len(lengths)} jobs has {len(payloads)} payload bytes and {len(names)} name bytes, its"
                 f" lengths say {payload_ends[-1]} and {name_ends[-1]}"
             )
+        longest = int(lengths.max(initial=0)) + int(name_lengths.max(initial=0))
+        self.longest = max(self.longest, longest)
         refs = np.empty(len(lengths), np.uint32)
         start = 0
         while (stop := min(start + PAGE_ROWS, len(lengths))) - start >= PAGE_ROWS_MIN and (

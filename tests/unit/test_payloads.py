@@ -34,6 +34,8 @@ def test_what_was_added_is_read_back(count):
     assert store.read(refs) == texts
     assert store.read(first) == texts_of(2, "first")
     assert store.live_count == count + 2
+    assert store.longest >= max(len(text.name) + len(text.payload) for text in [*texts, *texts_of(2, "first")])
+    assert store.lengths(refs) == [len(text.name) + len(text.payload) for text in texts]
     assert store.valid(np.concatenate((refs, first))).all()
 
 
