@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from report import RESULTS, shown
+from report import RESULTS, Target, shown
 
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "benchmarks.md"
 PLOTS = PAGE.parent / "benchmarks"
@@ -20,13 +20,11 @@ HEAD = """# Benchmarks
 Written by `benchmarks/page.py` from the results of `make bench` or `make bench-full`; nothing here is typed by hand.
 Each section names the machine and the load that it had besides: figures of a busy machine are too bad, and only ratios
 within one section compare. A *floor* is what the same work costs where it is least, in the same run.
-
-What limits a beat: the cold start is limited by the server's reading and joining of rows. The wheel costs a few percent
-of a core, so the rate of sending is limited by making messages and by the broker. Memory is arguments and names, and a
-place in table, wheel and fingerprints for each job.
 """
 ORDER = ("coldstart", "memory", "engine", "edits", "dispatch", "peers")
 WIDTH, HEIGHT, LEFT, BOTTOM = 640, 300, 70, 44
+MARKED = 30
+"""Points of a line up to which each gets a mark of its own."""
 
 
 def section(document: dict[str, Any]) -> str:
@@ -45,20 +43,40 @@ def section(document: dict[str, Any]) -> str:
         "",
         run,
         "",
-        "| figure | value | floor | ratio | |",
-        "|---|--:|--:|--:|---|",
+        "| figure | value | target | floor | ratio | how it was measured | what limits it |",
+        "|---|--:|--:|--:|--:|---|---|",
     ]
-    for figure in document["figures"]:
-        floor = figure["floor"]
-        beside = (f"{shown(floor)} {figure['unit']}", f"{figure['value'] / floor:.2f}") if floor else ("", "")
-        cells = (figure["what"], f"{shown(figure['value'])} {figure['unit']}", *beside, figure["note"])
-        lines.append("| " + " | ".join(cells) + " |")
+    lines += [row(figure) for figure in document["figures"]]
     for number, (title, points) in enumerate(document["series"].items()):
         if len(points) > 1:
             file = PLOTS / f"{document['name']}-{number}.svg"
             file.write_text(plot(title, points))
             lines += ["", f"![{title}](benchmarks/{file.name})"]
     return "\n".join(lines) + "\n"
+
+
+def row(figure: dict[str, Any]) -> str:
+    """Return the line of one figure."""
+    value, unit, floor = figure["value"], figure["unit"], figure["floor"]
+    beside = (f"{shown(floor)} {unit}", f"{value / floor:.2f}") if floor else ("", "")
+    cells = (
+        figure["what"],
+        f"{shown(value)} {unit}",
+        against(value, unit, figure.get("target")),
+        *beside,
+        figure["note"],
+        figure.get("limit", ""),
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def against(value: float, unit: str, target: dict[str, Any] | None) -> str:
+    """Return the target, and by how much it is missed."""
+    if target is None:
+        return ""
+    wanted = Target(**target)
+    said = f"{'≥' if wanted.at_least else '≤'} {shown(wanted.value)} {unit}"
+    return f"{said}, missed: {value / wanted.value:.2f} of it" if wanted.missed(value) else said
 
 
 def plot(title: str, points: list[list[float]]) -> str:
@@ -74,7 +92,7 @@ def plot(title: str, points: list[list[float]]) -> str:
         return round(at, 1), round(HEIGHT - BOTTOM - y / top * (HEIGHT - BOTTOM - 40), 1)
 
     places = [place(x, y) for x, y in zip(across, ys, strict=True)]
-    marks = "".join(f'<circle cx="{x}" cy="{y}" r="3"/>' for x, y in places)
+    marks = "".join(f'<circle cx="{x}" cy="{y}" r="3"/>' for x, y in places if len(places) <= MARKED)
     labels = "".join(
         f'<text x="{x}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{shown(value)}</text>'
         for (x, _), value in list(zip(places, xs, strict=True))[:: max(1, len(xs) // 6)]

@@ -1,7 +1,7 @@
 """What every benchmark has in common: the machine, a table for people, and JSON for ``docs/explanation/benchmarks.md``.
 
-A figure is worth little without what limits it: each one may name a floor that was measured in the same run, and the
-ratio to it is what can be compared between machines.
+A figure is worth little without what limits it: each one says so, and may name a floor that was measured in the same
+run; the ratio to it is what can be compared between machines.
 """
 
 from __future__ import annotations
@@ -15,10 +15,28 @@ import time
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("celery", "kombu", "numpy", "psycopg", "redis", "django", "django-celery-beat", "celery-redbeat")
+
+
+SERIES_POINTS = 200
+"""Points that a plot keeps of a distribution."""
+
+
+class Target(NamedTuple):
+    """What a figure is to be."""
+
+    value: float
+    at_least: bool
+
+    def missed(self, value: float) -> bool:
+        """Say whether ``value`` is not what it is to be."""
+        return value < self.value if self.at_least else value > self.value
 
 
 class Figure(NamedTuple):
@@ -29,8 +47,21 @@ class Figure(NamedTuple):
     unit: str
     floor: float | None = None
     """What the same work costs where it is least, in the same unit and run."""
+    target: Target | None = None
     note: str = ""
+    """How it was measured, and what was seen beside it."""
+    limit: str = ""
     """What limits it."""
+
+
+def at_most(value: float) -> Target:
+    """Return the target of a figure that is to be small."""
+    return Target(value, at_least=False)
+
+
+def at_least(value: float) -> Target:
+    """Return the target of a figure that is to be large."""
+    return Target(value, at_least=True)
 
 
 def machine() -> dict[str, Any]:
@@ -71,15 +102,37 @@ class Report:
         self._begun_s = time.monotonic()
         print(f"{name}: {self._head['machine']}", flush=True)
 
-    def add(self, what: str, value: float, unit: str, *, floor: float | None = None, note: str = "") -> None:
-        """Take in one figure and print it."""
-        self._figures.append(Figure(what, float(value), unit, floor, note))
+    def add(
+        self,
+        what: str,
+        value: float,
+        unit: str,
+        *,
+        floor: float | None = None,
+        target: Target | None = None,
+        note: str = "",
+        limit: str = "",
+    ) -> None:
+        """Take in one figure and print it. ``limit``: what limits it."""
+        self._figures.append(Figure(what, float(value), unit, floor, target, note, limit))
         beside = f"   {value / floor:6.2f} × {shown(floor)} {unit}" if floor else ""
+        if target is not None:
+            sign = "≥" if target.at_least else "≤"
+            beside += f"   target {sign} {shown(target.value)}{', MISSED' if target.missed(value) else ''}"
         print(f"  {what:<66} {shown(value):>12} {unit:<10}{beside}  {note}", flush=True)
 
     def plot(self, name: str, points: list[tuple[float, float]]) -> None:
         """Keep a series of points for a plot."""
         self._series[name] = [list(point) for point in points]
+
+    def plot_distribution(self, name: str, values: Sequence[float]) -> None:
+        """Keep the shape of ``values``: below which of them lie how many percent."""
+        if len(values):
+            ordered = sorted(values)
+            shares = [number / SERIES_POINTS for number in range(SERIES_POINTS)] + [0.999, 1.0]
+            self.plot(
+                f"{name}, by percent of them below", [(100 * share, quantile(ordered, share)) for share in shares]
+            )
 
     def write(self) -> None:
         """Write ``results/<name>.json``."""
@@ -89,12 +142,21 @@ class Report:
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "took_s": round(time.monotonic() - self._begun_s, 1),
             "load_after": round(os.getloadavg()[0], 1),
-            "figures": [figure._asdict() for figure in self._figures],
+            "figures": [_as_json(figure) for figure in self._figures],
             "series": self._series,
         }
         path = RESULTS / f"{self.name}.json"
         path.write_text(json.dumps(document, indent=1) + "\n")
         print(f"  → {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}", flush=True)
+
+
+def _as_json(figure: Figure) -> dict[str, Any]:
+    return {**figure._asdict(), "target": None if figure.target is None else figure.target._asdict()}
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the value below which ``share`` of the ascending values lie."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def shown(value: float) -> str:
