@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -15,7 +17,6 @@ from processes import Process, Project
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 DEADLINE_S = 60.0
 
@@ -43,7 +44,8 @@ TASKS = """
 
     @app.task(bind=True)
     def record(self, length=0.0, value="first"):
-        journal("start", self.request, retries=self.request.retries, fence=self.request.get("wheelbeat_fence"))
+        journal("start", self.request, retries=self.request.retries, fence=self.request.get("wheelbeat_fence"),
+            nonce=self.request.get("wheelbeat_nonce"))
         hold(length)
         journal("done", self.request)
         return value
@@ -108,9 +110,9 @@ TASKS = """
         journal("total", self.request, parent=parent, total=sum(sums))
 
     @app.task(bind=True)
-    def dying(self):
+    def failing(self):
         journal("start", self.request)
-        os.kill(os.getpid(), 9)
+        raise RuntimeError("as it should")
 
     if {signals!r}:
         @task_prerun.connect
@@ -256,6 +258,32 @@ class ClaimProject(Project):
             f"the end of all {messages} messages",
             timeout_s,
         )
+
+
+DJANGO_SITE = """
+from django_settings import *
+from django_settings import database_of
+DATABASES = {{"default": database_of({url!r})}}
+INSTALLED_APPS = [*INSTALLED_APPS, "django_celery_results"]
+"""
+
+
+def django_project(folder: Path, database_url: str, **conf: Any) -> ClaimProject:
+    """Make ``proj`` of a Django site that keeps results, and so claims, in its database; nothing else installs them."""
+    (folder / "claims_site.py").write_text(DJANGO_SITE.format(url=database_url))
+    before = "import os\nos.environ['DJANGO_SETTINGS_MODULE'] = 'claims_site'\n"
+    project = ClaimProject(folder, {**conf, "result_backend": "django-db"}, installed=False, before=before)
+    project.env["PYTHONPATH"] += os.pathsep + str(Path(__file__).parent)
+    project.env["DJANGO_SETTINGS_MODULE"] = "claims_site"
+    project.python_code(
+        """
+        import django
+        django.setup()
+        from django.core.management import call_command
+        call_command("migrate", verbosity=0)
+        """
+    )
+    return project
 
 
 def now_ms() -> int:

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import psycopg
 import pytest
 import redis
-from claim_project import ClaimProject, now_ms
+from claim_project import ClaimProject, django_project, now_ms
 from processes import filesystem_conf
 
 from celery_wheelbeat.worker.headers import worker_headers
 from project import folder_broker
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.processes
 
 COUNT, COPIES = 100, 3
 
 
-def conf_of(pair: str, request: pytest.FixtureRequest, folder: Path) -> dict[str, Any]:
-    """Return the settings of an app whose results (and so claims) and broker are those of ``pair``."""
+def project_of(pair: str, request: pytest.FixtureRequest, folder: Path) -> ClaimProject:
+    """Return a project whose results (and so claims) and broker are those of ``pair``."""
 
     def url(name: str) -> str:
         return str(request.getfixturevalue(f"{name}_url"))
 
     match pair:
         case "redis+redis":
-            return {"broker_url": url("redis"), "result_backend": url("redis")}
+            return ClaimProject(folder, {"broker_url": url("redis"), "result_backend": url("redis")})
         case "postgresql+rabbitmq":
-            return {"broker_url": url("amqp"), "result_backend": f"db+{url('postgres')}"}
+            return ClaimProject(folder, {"broker_url": url("amqp"), "result_backend": f"db+{url('postgres')}"})
         case "mariadb+redis":
-            return {"broker_url": url("redis"), "wheelbeat_dedup_url": url("mysql")}
-    return filesystem_conf(folder, result_backend=f"db+sqlite:///{folder}/results.sqlite3")
+            return ClaimProject(folder, {"broker_url": url("redis"), "wheelbeat_dedup_url": url("mysql")})
+        case "django-db+redis":
+            return django_project(folder, url("postgres"), broker_url=url("redis"))
+    files = filesystem_conf(folder, result_backend=f"db+sqlite:///{folder}/results.sqlite3")
+    project = ClaimProject(folder, files)
+    project.app.conf.broker_transport = folder_broker.Transport
+    return project
 
 
 PAIRS = ["redis+redis", "postgresql+rabbitmq", "mariadb+redis", "sqlite+filesystem"]
@@ -42,47 +48,59 @@ PAIRS = ["redis+redis", "postgresql+rabbitmq", "mariadb+redis", "sqlite+filesyst
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_of_three_copies_one_runs(pair: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    assert_one_of_three_runs(conf_of(pair, request, tmp_path), tmp_path, COUNT)
+    assert_one_of_three_runs(project_of(pair, request, tmp_path), COUNT)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("pair", [*PAIRS, "django-db+redis"])
 def test_of_three_copies_of_2000_runs_one_runs(pair: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    assert_one_of_three_runs(conf_of(pair, request, tmp_path), tmp_path, 2_000)
+    assert_one_of_three_runs(project_of(pair, request, tmp_path), 2_000)
 
 
-def assert_one_of_three_runs(conf: dict[str, Any], folder: Path, count: int) -> None:
+def assert_one_of_three_runs(project: ClaimProject, count: int) -> None:
     """Publish ``count`` runs in three copies to two workers of two pool processes."""
-    with ClaimProject(folder, conf) as project:
-        if "broker_transport" in conf:
-            project.app.conf.broker_transport = folder_broker.Transport
+    with project:
         for _ in range(2):
             project.pool_worker()
         ids = project.publish_copies("record", count, COPIES)
-        project.until_settled(count * COPIES, timeout_s=300)
+        project.until_settled(count * COPIES, timeout_s=900)
         assert project.logged("Copies of runs are dropped; claims in") == 2
         assert project.count("start") == dict.fromkeys(ids, 1)
         assert project.logged("dropped (other)") == count * (COPIES - 1)
 
 
 def test_without_the_hook_every_copy_runs(redis_url: str, tmp_path: Path) -> None:
+    assert_every_copy_runs(redis_url, tmp_path, 20)
+
+
+@pytest.mark.soak
+def test_without_the_hook_every_copy_of_2000_runs_runs(redis_url: str, tmp_path: Path) -> None:
+    assert_every_copy_runs(redis_url, tmp_path, 2_000)
+
+
+def assert_every_copy_runs(redis_url: str, folder: Path, count: int) -> None:
+    """Publish ``count`` runs in three copies to two workers that have Celery's own deduplication, and nothing else."""
     conf = {
         "broker_url": redis_url,
         "result_backend": redis_url,
         "task_acks_late": True,
         "worker_deduplicate_successful_tasks": True,
     }
-    with ClaimProject(tmp_path, conf, installed=False) as project:
-        project.pool_worker()
-        ids = project.publish_copies("record", 20, COPIES)
-        project.until_settled(20 * COPIES)
+    with ClaimProject(folder, conf, installed=False) as project:
+        for _ in range(2):
+            project.pool_worker()
+        ids = project.publish_copies("record", count, COPIES)
+        project.until_settled(count * COPIES, timeout_s=900)
         assert project.count("start") == dict.fromkeys(ids, COPIES)
 
 
 @pytest.mark.redis
+@pytest.mark.parametrize("store", ["redis_url", pytest.param("postgres_url", marks=pytest.mark.postgres)])
 @pytest.mark.parametrize("pool", ["solo", "threads", "gevent"])
-def test_pools_without_processes(pool: str, redis_url: str, tmp_path: Path) -> None:
-    conf = {"broker_url": redis_url, "result_backend": redis_url}
+def test_pools_without_processes(
+    pool: str, store: str, redis_url: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    conf = {"broker_url": redis_url, "wheelbeat_dedup_url": request.getfixturevalue(store)}
     with ClaimProject(tmp_path, conf) as project:
         project.pool_worker(pool=pool, concurrency=4)
         early = project.publish_copies("record", 20, COPIES)
@@ -192,44 +210,17 @@ def test_the_setting_alone_installs_and_switches_off(redis_url: str, tmp_path: P
         assert project.count("start") == dict.fromkeys(ids, 1)
 
 
-DJANGO_SITE = """
-from django_settings import *
-from django_settings import database_of
-DATABASES = {{"default": database_of({url!r})}}
-INSTALLED_APPS = [*INSTALLED_APPS, "django_celery_results"]
-"""
-
-
 @pytest.mark.redis
 @pytest.mark.postgres
 def test_django_installs_by_itself_and_a_copy_does_not_touch_the_stored_result(
     redis_url: str, postgres_url: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "claims_site.py").write_text(DJANGO_SITE.format(url=postgres_url))
-    conf = {"broker_url": redis_url, "result_backend": "django-db", "task_track_started": True}
-    before = "import os\nos.environ['DJANGO_SETTINGS_MODULE'] = 'claims_site'\n"
-    with ClaimProject(tmp_path, conf, installed=False, before=before) as project:
-        project.env["PYTHONPATH"] += os.pathsep + str(Path(__file__).parents[1])
-        project.env["DJANGO_SETTINGS_MODULE"] = "claims_site"
-        project.python_code(
-            """
-            import django
-            django.setup()
-            from django.core.management import call_command
-            call_command("migrate", verbosity=0)
-            """
-        )
-        for _ in range(2):
-            project.pool_worker()
-        ids = project.publish_copies("record", COUNT, COPIES)
-        project.until_settled(COUNT * COPIES)
-        assert project.count("start") == dict.fromkeys(ids, 1)
-        assert project.logged("claims in result_backend (django-db)") == 2
-        with psycopg.connect(postgres_url) as looker:
-            results = looker.execute(
-                "SELECT status, count(*) FROM django_celery_results_taskresult GROUP BY 1"
-            ).fetchall()
-        assert results == [("SUCCESS", COUNT)]
+    project = django_project(tmp_path, postgres_url, broker_url=redis_url, task_track_started=True)
+    assert_one_of_three_runs(project, COUNT)
+    assert project.logged("claims in result_backend (django-db)") == 2
+    with psycopg.connect(postgres_url) as looker:
+        results = looker.execute("SELECT status, count(*) FROM django_celery_results_taskresult GROUP BY 1").fetchall()
+    assert results == [("SUCCESS", COUNT)]
 
 
 @pytest.mark.redis
