@@ -68,7 +68,7 @@ class Beat:
         self._entries_version: int | None = None
         self._due_at_start: list[DueBatch] = []
         self._lane_behind = False
-        self._loading = Loading(parts.engine)
+        self.loading = Loading(parts.engine)
 
     def start(self) -> None:
         """Start the threads."""
@@ -208,15 +208,15 @@ class Beat:
                 self._begin(news, now_ms)
                 self._set_namespace(news.namespace)
             case Sized(jobs, text_bytes):
-                self._loading.begin(jobs, text_bytes, self.parts.clock.monotonic_s())
+                self.loading.begin(jobs, text_bytes, self.parts.clock.monotonic_s())
             case Loaded(batch, refused, last):
                 self.refusals.look_at_monitors(refused, batch.ids)
                 self._watch_replaceable(batch, ())
                 self._load(batch)
-                self._loading.go_on(self.parts.clock.monotonic_s())
+                self.loading.go_on(self.parts.clock.monotonic_s())
                 if last:
                     self.state = "running"
-                    self._loading.end(self.parts.clock.monotonic_s())
+                    self.loading.end(self.parts.clock.monotonic_s())
             case Changed(changes, refused):
                 seen_ids = np.concatenate((changes.upserts.ids, changes.deleted_ids))
                 self.refusals.look_at_monitors(refused, seen_ids)

@@ -33,6 +33,40 @@ def fires(schedule: Schedule, after_ms: int) -> Iterator[int]:
         fire_ms = schedule.next_fire(fire_ms)
 
 
+_STEP_MS = 1_000
+_NEAR = 8
+"""Fire times that are walked through one by one before the rest is bisected."""
+
+
+def last_fire(schedule: Schedule, until_ms: int, not_before_ms: int) -> int | None:
+    """Return the last fire time in [``not_before_ms``, ``until_ms``], None without one; some sixty looks at most.
+
+    Schedules know only their next fire time: the search goes back in growing steps, then narrows.
+    """
+    step_ms, begin_ms = _STEP_MS, max(until_ms - _STEP_MS, not_before_ms - 1)
+    found = schedule.next_fire(begin_ms)
+    while found is None or found > until_ms:
+        if begin_ms <= not_before_ms - 1:
+            return None
+        step_ms *= 4
+        begin_ms = max(until_ms - step_ms, not_before_ms - 1)
+        found = schedule.next_fire(begin_ms)
+    for _ in range(_NEAR):
+        later = schedule.next_fire(found)
+        if later is None or later > until_ms:
+            return found
+        found = later
+    last_ms = until_ms
+    while found < last_ms:  # none lies in (last_ms, until_ms]
+        middle_ms = (found + last_ms) // 2
+        later = schedule.next_fire(middle_ms)
+        if later is not None and later <= last_ms:
+            found = later
+        else:
+            last_ms = middle_ms
+    return found
+
+
 def fires_after(schedule: Schedule, after: datetime, count: int) -> list[datetime]:
     """Return up to ``count`` fire times strictly after ``after``, as aware datetimes in UTC.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from celery_wheelbeat import capacity
 from celery_wheelbeat.errors import TooManyJobs
 from celery_wheelbeat.observe import memory
+from celery_wheelbeat.observe.status import ColdStart
 from celery_wheelbeat.observe.terminal import TerminalLine
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Loading:
     def __init__(self, engine: Engine, terminal: TerminalLine | None = None) -> None:
         self.jobs = 0
         """How many monitors the database is thought to have."""
+        self.done: ColdStart | None = None
+        """The load as it ended; None before."""
         self._engine = engine
         self._terminal = terminal or TerminalLine.of_process()
         self._begun_s = self._shown_s = self._logged_s = 0.0
@@ -58,7 +61,10 @@ class Loading:
         """Everything is there."""
         self._terminal.clear()
         memory.settle()
-        took_s = f" in {now_s - self._begun_s:.1f} s" if self._begun_s else ""
+        took_s = ""
+        if self._begun_s:
+            self.done = ColdStart(len(self._engine), round(now_s - self._begun_s, 3))
+            took_s = f" in {self.done.took_s:.1f} s"
         logger.info("beat: %d jobs loaded%s", len(self._engine), took_s)
 
     def _show(self, now_s: float) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat import __version__
 from celery_wheelbeat.findings import FINDINGS
+from celery_wheelbeat.fires import last_fire
 from celery_wheelbeat.observe.otel import instruments
 from celery_wheelbeat.observe.probes import Answers, Probes
 from celery_wheelbeat.observe.sight import Sight
@@ -58,6 +59,7 @@ class Supervision:
         self._sweep_due_s = beat.parts.clock.monotonic_s() + SWEEP_EVERY_S
         self._swept = 0
         self._findings: Counter[str] = Counter()
+        self._last_fires: dict[str, tuple[int | None, int | None]] = {}
         self._surveyor = Surveyor(beat.parts.engine, beat.parts.clock.monotonic_s)
         self.sight = Sight(beat.parts.clock.monotonic_s())
         """What other threads may see: replaced by each turn, never changed."""
@@ -209,17 +211,34 @@ class Supervision:
                 Skips(skip.reason, skip.runs, skip.from_ms, skip.until_ms, self._keys(skip.job_ids))
                 for skip in parts.ledger.last_skips
             ],
+            shards=parts.settings.shards,
+            cold_start=beat.loading.done,
         )
 
     def _entries(self) -> list[EntryState]:
         parts = self._beat.parts
-        names = sorted(parts.entries.marks())[:ENTRIES_SHOWN]
+        marks = parts.entries.marks()
+        names = sorted(marks)[:ENTRIES_SHOWN]
         views = parts.engine.lookup([parts.entries.id_of(name) for name in names])
-        return [
-            EntryState(name, entry.task, _shown(entry.schedule), None if view is None else view.next_fire_ms)
-            for name, view in zip(names, views, strict=True)
-            if (entry := parts.view.data.get(name)) is not None
-        ]
+        states = []
+        for name, view in zip(names, views, strict=True):
+            entry = parts.view.data.get(name)
+            if entry is not None:
+                next_ms = None if view is None else view.next_fire_ms
+                last_ms = self._last(name, next_ms, marks[name].effective_from_ms)
+                states.append(EntryState(name, entry.task, _shown(entry.schedule), next_ms, last_ms))
+        return states
+
+    def _last(self, name: str, next_ms: int | None, since_ms: int) -> int | None:
+        """Return when an entry was due last; computed when its next fire time has moved on, and remembered."""
+        known = self._last_fires.get(name)
+        if known is not None and known[0] == next_ms:
+            return known[1]
+        parts = self._beat.parts
+        schedule = parts.engine.schedule_of(parts.entries.id_of(name))
+        found = None if schedule is None else last_fire(schedule, parts.engine.cursor_ms, since_ms)
+        self._last_fires[name] = (next_ms, found)
+        return found
 
     def _keys(self, job_ids: Iterable[int]) -> list[str]:
         known = {*self._beat.parts.entries.ids()}

@@ -6,7 +6,7 @@ from typing import Any
 
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.observe.lateness import Quantiles
-from celery_wheelbeat.observe.status import DestinationState, EntryState, Jobs, Observed
+from celery_wheelbeat.observe.status import ColdStart, DestinationState, EntryState, Jobs, Observed
 from celery_wheelbeat.publishers import PublisherHealth
 
 
@@ -31,6 +31,8 @@ def observed(**changes: Any) -> Observed:
         clock_steps=0,
         threads={"desk": 0.04},
         wedged=[],
+        shards=256,
+        cold_start=ColdStart(5, 1.25),
         schedule=[EntryState("clean up", "tasks.clean", "<freq: 1.00 hour>", 1_700_000_400_000)],
         survey={"load": {"from_s": 1_700_000_000, "seconds": "0 1", "minutes": "1"}, "minutes": [[60, 1, 0.1, 0.2]]},
     )

@@ -62,6 +62,15 @@ class EntryState(NamedTuple):
     schedule: str
     """As Celery shows it."""
     next_fire_ms: int | None
+    last_fire_ms: int | None = None
+    """Its last fire time since it has this schedule; None where there was none, or it cannot be computed."""
+
+
+class ColdStart(NamedTuple):
+    """The initial load of this process."""
+
+    jobs: int
+    took_s: float
 
 
 ENTRIES_SHOWN = 100
@@ -105,6 +114,9 @@ class Observed(NamedTuple):
     """Jobs by lane and reason; empty where there is no fast lane."""
     survey: Mapping[str, Any] = _NO_SURVEY
     """What the surveyor knows: ``load`` and ``minutes``."""
+    shards: int = 0
+    cold_start: ColdStart | None = None
+    """None before its end, and without a database."""
 
 
 def document(seen: Observed) -> dict[str, Any]:
@@ -115,6 +127,8 @@ def document(seen: Observed) -> dict[str, Any]:
         "state": seen.state,
         "at_ms": seen.now_ms,
         "behind_s": max(0.0, round((seen.now_ms - seen.cursor_ms) / 1000, 3)),
+        "shards": seen.shards,
+        "cold_start": None if seen.cold_start is None else seen.cold_start._asdict(),
         "jobs": {
             "monitors": seen.jobs.monitors,
             "entries": seen.jobs.entries,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from celery import Celery
+from celery.schedules import crontab
 from kombu import Queue
 from table_of_monitors import PLAIN
 
@@ -188,6 +189,18 @@ def test_the_status_names_refused_jobs_by_key_and_counts_them_all(make: Callable
     bench.beat.refusals.monitors.clear()
     jobs = bench.supervision.observe(bench.clock.wall_ms()).jobs
     assert jobs.refused["entry:a"] == "too large"
+
+
+def test_the_status_says_when_an_entry_was_due_last(make: Callable[..., Bench]) -> None:
+    bench = make(beat_schedule={"a": {"task": "t", "schedule": 1.0}, "b": {"task": "t", "schedule": crontab("0", "0")}})
+    bench.turn_until(lambda: bench.beat.parts.ledger.expected >= 2)
+    entries = bench.supervision.observe(bench.clock.wall_ms()).schedule
+    often, nightly = entries
+    assert often.last_fire_ms == often.next_fire_ms - 1_000
+    assert nightly.last_fire_ms is None, "not since it has this schedule"
+    bench.turn_until(lambda: bench.beat.parts.ledger.expected >= 3)
+    later, _ = bench.supervision.observe(bench.clock.wall_ms()).schedule
+    assert later.last_fire_ms > often.last_fire_ms
 
 
 def test_a_task_that_runs_inside_beat_is_seen_and_does_not_look_wedged(
