@@ -21,11 +21,11 @@ export PYTHONUNBUFFERED := 1
 unexport PYTHONDONTWRITEBYTECODE
 export WHEELBEAT_CELERY55_PYTHON := $(CURDIR)/$(VENV55)/bin/python
 
-BENCHMARKS := engine memory coldstart edits dispatch peers
+BENCHMARKS := engine memory coldstart edits dispatch peers claims
 
 SOAKS := soak soak-schedules soak-account soak-simulation soak-grid soak-edits soak-broker soak-memory soak-claims
 
-.PHONY: bench bench-full bench-claims help demo test check lint unit axe $(SOAKS) services venv venv-celery55 clean
+.PHONY: bench bench-full help demo test check lint unit axe $(SOAKS) services venv venv-celery55 clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -88,9 +88,6 @@ bench-full: services venv ## the same with up to 25 million monitors: an hour, 1
 	for name in $(filter-out dispatch,$(BENCHMARKS)); do $(BIN)/python benchmarks/$$name.py --full || exit 1; done
 	$(BIN)/python benchmarks/dispatch.py
 	$(BIN)/python benchmarks/page.py
-
-bench-claims: services venv ## what a claim costs a task
-	$(BIN)/python benchmarks/claims.py
 
 services: ## install what the tests start (PostgreSQL, Redis, RabbitMQ, MariaDB, Chromium)
 	@PYTHON=$(PYTHON) tests/services/install

@@ -1,0 +1,100 @@
+"""What a claim cannot be cheaper than: bare round trips to its server, without a client library around them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+REDIS_SCRIPTS = {
+    "an empty script": "return 1",
+    "SET in a script": "redis.call('SET', KEYS[1], ARGV[1], 'EX', 3600) return 1",
+}
+POSTGRES_STATEMENTS = {
+    "SELECT 1, prepared": b"SELECT 1 WHERE $1::text IS NOT NULL",
+    "INSERT of a claim's shape, prepared": (
+        b"INSERT INTO wheelbeat_claim (id, state, nonce, execution, digest, started_ms, ended_ms, expires_ms) "
+        b"VALUES ($1, 'R', '0123456789abcdef', '01234567', '01234567', 1, 0, 9000000000000)"
+    ),
+}
+
+
+class Floors(NamedTuple):
+    """The round trips of one server, by name; the message that they are given does not matter."""
+
+    works: dict[str, Callable[[Any], object]]
+    of_a_claim: str
+    """The one that does what a claim has to do."""
+
+
+@contextmanager
+def floors_of(url: str) -> Iterator[Floors]:
+    """Connect to the server at ``url``; no floors for a server that is neither Redis nor PostgreSQL."""
+    if url.startswith("redis://"):
+        with _redis(url) as floors:
+            yield floors
+    elif url.startswith("postgresql://"):
+        with _postgres(url) as floors:
+            yield floors
+    else:
+        raise SystemExit(f"{url}: expected redis:// or postgresql://")
+
+
+@contextmanager
+def _redis(url: str) -> Iterator[Floors]:
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 6379)) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def ask(command: bytes) -> bytes:
+            line.sendall(command)
+            return line.recv(4_096)
+
+        def script(text: str) -> Callable[[Any], object]:
+            ask(_packed(b"SCRIPT", b"LOAD", text.encode()))
+            sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode()
+
+            def work(_: Any) -> None:
+                answer = ask(_packed(b"EVALSHA", sha, b"1", b"wb:" + os.urandom(16), b"x" * 27))
+                if answer != b":1\r\n":
+                    raise SystemExit(f"Redis answers {answer!r}")
+
+            return work
+
+        ask(_packed(b"SELECT", (parts.path.strip("/") or "0").encode()))
+        yield Floors({name: script(text) for name, text in REDIS_SCRIPTS.items()}, "SET in a script")
+
+
+@contextmanager
+def _postgres(url: str) -> Iterator[Floors]:
+    import psycopg
+    from psycopg.pq import ExecStatus
+
+    with psycopg.connect(url, autocommit=True, options="-c synchronous_commit=off") as connection:
+        libpq = connection.pgconn
+
+        def statement(name: bytes, text: bytes) -> Callable[[Any], object]:
+            libpq.prepare(name, text)
+
+            def work(_: Any) -> None:
+                result = libpq.exec_prepared(name, [os.urandom(16).hex().encode()])
+                if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
+                    raise SystemExit(result.error_message.decode())
+
+            return work
+
+        works = {
+            name: statement(b"floor_%d" % number, text)
+            for number, (name, text) in enumerate(POSTGRES_STATEMENTS.items())
+        }
+        yield Floors(works, "INSERT of a claim's shape, prepared")
+
+
+def _packed(*words: bytes) -> bytes:
+    return b"".join([b"*%d\r\n" % len(words), *(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)])
