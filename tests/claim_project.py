@@ -45,7 +45,7 @@ TASKS = """
     @app.task(bind=True)
     def record(self, length=0.0, value="first"):
         journal("start", self.request, retries=self.request.retries, fence=self.request.get("wheelbeat_fence"),
-            nonce=self.request.get("wheelbeat_nonce"))
+            nonce=self.request.get("wheelbeat_nonce"), redelivered=bool(self.request.delivery_info["redelivered"]))
         hold(length)
         journal("done", self.request)
         return value

@@ -37,12 +37,18 @@ class Execution(NamedTuple):
         return nonce_token(self.run.nonce)
 
     def claims(self) -> Iterator[str]:
-        """Name the claim that it should hold, then the one that it holds where another task has the same id."""
-        run, request = self.run, self.request
-        content = (request.task.name, request.args, request.kwargs)
-        identity = content_id(*content) if self.policy.key == "content" else run.task_id
-        yield claim_key(identity, run.fire_ms, run.nesting, run.retries)
-        yield claim_key(run.task_id, run.fire_ms, run.nesting, run.retries, digest_of(*content))
+        """See ``claims_of``."""
+        return claims_of(self.run, self.policy, self.request.task.name, self.request.args, self.request.kwargs)
+
+
+def claims_of(run: RunHeaders, policy: Policy, *content: Any) -> Iterator[str]:
+    """Name the claim that a message asks for, then the one that it asks for where another task has the same id.
+
+    ``content`` is task name, arguments and keyword arguments.
+    """
+    identity = content_id(*content) if policy.key == "content" else run.task_id
+    yield claim_key(identity, run.fire_ms, run.nesting, run.retries)
+    yield claim_key(run.task_id, run.fire_ms, run.nesting, run.retries, digest_of(*content))
 
 
 class Executions:

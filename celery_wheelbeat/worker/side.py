@@ -29,6 +29,7 @@ from celery_wheelbeat.worker.gate import Gate
 from celery_wheelbeat.worker.hook import guard_all, why_not_live
 from celery_wheelbeat.worker.keeper import Keeper
 from celery_wheelbeat.worker.pace import Pace
+from celery_wheelbeat.worker.revocations import Revocations, guard_results
 from celery_wheelbeat.worker.stores.choice import choose_store
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class WorkerSide:
         if choice.store.best_effort:
             logger.warning("Claims are kept as well as %s can: %s", choice.where, choice.store.best_effort)
         self._choose_hook(gate)
+        guard_results(self.app.tasks, Revocations(gate))
         self.gate = gate
 
     def enter_process(self, hostname: str | None = None) -> None:

@@ -347,3 +347,7 @@ def test_2000_runs_in_three_copies_while_workers_are_killed(
         assert max(starts.values()) <= 1 + KILLS
         elected = {(line.id, line.more["nonce"]) for line in project.lines("start")}
         assert len(elected) == count, "what runs again is the elected message, never a copy of it"
+        begun: set[str] = set()
+        for line in project.lines("start"):
+            assert line.id not in begun or line.more["redelivered"], "it runs again because the broker says so"
+            begun.add(line.id)

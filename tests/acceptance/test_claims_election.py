@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -97,15 +98,16 @@ def assert_every_copy_runs(redis_url: str, folder: Path, count: int) -> None:
 @pytest.mark.redis
 @pytest.mark.parametrize("store", ["redis_url", pytest.param("postgres_url", marks=pytest.mark.postgres)])
 @pytest.mark.parametrize("pool", ["solo", "threads", "gevent"])
+@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.soak)])
 def test_pools_without_processes(
-    pool: str, store: str, redis_url: str, request: pytest.FixtureRequest, tmp_path: Path
+    pool: str, store: str, count: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    conf = {"broker_url": redis_url, "wheelbeat_dedup_url": request.getfixturevalue(store)}
+    conf = {"broker_url": request.getfixturevalue("redis_url"), "wheelbeat_dedup_url": request.getfixturevalue(store)}
     with ClaimProject(tmp_path, conf) as project:
         project.pool_worker(pool=pool, concurrency=4)
-        early = project.publish_copies("record", 20, COPIES)
-        late = project.publish_copies("late", 20, COPIES, countdown=0.5)
-        project.until_settled(40 * COPIES)
+        early = project.publish_copies("record", count, COPIES)
+        late = project.publish_copies("late", count, COPIES, countdown=0.5)
+        project.until_settled(2 * count * COPIES)
         assert project.logged("Copies of runs are dropped; claims in") == 1
         assert project.count("start") == dict.fromkeys(early + late, 1)
 
@@ -218,9 +220,53 @@ def test_django_installs_by_itself_and_a_copy_does_not_touch_the_stored_result(
     project = django_project(tmp_path, postgres_url, broker_url=redis_url, task_track_started=True)
     assert_one_of_three_runs(project, COUNT)
     assert project.logged("claims in result_backend (django-db)") == 2
+    stored = states_in_django(postgres_url)
+    assert {stored.get(run_id) for run_id in project.count("start")} == {"SUCCESS"}
+
+
+def states_in_django(postgres_url: str) -> dict[str, str]:
+    """Return the stored state of every run."""
     with psycopg.connect(postgres_url) as looker:
-        results = looker.execute("SELECT status, count(*) FROM django_celery_results_taskresult GROUP BY 1").fetchall()
-    assert results == [("SUCCESS", COUNT)]
+        return dict(looker.execute("SELECT task_id, status FROM django_celery_results_taskresult").fetchall())
+
+
+@pytest.mark.redis
+@pytest.mark.postgres
+@pytest.mark.parametrize("backend", ["redis", "django-db"])
+def test_a_copy_that_expires_does_not_touch_the_stored_result(
+    backend: str, redis_url: str, postgres_url: str, tmp_path: Path
+) -> None:
+    conf = {"broker_url": redis_url, "task_track_started": True}
+    in_django = backend == "django-db"
+    with (
+        django_project(tmp_path, postgres_url, **conf)
+        if in_django
+        else ClaimProject(tmp_path, {**conf, "result_backend": redis_url})
+    ) as project:
+
+        def states(ids: list[str]) -> list[str]:
+            if in_django:
+                stored = states_in_django(postgres_url)
+                return [stored.get(run_id, "PENDING") for run_id in ids]
+            return [project.app.AsyncResult(run_id).state for run_id in ids]
+
+        project.pool_worker(concurrency=4)
+        gate, fire_ms = project.gate(), now_ms()
+        runs = [(task, str(uuid4()), args) for task, args in (("record", ()), ("failing", ()), ("late", (gate,)))]
+        ids = [run_id for _, run_id, _ in runs]
+        stored = ["SUCCESS", "FAILURE", "STARTED"]
+        for task, run_id, args in runs:
+            project.publish(task, run_id, fire_ms=fire_ms, args=args)
+        project.until(lambda: states(ids) == stored, "what the elected messages store")
+        over = str(uuid4())  # a run of which no message is elected
+        for task, run_id, args in [*runs, ("record", over, ())]:
+            past = datetime.now(UTC) - timedelta(seconds=1)
+            project.publish(task, run_id, fire_ms=fire_ms, args=args, expires=past)
+        project.until(lambda: project.logged("Discarding revoked task") == 4, "the end of what has expired")
+        project.until(lambda: states([over]) == ["REVOKED"], "the state of the run that has expired as a whole")
+        assert states(ids) == stored
+        project.open(gate)
+        project.until(lambda: states(ids)[2] == "SUCCESS", "the end of the run that was executing")
 
 
 @pytest.mark.redis
