@@ -15,7 +15,7 @@ from celery_wheelbeat.job_messages import JobMessages
 from celery_wheelbeat.outsiders import Outsiders
 from celery_wheelbeat.publishers.amqp_lane import AmqpWire
 from celery_wheelbeat.publishers.broker import driver_type, open_connection
-from celery_wheelbeat.publishers.detection import guard, hooks, settings_token
+from celery_wheelbeat.publishers.detection import Guard, all_hooks, settings_token
 from celery_wheelbeat.publishers.envelope_maker import EnvelopeMaker
 from celery_wheelbeat.publishers.forms import Forms
 from celery_wheelbeat.publishers.observers import check_ins
@@ -69,7 +69,7 @@ def assemble_fast(
     if settings.dispatch == "celery" or kind not in ("redis", "amqp") or app.conf.task_always_eager:
         return None
     if settings.dispatch == "fast":
-        for hook in hooks(app, scheduler, ""):
+        for hook in all_hooks(app, scheduler):
             logger.warning("beat: wheelbeat_dispatch is 'fast': the fast lane passes by what it finds: %s", hook.what)
 
     def namespace() -> str:
@@ -99,7 +99,7 @@ def assemble_fast(
         ),
         edges=Edges(
             app.now,
-            lambda: guard(app),
+            Guard(app, scheduler),
             lambda: settings_token(app),
             lines.admit,
         ),

@@ -32,6 +32,10 @@ logger = logging.getLogger("celery.beat")
 
 SQUEEZE_AFTER_S = 1.0
 """A destination that is away for longer than this is down: of each job only the newest run is kept."""
+FIRST_CONNECTION_S = 5.0
+"""The same for the first connection of a process: a busy start takes its time, and what the process before left is
+offered just then.
+"""
 
 
 class Settled(NamedTuple):
@@ -64,6 +68,8 @@ class Lane:
         self._lateness = lateness
         self._quarantined: dict[int, str] = {} if quarantined is None else quarantined
         self._connected_s: float | None = None
+        """When there was last seen to be a connection, or that there is none yet."""
+        self._patience_s = FIRST_CONNECTION_S
 
     def finish(self, job_ids: Iterable[int]) -> None:
         """Switch off one-off jobs that are done; what they still have waiting ends with them."""
@@ -88,9 +94,11 @@ class Lane:
         return self._quarantined
 
     def _is_down(self, now_s: float, *, connected: bool) -> bool:
-        if connected or self._connected_s is None:
+        if connected:
+            self._connected_s, self._patience_s = now_s, SQUEEZE_AFTER_S
+        elif self._connected_s is None:
             self._connected_s = now_s
-        return now_s - self._connected_s > SQUEEZE_AFTER_S
+        return now_s - self._connected_s > self._patience_s
 
     def _settle_failed(self, outcomes: Sequence[Failed], settled: Settled, now_s: float) -> None:
         self.failures.update(outcome.kind.value for outcome in outcomes)

@@ -1,12 +1,13 @@
 """Detection: who could see or change a message on Celery's own path, so that the fast lane must not take it.
 
-Everything here is a question about the process as it is now; whoever keeps an answer compares ``guard`` before each
+Everything here is a question about the process as it is now; whoever keeps an answer compares a ``Guard`` before each
 use, and ``settings_token`` about once a second. A reason is a sentence for people: what it is, and what to do about it.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ReferenceType
@@ -14,7 +15,8 @@ from weakref import ReferenceType
 from celery import Celery, Task, signals
 from celery.app.amqp import AMQP
 from celery.app.routes import MapRoute
-from celery.beat import BeatLazyFunc, Scheduler
+from celery.backends.base import Backend
+from celery.beat import BeatLazyFunc
 from kombu.messaging import Producer
 
 if TYPE_CHECKING:
@@ -58,43 +60,60 @@ def _is_genuine(function: Any) -> bool:
 
 def hooks(app: Any, scheduler: Any, task: str) -> list[Hook]:
     """Return everything that is patched, overridden or connected on the way of the messages of ``task``."""
-    return [*_patches(app, scheduler), *_receivers(task)]
+    return [*_patches(app, scheduler), *_overrides(app.tasks.get(task)), *_receivers(task)]
+
+
+def all_hooks(app: Any, scheduler: Any) -> list[Hook]:
+    """Return the same for the messages of all tasks that are registered, and of those that somebody listens for."""
+    overridden = {hook: None for task in app.tasks.values() for hook in _overrides(task)}
+    return [*_patches(app, scheduler), *overridden, *_receivers(None)]
+
+
+def _path(app: Any, scheduler: Any, backend: Any) -> dict[str, Any]:
+    """Return the functions that a message passes on its way. Cheap: some look-ups of attributes."""
+    amqp = app.amqp
+    return {
+        "Scheduler.apply_entry": scheduler.apply_entry,
+        "Scheduler.apply_async": scheduler.apply_async,
+        "Scheduler.send_task": scheduler.send_task,
+        "Celery.send_task": app.send_task,
+        "Task.apply_async": Task.apply_async,
+        "AMQP.create_task_message": amqp.create_task_message,
+        "AMQP.send_task_message": amqp.send_task_message,
+        "AMQP.as_task_v2": AMQP.as_task_v2,
+        "Producer.publish": Producer.publish,
+        "Producer._publish": Producer._publish,
+        "Producer._prepare": Producer._prepare,
+        "the result backend's on_task_call": backend.on_task_call,
+    }
 
 
 def _patches(app: Any, scheduler: Any) -> Iterator[Hook]:
-    amqp = app.amqp
-    path = {
-        "Scheduler.apply_entry": (scheduler, "apply_entry"),
-        "Scheduler.apply_async": (scheduler, "apply_async"),
-        "Scheduler.send_task": (scheduler, "send_task"),
-        "Celery.send_task": (app, "send_task"),
-        "Task.apply_async": (Task, "apply_async"),
-        "AMQP.create_task_message": (amqp, "create_task_message"),
-        "AMQP.send_task_message": (amqp, "send_task_message"),
-        "AMQP.as_task_v2": (AMQP, "as_task_v2"),
-        "Producer.publish": (Producer, "publish"),
-        "Producer._publish": (Producer, "_publish"),
-        "Producer._prepare": (Producer, "_prepare"),
-        "the result backend's on_task_call": (app.backend, "on_task_call"),
-    }
-    for name, (owner, attribute) in path.items():
-        function = getattr(owner, attribute)
+    for name, function in _path(app, scheduler, app.backend).items():
         if not _is_genuine(function):
             yield Hook(package_of(function), f"{name} is replaced")
     if app.amqp.Producer is not Producer:
         yield Hook(app.amqp.Producer.__module__.partition(".")[0], "app.amqp.Producer is a class of its own")
-    if not isinstance(app, Celery) or not isinstance(amqp, AMQP):
+    if not isinstance(app, Celery) or not isinstance(app.amqp, AMQP):
         yield Hook("", "the app or its AMQP class is not Celery's")
 
 
-def _receivers(task: str) -> Iterator[Hook]:
+def _overrides(task: Any) -> Iterator[Hook]:
+    for name in _TASK_HOOKS if task is not None else ():
+        if name in task.__dict__ or getattr(type(task), name) is not getattr(Task, name):
+            yield Hook(package_of(getattr(task, name)), f"{type(task).__name__}.{name} is overridden")
+
+
+def _receivers(task: str | None) -> Iterator[Hook]:
+    """Yield who is told of messages of ``task``; None: of any."""
     for signal in SIGNALS:
         for (_, sender), reference in signal.receivers or ():
             receiver = reference() if isinstance(reference, ReferenceType) else reference
-            if receiver is None or sender not in (_ANY_SENDER, task):
+            if receiver is None or (task is not None and sender not in (_ANY_SENDER, task)):
                 continue
             named = f"{getattr(receiver, '__module__', '')}.{getattr(receiver, '__qualname__', repr(receiver))}"
-            yield Hook(package_of(receiver), f"{named} listens to {signal.name or 'a publish signal'}")
+            whose = "" if sender == _ANY_SENDER or task is not None else f" of {sender}"
+            yield Hook(package_of(receiver), f"{named} listens to {signal.name or 'a publish signal'}{whose}")
 
 
 def configuration_reasons(app: Any) -> list[str]:
@@ -116,7 +135,7 @@ def configuration_reasons(app: Any) -> list[str]:
 
 
 def entry_reasons(app: Any, entry: Any) -> list[str]:
-    """Return what keeps the messages of one entry on the celery lane."""
+    """Return what in an entry and its task keeps its messages on the celery lane, whoever else is on the way."""
     reasons = [
         f"its option {name!r} says that it {meaning}"
         for name, meaning in _OPTIONS.items()
@@ -126,36 +145,32 @@ def entry_reasons(app: Any, entry: Any) -> list[str]:
     if any(isinstance(value, BeatLazyFunc) for value in values):
         reasons.append("an argument is a BeatLazyFunc, evaluated for each run")
     task = app.tasks.get(entry.task)
-    if task is not None:
-        reasons += [
-            f"{type(task).__name__}.{name} is overridden"
-            for name in _TASK_HOOKS
-            if name in task.__dict__ or not _is_genuine_hook(type(task), name)
-        ]
-        if getattr(task, "_dump_pydantic_arguments", None) is not None:
-            reasons.append("its arguments go through pydantic")
+    if getattr(task, "_dump_pydantic_arguments", None) is not None:
+        reasons.append("its arguments go through pydantic")
     return reasons
 
 
-def _is_genuine_hook(task_class: type, name: str) -> bool:
-    return getattr(task_class, name) is getattr(Task, name)
+class Guard:
+    """Tells cheaply when an answer about hooks may have become wrong: compare what a call returns with the last one."""
 
+    def __init__(self, app: Any, scheduler: Any) -> None:
+        self._app = app
+        self._scheduler = scheduler
+        self._backend: type = Backend
+        """The class: the backend itself may be another one in each thread."""
+        with suppress(Exception):  # whatever a backend that cannot be built raises: each send says so
+            self._backend = type(app.backend)
 
-def guard(app: Any) -> tuple[object, ...]:
-    """Return a token that changes when somebody connects a signal, patches a function, swaps routes, or forks."""
-    amqp = app.amqp
-    return (
-        os.getpid(),
-        *(tuple(key for key, _ in signal.receivers or ()) for signal in SIGNALS),
-        app.send_task.__func__ if type(app.send_task) is MethodType else app.send_task,
-        Scheduler.apply_entry,
-        Task.apply_async,
-        Producer.publish,
-        Producer._publish,
-        amqp.send_task_message,
-        id(amqp.router),
-        id(amqp.queues),
-    )
+    def __call__(self) -> tuple[object, ...]:
+        """Return a token that changes when somebody connects a signal, patches a function, swaps routes, or forks."""
+        amqp = self._app.amqp
+        return (
+            os.getpid(),
+            *(tuple(key for key, _ in signal.receivers or ()) for signal in SIGNALS),
+            *_path(self._app, self._scheduler, self._backend).values(),
+            id(amqp.router),
+            id(amqp.queues),
+        )
 
 
 def settings_token(app: Any) -> tuple[object, ...]:

@@ -122,10 +122,16 @@ def marks_of(recording: Recording, sample: Sample) -> list[Mark]:
     if headers.get("eta") is not None:
         raise Uncut("it has a countdown or an eta")
     if headers.get("expires") is not None:
-        if len(headers["expires"]) not in _TIME_LENGTHS:
+        if not has_all_digits(recording):
             raise Uncut(f"its expiry {headers['expires']!r} has no microseconds")
         marks.append(Mark(Hole.EXPIRES, headers["expires"].encode()))
     return marks
+
+
+def has_all_digits(recording: Recording) -> bool:
+    """Say whether an expiry, where there is one, is as long as any other: Python leaves out microseconds that are 0."""
+    expires = recording.headers.get("expires")
+    return expires is None or len(expires) in _TIME_LENGTHS
 
 
 def _lifetime(recording: Recording) -> timedelta | None:

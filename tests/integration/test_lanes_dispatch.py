@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
+import os
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import redis
+from celery import Celery, Task
 from celery.signals import after_task_publish, before_task_publish
-from definitions import Job
+from definitions import Job, batch_of
 from fast_bench import MINUTE_MS, START_MS, FastBench, numbered
+from kombu.messaging import Producer
 from lanes import make_app
 from services import PrivateRedis
 
-from celery_wheelbeat.jobs import Flag
+from celery_wheelbeat.jobs import ChangeBatch, DueBatch, Flag
 from celery_wheelbeat.pairs import STEP_SHIFT
 from celery_wheelbeat.runs import run_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery import Celery
+    from celery_wheelbeat.publishers.batches import Batch
 
 pytestmark = pytest.mark.redis
 
@@ -127,6 +134,85 @@ def test_a_signal_connected_at_run_time_changes_the_lane_and_back(
     assert client.llen("celery") == 40
 
 
+def test_a_function_patched_at_run_time_changes_the_lane_and_back(
+    bench: FastBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = Producer._prepare
+
+    @functools.wraps(prepare)
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        return prepare(*args, **kwargs)
+
+    bench.load(numbered(10, bench.route()))
+    for slow_runs in (0, 10, 10):
+        if slow_runs and bench.slow_runs == 0:
+            monkeypatch.setattr(Producer, "_prepare", patched)
+        else:
+            monkeypatch.undo()
+        bench.pass_minutes()
+        bench.drain()
+        assert bench.slow_runs == slow_runs
+    assert bench.lanes.fast.canary.differences == 0
+
+
+def test_another_process_asks_for_everything_anew(bench: FastBench) -> None:
+    bench.load(numbered(10, bench.route()))
+    bench.pass_minutes()
+    bench.drain()
+    fast = bench.lanes.fast
+    fast.look()
+    assert len(fast.forms.answers()) == 1
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of forks in a process with threads: this child needs none of them
+        child = os.fork()
+    if not child:
+        fast.look()
+        os.write(writing, b"%d" % len(fast.forms.answers()))
+        os._exit(0)
+    os.close(writing)
+    assert os.read(reading, 10) == b"0"
+    os.close(reading)
+    os.waitpid(child, 0)
+    fast.look()
+    assert len(fast.forms.answers()) == 1
+
+
+class Sends(Task):
+    """A task class with a way of its own to send."""
+
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        return super().apply_async(*args, **kwargs)
+
+
+@pytest.mark.parametrize(("dispatch", "slow_runs"), [("auto", 20), ("fast", 0)])
+def test_what_is_passed_by_is_said_at_the_start_and_passed_by(
+    app: Celery, client: redis.Redis, caplog: pytest.LogCaptureFixture, dispatch: str, slow_runs: int
+) -> None:
+
+    @app.task(name="lanes.sends", base=Sends, shared=False)
+    def sends(x: Any, url: str | None = None) -> None: ...
+
+    before_task_publish.connect(listener, sender="lanes.check")
+    try:
+        with FastBench(app, dispatch=dispatch) as bench:
+            bench.load([*numbered(10, bench.route()), *numbered(10, bench.route("lanes.sends"), first=10)])
+            bench.pass_minutes()
+            bench.drain()
+            assert bench.slow_runs == slow_runs
+    finally:
+        before_task_publish.disconnect(listener, sender="lanes.check")
+    assert client.llen("celery") == 20
+    said = [text for text in caplog.messages if "passes by what it finds" in text]
+    if dispatch == "fast":
+        assert [text.rpartition(": ")[2] for text in said] == [
+            "sends.apply_async is overridden",
+            f"{__name__}.listener listens to before_task_publish of lanes.check",
+        ]
+    else:
+        assert said == []
+
+
 def test_a_signal_for_another_task_changes_nothing(bench: FastBench) -> None:
     before_task_publish.connect(listener, sender="somebody.else")
     try:
@@ -159,6 +245,55 @@ def test_a_router_of_its_own_is_a_reason(server: PrivateRedis, client: redis.Red
         bench.drain()
         assert "has a router of its own" in bench.reasons()[0]
     assert client.llen("chosen") == 10
+
+
+def test_entries_do_not_wait_for_the_fast_lane(bench: FastBench) -> None:
+    """An entry is offered to the celery lane at once, whatever the other one is doing."""
+    ids = np.array([-5, 3])
+    zeros = np.zeros(2, np.uint32)
+    bench.lanes.offer([DueBatch(0, zeros, ids, np.full(2, START_MS), zeros)])
+    assert [pairs.ids.tolist() for pairs in bench.lanes.slow.backlog._offered] == [[-5]]
+    assert [pairs.ids.tolist() for pairs in bench.lanes.fast.backlog._offered] == [[3]]
+
+
+def test_a_narrow_window_has_narrow_blocks(app: Celery, client: redis.Redis) -> None:
+    with FastBench(app, window=10) as bench:
+        sent: list[int] = []
+        submit = bench.lanes.fast.sender.submit
+
+        def watched(batch: Batch) -> None:
+            submit(batch)
+            sent.append(bench.lanes.fast.sender.health().in_flight)
+
+        bench.lanes.fast.sender.submit = watched  # type: ignore[method-assign]
+        bench.load(numbered(95, bench.route()))
+        bench.pass_minutes()
+        bench.drain()
+    assert max(sent) == 10
+    assert client.llen("celery") == 95
+
+
+def test_at_full_rate_the_log_has_one_line_a_tick(bench: FastBench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "celery.beat")
+    bench.parts.lines.install()
+    bench.load(numbered(9000, bench.route()))
+    bench.pass_minutes()
+    bench.drain()
+    bench.parts.lines.turn(1)
+    assert [text for text in caplog.messages if "Sending" in text] == [
+        "Scheduler: Sending 9000 due tasks (one line each up to 100)"
+    ]
+    bench.load(numbered(50, bench.route(), first=100_000, interval_ms=1000))
+    caplog.clear()
+    bench.parts.engine.apply(ChangeBatch(batch_of([], bench.parts.engine.crons), np.arange(9000)))
+    for tick in (2, 3):
+        bench.pass_second()
+        bench.drain()
+        bench.parts.lines.turn(tick)
+    bench.parts.lines.remove()
+    lines = [text for text in caplog.messages if "Sending" in text]
+    assert len(lines) == 100
+    assert all(text.startswith("Scheduler: Sending due task job 1000") for text in lines)
 
 
 @pytest.mark.parametrize("flag", [Flag.OVERLAP_LOW, Flag.ONE_OFF])

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+import os
+import warnings
+from typing import Any
 
 import numpy as np
 import pytest
-from celery import Task
-from celery.beat import BeatLazyFunc, ScheduleEntry
+from celery import Celery, Task
+from celery.app.amqp import AMQP
+from celery.backends.base import DisabledBackend
+from celery.beat import BeatLazyFunc, ScheduleEntry, Scheduler
 from celery.schedules import crontab, schedule
 from celery.signals import before_task_publish
 from kombu.messaging import Producer
 from lanes import make_app
 
-from celery_wheelbeat.publishers.detection import configuration_reasons, entry_reasons, guard, hooks
+from celery_wheelbeat.publishers import detection
+from celery_wheelbeat.publishers.detection import (
+    Guard,
+    all_hooks,
+    configuration_reasons,
+    entry_reasons,
+    hooks,
+)
 from celery_wheelbeat.publishers.observers import CheckIns, check_ins, new_traces, only_observers
 from celery_wheelbeat.scheduler import WheelScheduler
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 @pytest.fixture
@@ -41,15 +49,67 @@ def test_plain_celery_has_nobody_on_the_way(app: Celery) -> None:
     assert entry_reasons(app, entry(app)) == []
 
 
-def test_a_wrapped_function_is_found_and_changes_the_guard(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = guard(app)
+ON_THE_WAY = {
+    "Scheduler.apply_entry": (Scheduler, "apply_entry"),
+    "Scheduler.apply_async": (WheelScheduler, "apply_async"),
+    "Scheduler.send_task": (Scheduler, "send_task"),
+    "Celery.send_task": (Celery, "send_task"),
+    "Task.apply_async": (Task, "apply_async"),
+    "AMQP.create_task_message": (AMQP, "create_task_message"),
+    "AMQP.send_task_message": (AMQP, "send_task_message"),
+    "AMQP.as_task_v2": (AMQP, "as_task_v2"),
+    "Producer.publish": (Producer, "publish"),
+    "Producer._publish": (Producer, "_publish"),
+    "Producer._prepare": (Producer, "_prepare"),
+    "the result backend's on_task_call": (DisabledBackend, "on_task_call"),
+}
 
-    @functools.wraps(Producer.publish)
-    def publish(*args: Any, **kwargs: Any) -> Any: ...
 
-    monkeypatch.setattr(Producer, "publish", publish)
-    assert found(app) == ["Producer.publish is replaced"]
-    assert guard(app) != before
+@pytest.mark.parametrize("name", ON_THE_WAY)
+def test_a_function_patched_at_run_time_is_found_and_changes_the_guard(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    guard = Guard(app, WheelScheduler(app, lazy=True))
+    before = guard()
+    assert guard() == before
+    owner, attribute = ON_THE_WAY[name]
+    original = Producer.publish if attribute in ("create_task_message", "send_task_message") else None
+
+    @functools.wraps(original or getattr(owner, attribute))
+    def patched(*args: Any, **kwargs: Any) -> Any: ...
+
+    if original is None:
+        monkeypatch.setattr(owner, attribute, patched)
+    else:  # these are made once for each app
+        monkeypatch.setattr(app.amqp, attribute, patched)
+    assert found(app) == [f"{name} is replaced"]
+    assert guard() != before
+
+
+def test_the_guard_knows_every_function_that_a_hook_is_looked_for_in() -> None:
+    assert list(ON_THE_WAY) == list(detection._path(make_app("memory://"), Scheduler, DisabledBackend))
+
+
+def test_another_process_has_another_guard(app: Celery) -> None:
+    guard = Guard(app, WheelScheduler(app, lazy=True))
+    before = guard()
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of forks in a process with threads: this child starts none
+        child = os.fork()
+    if not child:
+        os.write(writing, b"other" if guard() != before else b"same")
+        os._exit(0)
+    os.close(writing)
+    assert os.read(reading, 10) == b"other"
+    os.close(reading)
+    os.waitpid(child, 0)
+    assert guard() == before
+
+
+def test_a_result_backend_that_cannot_be_built_stops_no_start() -> None:
+    app = make_app("memory://", result_backend="nowhere://")
+    assert Guard(app, WheelScheduler(app, lazy=True))()
 
 
 def test_a_scheduler_with_its_own_way_of_sending_is_found(app: Celery) -> None:
@@ -62,17 +122,18 @@ def test_a_scheduler_with_its_own_way_of_sending_is_found(app: Celery) -> None:
 def test_receivers_count_for_their_sender_only_and_dead_ones_not(app: Celery) -> None:
     def receiver(**_kwargs: Any) -> None: ...
 
-    before = guard(app)
+    guard = Guard(app, WheelScheduler(app, lazy=True))
+    before = guard()
     before_task_publish.connect(receiver, sender="lanes.check")
     try:
-        assert guard(app) != before
+        assert guard() != before
         assert found(app, "other") == []
         (what,) = found(app)
         assert what.endswith("receiver listens to before_task_publish")
         assert not only_observers(hooks(app, WheelScheduler(app, lazy=True), "lanes.check"))
     finally:
         before_task_publish.disconnect(receiver, sender="lanes.check")
-    assert guard(app) == before
+    assert guard() == before
 
 
 @pytest.mark.parametrize(
@@ -97,9 +158,34 @@ def test_entries_that_need_celery(app: Celery) -> None:
     @app.task(name="lanes.shadowed", base=Shadowed, shared=False)
     def shadowed() -> None: ...
 
-    assert entry_reasons(app, entry(app, "lanes.shadowed")) == ["shadowed.shadow_name is overridden"]
+    assert found(app, "lanes.shadowed") == ["shadowed.shadow_name is overridden"]
+    assert entry_reasons(app, entry(app, "lanes.shadowed")) == []
     assert "BeatLazyFunc" in entry_reasons(app, entry(app, args=[BeatLazyFunc(int)]))[0]
     assert "'countdown'" in entry_reasons(app, entry(app, countdown=3))[0]
+
+
+def test_all_hooks_are_those_of_every_task(app: Celery) -> None:
+    class Sends(Task):
+        def apply_async(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    @app.task(name="lanes.sends", base=Sends, shared=False)
+    def sends() -> None: ...
+
+    def receiver(**_kwargs: Any) -> None: ...
+
+    def everywhere(**_kwargs: Any) -> None: ...
+
+    before_task_publish.connect(receiver, sender="lanes.nobody_has_it")
+    before_task_publish.connect(everywhere)
+    try:
+        what = [hook.what for hook in all_hooks(app, WheelScheduler(app, lazy=True))]
+    finally:
+        before_task_publish.disconnect(receiver, sender="lanes.nobody_has_it")
+        before_task_publish.disconnect(everywhere)
+    assert what[0] == "sends.apply_async is overridden"
+    assert what[1].endswith("receiver listens to before_task_publish of lanes.nobody_has_it")
+    assert what[2].endswith("everywhere listens to before_task_publish")
+    assert len(what) == 3
 
 
 def test_traces_are_made_of_the_run_and_never_shorter() -> None:

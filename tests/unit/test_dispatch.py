@@ -13,6 +13,7 @@ from celery_wheelbeat.dispatch import Dispatch, Rendering
 from celery_wheelbeat.engine import Engine, EngineConfig
 from celery_wheelbeat.held import PAUSE_S
 from celery_wheelbeat.jobs import ChangeBatch, RouteTable
+from celery_wheelbeat.lane import FIRST_CONNECTION_S
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.monitors import MonitorRow, compile_rows, key_of
 from celery_wheelbeat.observe.lateness import Lateness
@@ -203,13 +204,38 @@ def test_a_job_that_is_gone_or_paused_is_removed_from_the_backlog(bench: Bench) 
 
 def test_while_the_destination_is_down_only_the_newest_run_is_kept(bench: Bench) -> None:
     bench.define(ROW)
-    bench.publisher.connected = False
     bench.pass_time(0)
+    bench.publisher.connected = False
     for _ in range(5):
         bench.pass_time(1)
     bench.publisher.connected = True
     assert [run.fire_ms for run in bench.pass_time(0)] == [START_MS + 5000]
     assert bench.skipped() == {"backlog": 4}
+
+
+def test_the_first_connection_has_more_time_than_the_later_ones(bench: Bench) -> None:
+    bench.define(ROW)
+    bench.publisher.connected = False
+    bench.pass_time(0)
+    for _ in range(round(FIRST_CONNECTION_S)):
+        bench.pass_time(1)
+    assert bench.skipped() == {}
+    bench.publisher.connected = True
+    assert len(bench.pass_time(0)) == FIRST_CONNECTION_S
+    bench.publisher.connected = False
+    bench.pass_time(1)
+    assert bench.skipped() == {}
+    bench.pass_time(1)
+    assert bench.skipped() == {"backlog": 1}
+
+
+def test_a_first_connection_that_does_not_come_is_not_waited_for_for_ever(bench: Bench) -> None:
+    bench.define(ROW)
+    bench.publisher.connected = False
+    bench.pass_time(0)
+    for _ in range(round(FIRST_CONNECTION_S) + 1):
+        bench.pass_time(1)
+    assert bench.skipped() == {"backlog": FIRST_CONNECTION_S}
 
 
 def test_a_short_interruption_drops_nothing(bench: Bench) -> None:
