@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -23,6 +24,7 @@ def project(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "result_backend": redis_url,
         "task_track_started": True,
         "worker_enable_remote_control": True,
+        "worker_send_task_events": True,
     }
     with ClaimProject(tmp_path_factory.mktemp("table"), conf, signals=True) as project:
         project.pool_worker()
@@ -95,11 +97,47 @@ def test_copies_with_an_eta_are_claimed_when_they_execute(project: ClaimProject)
 
 
 def test_a_rate_limit_is_kept(project: ClaimProject) -> None:
-    ids = project.publish_copies("limited", 5, 2)
+    began_ms, runs, copies = now_ms(), 8, 2
+    ids = project.publish_copies("limited", runs, copies)
+    last = str(uuid4())
+    project.publish("limited", last)
     for run_id in ids:
-        until_logged(project, run_id, "dropped (other)")
-        project.until(lambda run_id=run_id: "done" in events(project, run_id), "the rate-limited run")
+        until_logged(project, run_id, "dropped (other)", copies - 1)
+    project.until(lambda: "done" in events(project, last), "the last of the rate-limited runs")
+    for run_id in ids:
         assert events(project, run_id).count("start") == 1
+    [start] = [line for line in project.lines("start") if line.id == last]
+    # every message waits for its turn, copies included: at 20/s the last one starts after all before it have had theirs
+    assert start.at_ms - began_ms >= 0.99 * runs * copies * 1_000 / 20
+
+
+def test_a_copy_is_no_success_to_those_who_watch_events(project: ClaimProject) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def until_heard(*event: str) -> None:
+        def heard() -> bool:
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=0.2)
+            return event in seen
+
+        project.until(heard, f"the event {event}")
+
+    with project.app.connection_for_read() as outer:
+        handlers = {"*": lambda event: seen.append((event["type"], event.get("uuid", "")))}
+        with project.app.events.Receiver(outer, handlers=handlers).consumer_context() as (connection, _, _):
+            until_heard("worker-heartbeat", "")  # Redis keeps no event for those who listen later
+            run_id, fire_ms = str(uuid4()), now_ms()
+            project.publish("record", run_id, fire_ms=fire_ms)
+            until_heard("task-succeeded", run_id)
+            project.publish("record", run_id, fire_ms=fire_ms)
+            until_logged(project, run_id, "dropped (other)")
+            for later in (str(uuid4()), str(uuid4()), str(uuid4())):  # an event of the copy would come before theirs
+                project.publish("record", later)
+                until_heard("task-succeeded", later)
+    assert seen.count(("task-received", run_id)) == 2
+    assert [kind for kind, uuid in seen if uuid == run_id and kind not in ("task-received", "task-started")] == [
+        "task-succeeded"
+    ]
 
 
 def test_a_revoked_run_makes_no_claim(project: ClaimProject) -> None:
