@@ -64,7 +64,9 @@ def make_entry(app: Celery) -> Callable[[Form, str, Sequence[Any], Mapping[str, 
     return build
 
 
-def make_wire(app: Celery, *, kind: str, options: Mapping[str, Any] | None = None) -> RedisWire | AmqpWire:
+def make_wire(
+    app: Celery, *, kind: str, options: Mapping[str, Any] | None = None, heartbeat_s: float = 10
+) -> RedisWire | AmqpWire:
     """Return a wire that is not connected; ``kind`` is ``redis`` or ``amqp``."""
     scheduler = WheelScheduler(app, lazy=True)
 
@@ -79,15 +81,23 @@ def make_wire(app: Celery, *, kind: str, options: Mapping[str, Any] | None = Non
 
     if kind == "redis":
         return RedisWire(connection, producer, maker, SystemClock(), namespace=lambda: "tests", destination="broker")
-    return AmqpWire(connection, producer, maker, SystemClock(), heartbeat_s=10)
+    return AmqpWire(connection, producer, maker, SystemClock(), heartbeat_s=heartbeat_s)
 
 
 class Lane:
     """A running sender and what a scheduling thread would do with it."""
 
-    def __init__(self, app: Celery, *, kind: str, window: int = 2, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        app: Celery,
+        *,
+        kind: str,
+        window: int = 2,
+        options: Mapping[str, Any] | None = None,
+        heartbeat_s: float = 10,
+    ) -> None:
         self.app = app
-        self.wire = make_wire(app, kind=kind, options=options)
+        self.wire = make_wire(app, kind=kind, options=options, heartbeat_s=heartbeat_s)
         self.sender = Sender("test", self.wire, SystemClock(), lambda: None, window=window)
         self.outcomes: dict[int, Outcome] = {}
         self.verdicts: list[Verdict] = []

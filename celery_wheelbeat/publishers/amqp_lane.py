@@ -19,6 +19,8 @@ from celery_wheelbeat.publishers.batches import NONCE_LENGTH, Failure, Outcome
 from celery_wheelbeat.publishers.broker import close_connection
 from celery_wheelbeat.publishers.capture import record_amqp
 from celery_wheelbeat.publishers.failures import reason_of
+from celery_wheelbeat.publishers.returns import Returned, Returns
+from celery_wheelbeat.publishers.writing import write_in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,9 +37,8 @@ logger = logging.getLogger("celery.beat")
 _WAITING, _SETTLED = 0, 1
 _NOW_S = 0.001
 """py-amqp takes a time-out of 0 for none."""
-_WRITE_TURN_S = 0.2
-_WRITE_BYTES = 65_536
-"""Most of one write: TLS takes all of what it is given or says nothing, and a slow line must be seen to move."""
+HEARTBEAT_S = 15.0
+"""Longest time between two signs of life, ours or the broker's; after two without one the connection is lost."""
 STALLED_S = 10.0
 """A connection that takes no byte for this long, without the broker having said why, is lost."""
 _REFUSALS = ("PreconditionFailed:", "ContentTooLarge:", "NotFound:", "AccessRefused:")
@@ -101,10 +102,13 @@ class AmqpWire:
         *,
         heartbeat_s: float,
     ) -> None:
-        """``make_maker(recorder)`` builds the maker of envelopes on this connection."""
+        """``make_maker(recorder)`` builds the maker of envelopes on this connection.
+
+        ``heartbeat_s``: the user's; 0 = none is wished for, then and where it is longer ours counts.
+        """
         self.blocked = ""
         self.on_wait: Callable[[], None] = lambda: None
-        self._heartbeat_s = heartbeat_s
+        self._heartbeat_s = min(heartbeat_s or HEARTBEAT_S, HEARTBEAT_S)
         self.producer: Any = None
         self._open_connection = open_connection
         self._make_producer = make_producer
@@ -120,6 +124,12 @@ class AmqpWire:
         self._lost: dict[int, _OnTheWay] = {}
         """Batches of the former connection, by token."""
         self._beat_s = 0.0
+        self._heard = 0
+        self._heard_s = 0.0
+        """When the broker last said anything."""
+        self._returns = Returns(self._declare_again)
+        self._forms: dict[str, tuple[Form, Sequence[Arguments]]] = {}
+        """What is sent to each queue through the default exchange, by its name: to have it declared again."""
 
     def connect(self) -> None:
         """See ``Wire``."""
@@ -139,6 +149,7 @@ class AmqpWire:
         self._next_tag = 1
         self._open_recording_channel()
         self._maker = self._make_maker(self)
+        self._heard, self._heard_s = self._amqp.bytes_recv, self._clock.monotonic_s()
 
     def close(self, *, broken: bool) -> None:
         """See ``Wire``."""
@@ -152,7 +163,7 @@ class AmqpWire:
         self._sent.append(on_the_way)
         self._next_tag += batch.size
         for _, size, data in batch.parcels:
-            self._write(data)
+            write_in_turns(self._amqp.transport.sock, data, self._clock, self._wait)
             self._amqp.bytes_sent += size  # py-amqp counts frames here to know whether a heartbeat is due
 
     def receive(self, timeout_s: float) -> Sequence[Outcome]:
@@ -162,11 +173,14 @@ class AmqpWire:
             self._amqp.drain_events(timeout=timeout_s or _NOW_S)
             while self._sent and self._sent[0].open:
                 self._amqp.drain_events(timeout=timeout_s or _NOW_S)
+        self._listen()
+        self._returns.judge()
         return self._settled()
 
     def settle(self, batches: Sequence[Batch], reason: str) -> Sequence[Outcome]:
         """See ``Wire``. A channel that the broker closed is the fault of a message, or of an exchange."""
         at_ms = self._clock.wall_ms()
+        self._returns.judge()
         outcomes = []
         for batch in batches:
             one = self._lost.pop(batch.token, None)
@@ -183,7 +197,10 @@ class AmqpWire:
         assert self._maker is not None  # noqa: S101 - for the type checker: only asked while connected
         if not self._recording_channel.is_open:
             self._open_recording_channel()
-        return self._maker.make(form, candidates)
+        made = self._maker.make(form, candidates)
+        if not isinstance(made, str) and not made.exchange:
+            self._forms[made.routing_key] = (form, candidates)
+        return made
 
     def compare(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
         """See ``Wire``."""
@@ -202,29 +219,22 @@ class AmqpWire:
 
     # The connection.
 
-    def _write(self, data: bytes) -> None:
-        """Write all of ``data``: never by halves, because a broker reads the rest of a frame whenever it goes on."""
-        sock = self._amqp.transport.sock
-        left = memoryview(data)
-        progress_s = self._clock.monotonic_s()
-        before = sock.gettimeout()
-        try:
-            while left:
-                sock.settimeout(_WRITE_TURN_S)
-                try:
-                    left = left[sock.send(left[:_WRITE_BYTES]) :]  # after a time-out the same again, as TLS wants
-                    progress_s = self._clock.monotonic_s()
-                except TimeoutError:
-                    self.on_wait()
-                    self._heed()
-                    if not self.blocked and self._clock.monotonic_s() - progress_s > STALLED_S:
-                        raise
-        finally:
-            sock.settimeout(before)
-
-    def _heed(self) -> None:
+    def _wait(self, stalled_s: float) -> None:
+        """While a write stands still: read what the broker says, as it may say why."""
+        self.on_wait()
         with suppress(TimeoutError):
             self._amqp.drain_events(timeout=_NOW_S)
+        self._listen()
+        if not self.blocked and stalled_s > STALLED_S:
+            raise TimeoutError(f"no byte was taken for {STALLED_S:g} s")
+
+    def _listen(self) -> None:
+        """Give up a connection on which the broker says nothing any more, though it owes heartbeats at least."""
+        now_s = self._clock.monotonic_s()
+        if self._amqp.bytes_recv != self._heard:
+            self._heard, self._heard_s = self._amqp.bytes_recv, now_s
+        elif self._amqp.heartbeat and now_s - self._heard_s > 2 * self._amqp.heartbeat:
+            raise TimeoutError(f"nothing was heard for {2 * self._amqp.heartbeat:g} s")
 
     def _on_blocked(self, reason: str) -> None:
         self.blocked = reason
@@ -259,15 +269,29 @@ class AmqpWire:
             if positions and failure is not None:
                 one.failures.append(failure._replace(positions=positions))
 
-    def _on_return(self, exc: Exception, _exchange: str, _routing_key: str, message: Any) -> None:
+    def _on_return(self, exc: Exception, exchange: str, routing_key: str, message: Any) -> None:
         """A message comes back before its ack, which then settles nothing more."""
-        nonce = str((message.headers or {}).get("wheelbeat_nonce")).encode()
+        headers = message.headers or {}
+        nonce = str(headers.get("wheelbeat_nonce")).encode()
         for one in self._sent:
             at = one.batch.nonces.find(nonce)
             if at >= 0 and at % NONCE_LENGTH == 0:
                 tag = one.first + at // NONCE_LENGTH
-                positions = one.settle(tag, tag)
-                one.failures.append(Failure(positions, FailureKind.UNROUTABLE, reason_of(exc)))
+                run = (headers.get("id"), headers.get("wheelbeat_fire_ms"))
+                queue = "" if exchange else routing_key
+                self._returns.note(Returned(one.settle(tag, tag), run, queue, reason_of(exc)), one.failures)
+
+    def _declare_again(self, queue: str) -> bool:
+        """Have Celery declare ``queue`` as it did for the first message; returns whether it is there now."""
+        if queue not in self._forms or self._kombu is None:
+            return False
+        self._kombu.declared_entities.clear()
+        answer = self.make(*self._forms[queue])
+        if isinstance(answer, str):
+            logger.error("beat: The queue %s is gone and cannot be declared again: %s", queue, answer)
+            return False
+        logger.warning("beat: The queue %s was gone; it has been declared again", queue)
+        return True
 
     def _settled(self) -> list[Outcome]:
         outcomes = []

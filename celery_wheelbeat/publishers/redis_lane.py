@@ -23,7 +23,6 @@ from celery_wheelbeat.publishers.redis_protocol import (
     MULTI,
     bulk,
     command,
-    errors,
     forbids,
     kind_of,
     response_error,
@@ -51,9 +50,6 @@ _NOBODY = 2**62
 """Id of no client: asks whether killing would be allowed."""
 _PROBES = 8
 """Keys of one transaction that is tried out: in a cluster they lie in several places, as lists and marker do."""
-_PROBES_LOST_MAX = 3
-"""After so many connections in a row that were closed at the trial, there is none: proxies close for what they do not
-know."""
 
 
 class RedisWire:
@@ -84,8 +80,6 @@ class RedisWire:
         self._unmarked: set[int] = set()
         """Tokens of batches that were written without a marker."""
         self._warned = False
-        self._probes_lost = 0
-        """Connections in a row that were lost while it was found out what is allowed."""
         self._marker = b""
         """Named when the first batch is sent, and never renamed: it has to be found again."""
         self._sends = 0
@@ -226,23 +220,13 @@ class RedisWire:
         Asked anew on each connection: a server may refuse for a moment, as while a script runs too long.
         """
         self.provable = True
-        why = ""
         try:
             self._end_former_selves()
             self._try_transaction()
         except response_error() as error:
-            why = reason_of(error)
-        except errors().ConnectionError as error:
-            self._probes_lost += 1
-            if self._probes_lost < _PROBES_LOST_MAX:
-                raise
-            why = reason_of(error)
-        if why:
+            self._do_without_proof(reason_of(error))
             self._redis.disconnect()
             self._redis.connect()
-            self._ask(b"PING")  # else it was the connection's fault, and not the question's
-            self._do_without_proof(why)
-        self._probes_lost = 0
 
     def _do_without_proof(self, reason: str) -> None:
         self.provable = False

@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING, Any, Self
 import amqp
 import pytest
 import redis
-from fast_bench import FastBench, numbered
+from definitions import Job
+from fast_bench import MINUTE_MS, FastBench, numbered
 from lanes import make_app
 from services import PrivateRedis, TcpProxy
+
+from celery_wheelbeat.blocks import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from services import PrivateRabbit
+
+    from celery_wheelbeat.publishers.batches import Batch
 
 
 class Trouble:
@@ -174,6 +179,26 @@ def test_rabbitmq_cut_off_again_and_again_loses_nothing(private_rabbit: PrivateR
         assert found.total() - runs <= cuts * 4_000, "no more than the window, each time"
 
 
+@pytest.mark.parametrize("silence", ["black_hole", "stall"])
+def test_a_silent_rabbitmq_is_given_up(private_rabbit: PrivateRabbit, silence: str) -> None:
+    """The connection stays open, what is written is taken, and nothing comes back: two heartbeats tell."""
+    queue = f"silent-{silence}"
+    with TcpProxy(private_rabbit.port) as proxy:
+        url = f"amqp://guest:guest@127.0.0.1:{proxy.port}//"
+        with FastBench(make_app(url, task_default_queue=queue, broker_heartbeat=1)) as bench:
+            bench.load(numbered(500, bench.route()))
+            bench.pass_minutes()
+            bench.drain()
+            getattr(proxy, silence)()
+            bench.pass_minutes()
+            bench.until(lambda: bool(bench.lanes.fast.sender.trouble), "the loss of the connection")
+            proxy.pass_through()
+            bench.drain()
+            assert bench.parts.ledger.skipped.total() == 0
+            assert bench.parts.ledger.sent == 1_000
+        assert len(amqp_ids(private_rabbit.port, queue)) == 1_000
+
+
 @pytest.fixture
 def server() -> Iterator[PrivateRedis]:
     with PrivateRedis() as server:
@@ -279,6 +304,39 @@ def _fill_disk(bench: FastBench, client: redis.Redis, caplog: pytest.LogCaptureF
         client.config_set("save", "")
 
     heal_after(bench, caplog, fill, "MISCONF", empty)
+
+
+def test_large_arguments_get_through_a_slow_line(server: PrivateRedis, client: redis.Redis) -> None:
+    """All of them take longer than a reply may: what counts is that bytes move. No batch is as large as they are."""
+    with TcpProxy(server.port) as proxy:
+        patience = {"socket_timeout": 2.0}
+        app = make_app(f"redis://127.0.0.1:{proxy.port}/0", broker_transport_options=patience)
+        with FastBench(app) as bench:
+            payload = b'[[%d], {"url": "' + b"x" * 20_000 + b'"}]'
+            route = bench.route()
+            bench.load(
+                Job(id=number, interval_ms=MINUTE_MS, route_index=route, payload=payload % number)
+                for number in range(400)
+            )
+            sizes: list[int] = []
+            submit = bench.lanes.fast.sender.submit
+
+            def spy(batch: Batch) -> None:
+                sizes.append(sum(len(parcel.data) for parcel in batch.parcels))
+                submit(batch)
+
+            bench.lanes.fast.sender.submit = spy  # type: ignore[method-assign]
+            for drip_bytes in (0, 32_768):
+                if drip_bytes:
+                    proxy.drip(drip_bytes)
+                bench.pass_minutes()
+                bench.drain()
+            assert bench.parts.ledger.sent == 800
+            assert bench.slow_runs == 0
+            assert sum(sizes) > 2 * 400 * 26_000
+            assert max(sizes) < 2 * BLOCK_BYTES
+        found = redis_ids(server)
+        assert len(found) == found.total() == 800
 
 
 def test_a_wrong_password_is_said_and_recovered_from(

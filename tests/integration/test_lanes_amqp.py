@@ -81,17 +81,41 @@ def test_batches_are_confirmed_and_arrive_in_order(server: PrivateRabbit, channe
     assert all_ids(channel, queue.name, 2000) == [run_id(f"monitor:{job}", FIRE_MS, "tests") for job in range(2000)]
 
 
-def test_an_unroutable_message_comes_back_and_the_others_count(server: PrivateRabbit, channel: Any, queue: str) -> None:
+def test_an_unroutable_message_comes_back_once_more_and_the_others_count(
+    server: PrivateRabbit, channel: Any, queue: str
+) -> None:
+    """The queue is declared again; a run that comes back a second time is let go."""
     with Lane(make_app(server.url), kind="amqp", options=MANDATORY).connected() as lane:
         good, bad = lane.batch(lane.envelope(queue=queue), range(3)), lane.batch(lane.envelope(queue="gone"), range(2))
-        channel.queue_delete("gone")
         both = good._replace(parcels=[*bad.parcels, *good.parcels], nonces=bad.nonces + good.nonces)
-        (outcome,) = lane.send(both)
-        assert sorted((list(one.positions), one.kind) for one in outcome.failures) == [
-            ([0], FailureKind.UNROUTABLE),
-            ([1], FailureKind.UNROUTABLE),
-        ]
-    assert len(ids_in(channel, queue, 10)) == 3
+        for times, kind in enumerate((FailureKind.NOT_SENT, FailureKind.UNROUTABLE, FailureKind.NOT_SENT)):
+            channel.queue_delete("gone")
+            (outcome,) = lane.send(both._replace(token=1000 + times))
+            failures = [(list(one.positions), one.kind) for one in outcome.failures]
+            assert sorted(failures, key=lambda one: one[0]) == [([0], kind), ([1], kind)]
+        assert lane.send(bad)[0].failures == ()
+        assert lane.sender.epoch == 1
+    assert len(ids_in(channel, "gone", 10)) == 2
+    assert len(ids_in(channel, queue, 10)) == 9
+
+
+def test_returns_outlast_the_connection(server: PrivateRabbit, channel: Any, queue: str) -> None:
+    """It is lost before the queue could be declared again: that is done on the next one, and no run is lost."""
+    with Lane(make_app(server.url), kind="amqp", options=MANDATORY).connected() as lane:
+        batch = lane.batch(lane.envelope(queue=queue), range(2))
+        channel.queue_delete(queue)
+        returns = lane.wire._returns
+        declare = returns._declare_again
+
+        def fail(_queue: str) -> bool:
+            returns._declare_again = declare
+            raise ConnectionError("lost for the test")
+
+        returns._declare_again = fail
+        (outcome,) = lane.send(batch)
+        assert lane.sender.epoch == 2 or not lane.sender.health().connected
+        assert kinds(outcome) == [(1, FailureKind.NOT_SENT)] * 2
+        assert channel.queue_declare(queue, passive=True).message_count == 0
 
 
 def test_a_full_queue_refuses_single_messages(server: PrivateRabbit, channel: Any) -> None:
@@ -190,13 +214,22 @@ def test_named_exchanges(server: PrivateRabbit, channel: Any) -> None:
     assert len(ids_in(channel, "topic-q", 10)) == 2
 
 
+ALARMS = {
+    "memory": (("set_vm_memory_high_watermark", "absolute", "1MB"), ("set_vm_memory_high_watermark", "0.4")),
+    "disk": (("set_disk_free_limit", "900000GB"), ("set_disk_free_limit", "1MB")),
+}
+"""What sets an alarm off, and what ends it."""
+
+
+@pytest.mark.parametrize("alarm", ALARMS)
 def test_an_alarm_is_waited_for(
-    server: PrivateRabbit, channel: Any, queue: str, caplog: pytest.LogCaptureFixture
+    server: PrivateRabbit, channel: Any, queue: str, caplog: pytest.LogCaptureFixture, alarm: str
 ) -> None:
     """While the broker is blocked there is no capacity, nothing is lost, and nothing is sent twice."""
+    cause, end = ALARMS[alarm]
     with Lane(make_app(server.url), kind="amqp", options=MANDATORY).connected() as lane:
         envelope, epoch = lane.envelope(queue=queue), lane.sender.epoch
-        server.ctl("set_vm_memory_high_watermark", "absolute", "1MB")
+        server.ctl(*cause)
         try:
             filling = "x" * 5_000  # more than the buffers between us and a broker that does not read
             batches = [lane.batch(envelope, range(start, start + 500), url=filling) for start in (0, 500)]
@@ -210,11 +243,20 @@ def test_an_alarm_is_waited_for(
             assert lane.outcomes == {}
             assert "RabbitMQ takes no messages (memory or disk alarm)" in caplog.text
         finally:
-            server.ctl("set_vm_memory_high_watermark", "0.4")
+            server.ctl(*end)
         lane.wait(lambda: {batch.token for batch in batches} <= lane.outcomes.keys(), "the outcomes")
         assert [lane.outcomes[batch.token].failures for batch in batches] == [(), ()]
         assert lane.sender.epoch == epoch
     assert len(set(all_ids(channel, queue, 1000))) == 1000
+
+
+@pytest.mark.parametrize(("wished_s", "expected_s"), [(0, 15), (120, 15), (4, 4)])
+def test_a_silent_connection_is_given_up_after_half_a_minute_at_most(
+    server: PrivateRabbit, wished_s: float, expected_s: float
+) -> None:
+    """Two heartbeats, whatever the user's setting is."""
+    with Lane(make_app(server.url), kind="amqp", heartbeat_s=wished_s).connected() as lane:
+        assert lane.wire._amqp.heartbeat == expected_s
 
 
 def test_heartbeats_keep_an_idle_connection(server: PrivateRabbit) -> None:

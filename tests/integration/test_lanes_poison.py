@@ -8,6 +8,7 @@ import amqp
 import pytest
 from definitions import Job
 from fast_bench import MINUTE_MS, FastBench, numbered
+from kombu import Exchange, Queue
 from lanes import make_app
 
 if TYPE_CHECKING:
@@ -52,22 +53,50 @@ def test_the_culprit_is_bisected_and_quarantined(server: PrivateRabbit, caplog: 
     assert len(set(received(server, "bisected"))) == 600
 
 
-def test_an_unroutable_queue_holds_up_nobody(server: PrivateRabbit, caplog: pytest.LogCaptureFixture) -> None:
-    with FastBench(make_app(server.url, task_default_queue="routable")) as bench:
+def test_a_deleted_queue_of_the_default_exchange_is_declared_again(
+    server: PrivateRabbit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each time that it is gone, on the same connection: what came back from it is sent again, and nothing is lost."""
+    with (
+        FastBench(make_app(server.url, task_default_queue="routable")) as bench,
+        amqp.Connection(f"127.0.0.1:{server.port}") as connection,
+    ):
         good, bad = bench.route(), bench.route(options='{"queue": "vanishing"}')
         bench.load([*numbered(100, good), *numbered(50, bad, first=1000)])
         bench.pass_minutes()
         bench.drain()
-        with amqp.Connection(f"127.0.0.1:{server.port}") as connection:
+        epoch = bench.lanes.fast.sender.epoch
+        for times in (1, 2):
             connection.channel().queue_delete("vanishing")
             bench.pass_minutes()
             bench.drain()
-            assert bench.parts.ledger.skipped["unroutable"] == bench.lanes.failures["unroutable"] == 50
-            assert bench.parts.ledger.sent == 250
-            assert "50 runs have no queue and are skipped(unroutable)" in caplog.text
-            connection.channel().queue_declare("vanishing", durable=True, auto_delete=False)  # as a worker does
-            bench.pass_minutes()
-            bench.drain()
-            assert bench.parts.ledger.sent == 400
-    assert len(received(server, "routable")) == 300
-    assert len(received(server, "vanishing")) == 50
+            assert bench.lanes.failures["not_sent"] == 50 * times
+            assert caplog.text.count("The queue vanishing was gone; it has been declared again") == times
+        assert bench.parts.ledger.sent == 450
+        assert bench.parts.ledger.skipped.total() == 0
+        assert bench.lanes.fast.sender.epoch == epoch
+    assert len(set(received(server, "routable"))) == 300
+    assert len(set(received(server, "vanishing"))) == 50, "those of the last minute; the others went with the queue"
+
+
+def test_what_a_named_exchange_does_not_route_holds_up_nobody(
+    server: PrivateRabbit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its bindings are the user's: counted, said, and not tried again."""
+    queues = [Queue("bound", Exchange("named", "topic"), "a.#")]
+    app = make_app(server.url, task_queues=[Queue("unmoved"), *queues], task_default_queue="unmoved")
+    with (
+        FastBench(app) as bench,
+        amqp.Connection(f"127.0.0.1:{server.port}") as connection,
+    ):
+        named = bench.route(options='{"queue": "bound", "routing_key": "a.b"}')
+        bench.load([*numbered(100, bench.route()), *numbered(50, named, first=1000)])
+        bench.pass_minutes()
+        bench.drain()
+        connection.channel().queue_delete("bound")
+        bench.pass_minutes()
+        bench.drain()
+        assert bench.parts.ledger.skipped["unroutable"] == bench.lanes.failures["unroutable"] == 50
+        assert bench.parts.ledger.sent == 250
+        assert "50 runs have no queue and are skipped(unroutable)" in caplog.text
+    assert len(received(server, "unmoved")) == 200

@@ -1,0 +1,68 @@
+"""Returns: messages that RabbitMQ could not route, and whether their runs are offered once more.
+
+A queue of the default exchange that somebody deleted is declared again, and what came back from it is sent again; the
+second time the run is let go. What an exchange with a name did not route comes back for good: its bindings are the
+user's. No run is offered more than once more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_wheelbeat.publishers import FailureKind
+from celery_wheelbeat.publishers.batches import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+REMEMBERED_MAX = 100_000
+"""Runs that came back once; as many as may be on their way."""
+
+
+class Returned(NamedTuple):
+    """One message that came back."""
+
+    positions: Sequence[int]
+    """Its position in its batch; none where it was settled before."""
+    run: tuple[Any, Any]
+    """Task id and fire time."""
+    queue: str
+    """The queue that it was sent to through the default exchange; empty where it was another one."""
+    reason: str
+
+
+class Returns:
+    """See the module. ``declare_again(queue)`` says whether the queue is there now; it may raise."""
+
+    def __init__(self, declare_again: Callable[[str], bool]) -> None:
+        self._declare_again = declare_again
+        self._noted: list[tuple[Returned, list[Failure]]] = []
+        self._once: dict[tuple[Any, Any], None] = {}
+        """Runs that were offered once more, oldest first."""
+
+    def note(self, returned: Returned, failures: list[Failure]) -> None:
+        """Take down a message that came back; what that means is added to ``failures`` by ``judge``."""
+        if returned.positions:
+            self._noted.append((returned, failures))
+
+    def judge(self) -> None:
+        """Say of everything noted whether it is sent again. Uses the connection, so never from its callbacks.
+
+        What ``declare_again`` raises leaves everything noted, for the next connection.
+        """
+        while self._noted:  # while a queue is declared, others may come back
+            noted = list(self._noted)
+            fresh = {one.queue for one, _ in noted if one.queue and one.run not in self._once}
+            there = {queue for queue in sorted(fresh) if self._declare_again(queue)}
+            del self._noted[: len(noted)]
+            for one, failures in noted:
+                failures.append(Failure(one.positions, self._kind_of(one, there), one.reason))
+        while len(self._once) > REMEMBERED_MAX:
+            del self._once[next(iter(self._once))]
+
+    def _kind_of(self, one: Returned, there: Collection[str]) -> FailureKind:
+        if one.queue in there and one.run not in self._once:
+            self._once[one.run] = None
+            return FailureKind.NOT_SENT
+        self._once.pop(one.run, None)
+        return FailureKind.UNROUTABLE
