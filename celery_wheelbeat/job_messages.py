@@ -134,9 +134,13 @@ def ids_of(run_ids: RunIds, pairs: Pairs) -> Octets:
 def _pieces_of(envelope: Envelope, texts: Sequence[Text], positions: NDArray[np.intp]) -> list[Pieces]:
     """Return the pieces of each text; raises ``_Unfit`` with the positions of all that do not render."""
     pieces, reasons = [], {}
-    for position, text in zip(positions.tolist(), texts, strict=True):
+    encoded = envelope.body.of_payloads([text.payload for text in texts])
+    for position, text, one in zip(positions.tolist(), texts, encoded, strict=True):
+        if isinstance(one, Exception):
+            reasons[position] = reason_of(one)
+            continue
         try:
-            pieces.append(envelope.pieces(envelope.body.of_payload(text.payload), text.name.decode()))
+            pieces.append(envelope.pieces(one, text.name.decode()))
         except Exception as error:
             reasons[position] = reason_of(error)
     if reasons:

@@ -164,7 +164,7 @@ class RunIds:
         blocks[:, : len(begun)] = np.frombuffer(begun, np.uint8)
         fires = _digits(fire_ms, _FIRE_DIGITS)
         digit_counts = np.searchsorted(_POWERS_OF_TEN, ids, side="right") + 1
-        distinct = np.unique(digit_counts).tolist()
+        distinct = np.flatnonzero(np.bincount(digit_counts)).tolist()
         for digits in distinct:
             rows = np.flatnonzero(digit_counts == digits) if len(distinct) > 1 else slice(None)
             at = len(begun) + digits

@@ -6,7 +6,6 @@ follow Celery's code closely, but must never be trusted without that comparison.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.utils.saferepr import saferepr
@@ -15,6 +14,8 @@ from kombu import serialization
 from kombu.utils import json as kombu_json
 
 from celery_wheelbeat.envelopes import Uncut
+from celery_wheelbeat.publishers.flat_payloads import LONGEST_REPR, is_flat
+from celery_wheelbeat.publishers.flat_payloads import encode as encode_flat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +27,6 @@ _deserialize: Any = serialization.loads
 _compress: Any = compressions.compress
 _decompress: Any = compressions.decompress
 _loads: Callable[[bytes], Any] = kombu_json.loads
-_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-"""Like ``loads`` where no object is marked with a ``__type__``, in a third of its time."""
 _to_json: Callable[[Any], str] = kombu_json.JSONEncoder().encode
 
 _SHORT_TEXT = 120
@@ -57,7 +56,7 @@ class TaskBody:
         self._kwargs_max = app.amqp.kwargsrepr_maxsize
         self._levels = app.conf.get("task_repr_maxlevels", 3)
         self._check = getattr(task, "__header__", None) if getattr(task, "typing", False) else None
-        self._json_tail = f", {_to_json(self._embed)}]" if self._is_kombus_json() else ""
+        self._json_tail = f", {_to_json(self._embed)}]" if self._may_be_quick() else ""
         """What comes behind the arguments in JSON; empty where the body is not as kombu's JSON makes it."""
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Encoded:
@@ -66,35 +65,48 @@ class TaskBody:
 
     def of_payload(self, payload: bytes) -> Encoded:
         """Encode ``[args, kwargs]``, JSON; raises what ``of`` raises and what is wrong with the JSON."""
-        found = self._of_flat(payload) if self._json_tail and _is_flat(payload) else None
-        if found is None:
-            args, kwargs = _loads(payload)
-            found = self.of(args, kwargs)
-        return found
+        args, kwargs = _loads(payload)
+        return self.of(args, kwargs)
 
-    def _of_flat(self, payload: bytes) -> Encoded | None:
-        """Encode a payload in which nothing is nested, marked or escaped; None where a closer look is needed."""
-        text = payload.decode("ascii")
-        try:
-            value, end = _scan(text, 0)
-        except (StopIteration, ValueError):
+    def of_payloads(self, payloads: Sequence[bytes]) -> list[Encoded | Exception]:
+        """Encode many payloads, each as ``of_payload`` does, flat ones several times faster."""
+        flat = [number for number, payload in enumerate(payloads) if is_flat(payload)] if self._json_tail else []
+        if not flat:
+            return [self._tried(payload) for payload in payloads]
+        if len(flat) == len(payloads):
+            return self._of_flat(payloads) or [self._tried(payload) for payload in payloads]
+        quick = self._of_flat([payloads[number] for number in flat])
+        by_number = dict(zip(flat, quick or (), strict=False))
+        return [by_number.get(number) or self._tried(payload) for number, payload in enumerate(payloads)]
+
+    def _of_flat(self, payloads: Sequence[bytes]) -> list[Encoded | Exception] | None:
+        columns = encode_flat(payloads, _to_json)
+        if columns is None:
             return None
-        if end != len(text) or len(value) != 2:
-            return None
-        args, kwargs = value
-        if type(args) is not list or type(kwargs) is not dict:
-            return None
-        args_repr, kwargs_repr = repr(args) if args else "()", repr(kwargs)
-        if len(args_repr) >= self._args_max or len(kwargs_repr) >= self._kwargs_max:
-            return None
+        tail = "}" + self._json_tail
+        encoded: list[Encoded | Exception] = [
+            Encoded(f"[[{text}{tail}".encode(), f"[{args}]" if args else "()", f"{{{kwargs}}}")
+            for text, args, kwargs in zip(columns.json, columns.args_reprs, columns.kwargs_reprs, strict=True)
+        ]
         if self._check is not None:
-            self._check(*args, **kwargs)
-        return Encoded((_to_json(value)[:-1] + self._json_tail).encode(), args_repr, kwargs_repr)
+            for number, (args, kwargs) in enumerate(columns.values):
+                try:
+                    self._check(*args, **kwargs)
+                except Exception as error:
+                    encoded[number] = error
+        return encoded
 
-    def _is_kombus_json(self) -> bool:
+    def _tried(self, payload: bytes) -> Encoded | Exception:
+        try:
+            return self.of_payload(payload)
+        except Exception as error:
+            return error
+
+    def _may_be_quick(self) -> bool:
         encoder = serialization.registry._encoders.get("json")
         is_kombus = encoder is not None and encoder.encoder is kombu_json.dumps
-        return is_kombus and self._serializer == "json" and not self._compression
+        shown_whole = min(self._args_max, self._kwargs_max) > LONGEST_REPR
+        return is_kombus and shown_whole and self._serializer == "json" and not self._compression
 
     def identity(self) -> tuple[object, ...]:
         """Return what decides about its bytes."""
@@ -137,20 +149,6 @@ def _quick_repr(whole: Any, values: Any, longest: int) -> str | None:
             return None
     text = repr(whole)
     return text if len(text) < min(_SHORT_REPR, longest) else None
-
-
-def _is_flat(payload: bytes) -> bool:
-    """Whether ``[[…], {…}]`` has nothing inside that ``saferepr`` shows in another way than ``repr``."""
-    return (
-        payload.isascii()
-        and len(payload) < _SHORT_REPR
-        and payload.count(b"[") == 2
-        and payload.count(b"{") == 1
-        and b"'" not in payload
-        and b"\\" not in payload
-        and b"\x7f" not in payload
-        and b"__type__" not in payload
-    )
 
 
 def _is_plain(text: str) -> bool:
