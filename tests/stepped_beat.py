@@ -74,13 +74,15 @@ class SteppedBeat:
         self._beat = scheduler._beat = Beat(parts)
         scheduler.schedule.monitors = parts.monitor_entries
         scheduler._supervision = Supervision(self._beat)
+        self.database_answers = True
+        """While it does not, the I/O thread waits for it."""
         self._io_at_s = 0.0
         self._beat.start()
 
     def step(self, ms: int = STEP_MS) -> None:
         """Let time pass and give every thread one turn."""
         self.clock.let_pass(ms)
-        if self.clock.monotonic_s() >= self._io_at_s and self.desk.has_room:
+        if self.database_answers and self.clock.monotonic_s() >= self._io_at_s and self.desk.has_room:
             self._io_at_s = self.clock.monotonic_s() + self.desk.tail.turn()
         self.publisher.step()
         self.scheduler.tick()
