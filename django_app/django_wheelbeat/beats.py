@@ -56,6 +56,17 @@ class BeatReport(NamedTuple):
         return self.row.seen_at - self.row.started_at
 
     @property
+    def celery_lane_jobs(self) -> int:
+        """How many jobs take the celery lane."""
+        return sum((self.status.get("lanes") or {}).get("celery", {}).values())
+
+    @property
+    def entries_left_out(self) -> int:
+        """How many entries of ``beat_schedule`` there are that the document does not show."""
+        jobs = self.status.get("jobs") or {}
+        return max(0, jobs.get("entries", 0) - len(self.status.get("schedule") or ()))
+
+    @property
     def load(self) -> Load | None:
         """The load ahead; None before the first survey."""
         load = self.status.get("load")

@@ -8,7 +8,7 @@ from django.contrib.admin.views.main import ChangeList
 
 from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.instants import now_ms
-from django_wheelbeat.preview import next_fire_ms
+from django_wheelbeat.preview import last_fire_ms, next_fire_ms
 from django_wheelbeat.rows import row_of
 
 TEXTS = ("args", "kwargs", "headers", "options", "description")
@@ -23,7 +23,7 @@ class MonitorChangeList(ChangeList):
         return super().get_queryset(request, exclude_parameters).defer(*TEXTS).with_quarantine()
 
     def get_results(self, request: Any) -> None:
-        """Read the page, and compute its next fire times as of one instant.
+        """Read the page, and compute its next and last fire times as of one instant.
 
         Where nothing is narrowed, "results" and "all" are one number and need not both be shown.
         """
@@ -32,4 +32,6 @@ class MonitorChangeList(ChangeList):
             self.full_result_count = self.result_count
         settings, instant_ms = beat_settings(), now_ms()
         for monitor in self.result_list:
-            monitor.next_fire_ms = next_fire_ms(row_of(monitor), instant_ms, settings)
+            row = row_of(monitor)
+            monitor.next_fire_ms = next_fire_ms(row, instant_ms, settings)
+            monitor.last_fire_ms = last_fire_ms(row, instant_ms, settings)

@@ -13,7 +13,8 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
 
 from django_wheelbeat.beat_settings import beat_settings
-from django_wheelbeat.instants import in_zone, now_ms
+from django_wheelbeat.instants import now_ms
+from django_wheelbeat.moments import moment
 from django_wheelbeat.pages import admin_page
 from django_wheelbeat.past_runs import history_of
 
@@ -43,6 +44,6 @@ class HistoryPageMixin:
             "monitor": monitor,
             "since": monitor.effective_from,
             "notes": history.notes,
-            "runs": [(in_zone(run.fire_ms, monitor.timezone), run) for run in history.runs],
+            "runs": [(moment(run.fire_ms, monitor.timezone), run) for run in history.runs],
         }
         return admin_page(self, request, "runs", context)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin import ShowFacets, display
@@ -24,15 +25,18 @@ from celery_wheelbeat.durations import format_duration
 from django_wheelbeat import actions, filters
 from django_wheelbeat.actors import acting
 from django_wheelbeat.badges import state_badges
+from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.change_list import TEXTS, MonitorChangeList
 from django_wheelbeat.fields import EXPIRES_NEXT
 from django_wheelbeat.forms import ROUTING_FIELDS, MonitorForm, PreviewForm
 from django_wheelbeat.history_page import HistoryPageMixin
 from django_wheelbeat.incidents_page import IncidentsPageMixin
-from django_wheelbeat.instants import in_zone, now_ms
+from django_wheelbeat.instants import now_ms
+from django_wheelbeat.moments import moment, site_zone
 from django_wheelbeat.paginator import EstimatingPaginator
 from django_wheelbeat.permissions import MonitorPermissions
-from django_wheelbeat.preview import PREVIEW_FIELDS, preview_of
+from django_wheelbeat.preview import PREVIEW_FIELDS, last_fire_ms, preview_of
+from django_wheelbeat.rate import allowed
 from django_wheelbeat.rows import row_of
 from django_wheelbeat.run_admin import RunNowMixin, run_monitors_now
 from django_wheelbeat.scheduler_page import SchedulerPageMixin
@@ -48,6 +52,9 @@ if TYPE_CHECKING:
 
     from django_wheelbeat.models import Monitor
 
+
+PREVIEWS_PER_S = 10
+"""For one user: more than anybody types, and no load."""
 
 IN_WORDS = {
     "interval_ms": ["interval"],
@@ -75,7 +82,7 @@ class MonitorAdminMixin(
     """List, form, preview and bulk actions of monitors."""
 
     form = MonitorForm
-    list_display = ("name", "schedule", "next_fire", "state", "task", "queue", "tag_list", "id")
+    list_display = ("name", "schedule", "next_fire", "state", "task", "queue", "tag_list", "id", "last_fire")
     list_filter = (
         "enabled",
         filters.TaskFilter,
@@ -139,7 +146,7 @@ class MonitorAdminMixin(
 
     class Media:
         css = {"all": ["wheelbeat/wheelbeat.css"]}
-        js = ["wheelbeat/preview.js", "wheelbeat/countdown.js"]
+        js = ["wheelbeat/preview.js", "wheelbeat/countdown.js", "wheelbeat/moments.js"]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Show stored columns in the words of the form to people who may only look."""
@@ -158,9 +165,14 @@ class MonitorAdminMixin(
         return schedule_in_words(row_of(monitor))
 
     @display(description=_("next run"), empty_value="–")
-    def next_fire(self, monitor: Monitor) -> str | None:
+    def next_fire(self, monitor: Monitor) -> SafeString | None:
         """Next fire time in the monitor's zone, as the list has computed it."""
-        return None if monitor.next_fire_ms is None else in_zone(monitor.next_fire_ms, monitor.timezone)
+        return None if monitor.next_fire_ms is None else moment(monitor.next_fire_ms, monitor.timezone)
+
+    @display(description=_("last due"), empty_value="–")
+    def last_fire(self, monitor: Monitor) -> SafeString | None:
+        """Last fire time since the definition took effect, computed like the next one."""
+        return None if monitor.last_fire_ms is None else moment(monitor.last_fire_ms, monitor.timezone)
 
     @display(description=_("state"))
     def state(self, monitor: Monitor) -> SafeString:
@@ -198,7 +210,8 @@ class MonitorAdminMixin(
             "url": reverse(f"{self.admin_site.name}:wheelbeat_monitor_preview"),
             "fields": " ".join(PREVIEW_FIELDS),
             "monitor_id": monitor.pk,
-            "state": self._stored_state(monitor),
+            "site_zone": site_zone(),
+            **self._stored(monitor),
         }
         return render_to_string("wheelbeat/preview.html", context)
 
@@ -211,6 +224,8 @@ class MonitorAdminMixin(
         """Answer the form's script with the preview of the schedule in the query string. Reads no monitor."""
         if not self.has_view_or_change_permission(request) and not self.has_add_permission(request):
             raise PermissionDenied
+        if not allowed(f"preview.{request.user.pk}", PREVIEWS_PER_S, now_ms() // 1000):
+            return JsonResponse({}, status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "1"})
         widgets = partial(self.formfield_for_dbfield, request=request)
         form_class = modelform_factory(self.model, PreviewForm, PREVIEW_FIELDS, formfield_callback=widgets)
         form = form_class.of_query(request.GET)
@@ -256,10 +271,13 @@ class MonitorAdminMixin(
             return message
         return f"{LogEntry(change_message=json.dumps(message)).get_change_message()} {reason}"
 
-    def _stored_state(self, monitor: Monitor) -> SafeString | None:
-        """Badges of the row as it is stored, whatever the form holds; None for a new one."""
+    def _stored(self, monitor: Monitor) -> dict[str, Any]:
+        """Badges and last fire time of the row as it is stored, whatever the form holds; nothing for a new one."""
         stored = self.model._default_manager.with_quarantine().defer(*TEXTS).filter(pk=monitor.pk).first()
-        return None if stored is None else self.state(stored)
+        if stored is None:
+            return {}
+        last_ms = last_fire_ms(row_of(stored), now_ms(), beat_settings())
+        return {"state": self.state(stored), "last": None if last_ms is None else moment(last_ms, stored.timezone)}
 
     def _acting(self, request: HttpRequest, reason: str = "") -> Any:
         return acting(request.user.get_username(), reason, using=router.db_for_write(self.model))

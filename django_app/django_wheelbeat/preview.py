@@ -15,7 +15,7 @@ from celery_wheelbeat.checks import check, cron_of, kinds_of
 from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.durations import format_duration
 from celery_wheelbeat.errors import InvalidSchedule
-from celery_wheelbeat.fires import fires
+from celery_wheelbeat.fires import fires, last_fire
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS
 from celery_wheelbeat.monitors import schedule_of
 from celery_wheelbeat.rows import Limits
@@ -24,6 +24,7 @@ from celery_wheelbeat.sources.solar import SolarSchedule
 from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.instants import in_zone
 from django_wheelbeat.known_tasks import registered_tasks
+from django_wheelbeat.moments import site_zone
 from django_wheelbeat.rows import UNSAVED_ID
 from django_wheelbeat.words import schedule_in_words
 
@@ -54,6 +55,8 @@ class Fire(NamedTuple):
     fire_ms: int
     in_zone: str
     utc: str
+    on_site: str
+    """In the zone in which Django shows instants; a script puts the zone of the browser in its place."""
 
 
 class Preview(NamedTuple):
@@ -85,7 +88,7 @@ def preview_of(row: MonitorRow, now_ms: int) -> Preview:
             times = list(islice(_fire_times(row, now_ms, settings), FIRES))
         except InvalidSchedule as error:
             problems.append(str(error))
-    shown = [Fire(ms, in_zone(ms, row.timezone), in_zone(ms, "UTC")) for ms in times]
+    shown = [Fire(ms, in_zone(ms, row.timezone), in_zone(ms, "UTC"), in_zone(ms, site_zone())) for ms in times]
     notes = list(_notes(row, times, now_ms, settings)) if times or not problems else []
     return Preview(schedule_in_words(row), row.timezone, shown, notes, problems)
 
@@ -104,10 +107,24 @@ def next_fire_ms(row: MonitorRow, now_ms: int, settings: Settings) -> int | None
         return None
 
 
+def last_fire_ms(row: MonitorRow, now_ms: int, settings: Settings) -> int | None:
+    """Return when a row was due last since its definition took effect; None where it was not, or is switched off."""
+    if not row.enabled or row.finished_at_ms is not None or check(row, limits=Limits.of(settings)):
+        return None
+    try:
+        return last_fire(_schedule_of(row, settings), now_ms, row.effective_from_ms)
+    except InvalidSchedule:
+        return None
+
+
 def _fire_times(row: MonitorRow, now_ms: int, settings: Settings) -> Iterator[int]:
     if row.id == UNSAVED_ID:
         row = row._replace(jitter_s=0)  # the spread comes from the id, which the database has not given yet
-    return fires(schedule_of(row, cron_jitter_s=settings.cron_jitter) or _solar_schedule(row), now_ms)
+    return fires(_schedule_of(row, settings), now_ms)
+
+
+def _schedule_of(row: MonitorRow, settings: Settings) -> Bounded:
+    return schedule_of(row, cron_jitter_s=settings.cron_jitter) or _solar_schedule(row)
 
 
 def _solar_schedule(row: MonitorRow) -> Bounded:

@@ -5,7 +5,8 @@ Reads the status rows, and monitors only for the question; asks no running proce
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django import forms
@@ -19,19 +20,21 @@ from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.beats import beat_reports
 from django_wheelbeat.charts import area, lines, peak_of
 from django_wheelbeat.firing import monitors_firing
-from django_wheelbeat.instants import in_zone
+from django_wheelbeat.instants import in_zone, now_ms
+from django_wheelbeat.moments import moment
 from django_wheelbeat.pages import admin_page
 from django_wheelbeat.rows import aware, to_ms
 from django_wheelbeat.zones import default_timezone
 
 if TYPE_CHECKING:
-    from django.http import HttpRequest
+    from django.http import HttpRequest, QueryDict
     from django.template.response import TemplateResponse
     from django.utils.safestring import SafeString
 
     from django_wheelbeat.beats import BeatReport, Load
 
-SPANS_MS = {"second": 1_000, "minute": 60_000}
+UPCOMING = "upcoming"
+SPANS_MS = {"second": 1_000, "minute": 60_000, UPCOMING: 60_000}
 
 
 class FiringForm(forms.Form):
@@ -40,11 +43,21 @@ class FiringForm(forms.Form):
     at = forms.DateTimeField(
         label=gettext_lazy("At"),
         widget=forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
-        input_formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M"],
+        input_formats=[
+            "%Y-%m-%dT%H:%M:%S%z",
+            "%Y-%m-%dT%H:%M:%S",
+            "%Y-%m-%dT%H:%M",
+            "%Y-%m-%d %H:%M:%S",
+            "%Y-%m-%d %H:%M",
+        ],
     )
     span = forms.ChoiceField(
         label=gettext_lazy("within that"),
-        choices=[("second", gettext_lazy("second")), ("minute", gettext_lazy("minute"))],
+        choices=[
+            ("second", gettext_lazy("second")),
+            ("minute", gettext_lazy("minute")),
+            (UPCOMING, gettext_lazy("60 seconds from then on")),
+        ],
     )
     after = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
@@ -52,8 +65,19 @@ class FiringForm(forms.Form):
         """Return begin and end of what was asked for, in ms; only of a valid form."""
         length_ms = SPANS_MS[self.cleaned_data["span"]]
         begin_ms = to_ms(aware(self.cleaned_data["at"])) or 0
-        begin_ms -= begin_ms % length_ms
+        if self.cleaned_data["span"] != UPCOMING:
+            begin_ms -= begin_ms % length_ms
         return begin_ms, begin_ms + length_ms
+
+
+def _now_filled_in(given: QueryDict) -> QueryDict:
+    """Turn the question for what is upcoming into one for the minute that begins now."""
+    if "upcoming" not in given:
+        return given
+    filled = given.copy()
+    filled["span"], filled["at"] = UPCOMING, datetime.fromtimestamp(now_ms() // 1000, UTC).isoformat()
+    del filled["upcoming"]
+    return filled
 
 
 class Chart(NamedTuple):
@@ -76,8 +100,8 @@ class SchedulerPageMixin:
         """Show the page."""
         if not self.has_scheduler_permission(request):
             raise PermissionDenied
-        asked = "at" in request.GET and self.has_view_permission(request)
-        form = FiringForm(request.GET if asked else None)
+        asked = ("at" in request.GET or "upcoming" in request.GET) and self.has_view_permission(request)
+        form = FiringForm(_now_filled_in(request.GET) if asked else None)
         context = {
             "title": _("Scheduler"),
             "reports": [(report, charts_of(report)) for report in beat_reports()],
@@ -92,12 +116,15 @@ class SchedulerPageMixin:
         found = monitors_firing(
             self.get_queryset(request), begin_ms, end_ms, beat_settings(), form.cleaned_data["after"]
         )
-        go_on = request.GET.copy()
+        go_on = form.data.copy()
         go_on["after"] = "" if found.go_on_after is None else str(found.go_on_after)
         return {
             "asked": True,
             "begin": in_zone(begin_ms, default_timezone()),
-            "firings": [(firing.monitor, in_zone(firing.fire_ms, firing.monitor.timezone)) for firing in found.firings],
+            "firings": [
+                (firing.monitor, moment(firing.fire_ms, firing.monitor.timezone))
+                for firing in sorted(found.firings, key=attrgetter("fire_ms"))
+            ],
             "go_on": None if found.go_on_after is None else go_on.urlencode(),
         }
 

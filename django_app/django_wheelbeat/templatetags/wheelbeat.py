@@ -10,7 +10,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext_lazy as _
 
 from django_wheelbeat.banner import beat_silence
-from django_wheelbeat.instants import in_zone as instant_in_zone
+from django_wheelbeat.moments import moment
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -51,7 +51,4 @@ def _site_of(request: HttpRequest) -> str | None:
     return request.resolver_match.namespace
 
 
-@register.filter
-def in_zone(instant_ms: int | None, zone_name: str) -> str:
-    """Show an instant in ms in a zone; a dash for None."""
-    return "–" if instant_ms is None else instant_in_zone(instant_ms, zone_name)
+register.filter("moment", moment)

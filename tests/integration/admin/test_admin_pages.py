@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.test.utils import CaptureQueriesContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,3 +107,81 @@ def test_a_claim_that_was_given_back_is_not_shown_as_running() -> None:
     given_back = run(State.OPEN, 2_500)
     assert given_back.claim_in_words == "given back, waits for a worker"
     assert (given_back.start_delay_s, given_back.runtime_s) == (0.5, None)
+
+
+def test_the_banner_is_on_every_page_of_the_section(db: Any, login: Callable[..., Any]) -> None:
+    from django_wheelbeat.models import Monitor
+
+    pk = Monitor.objects.create(name="a", task="t", interval_ms=60_000).pk
+    browser = login()
+    for path in ("", "add/", f"{pk}/change/", f"{pk}/history/", f"{pk}/delete/", f"{pk}/runs/", "scheduler/",
+                 "incidents/", "import/", "../", "../quarantine/", "../audit/", "../beat/", "../change/"):  # fmt: skip
+        page = browser.get(f"{LIST}{path}".replace("monitor/../", ""))
+        assert "No beat has ever reported" in page.content.decode(), path
+
+
+def test_the_last_due_time_is_computed_like_the_next(either: Any, login: Callable[..., Any]) -> None:
+    from django.utils import timezone
+
+    from django_wheelbeat.models import Monitor
+    from django_wheelbeat.rows import to_ms
+
+    make = Monitor.objects.create
+    made = make(name="often", task="t", interval_ms=60_000, jitter_s=0)
+    make(name="paused", task="t", interval_ms=60_000, enabled=False)
+    make(name="bad", task="t", cron="so so")
+    make(name="future", task="t", interval_ms=60_000, start_at=timezone.now() + timedelta(days=1))
+    columns = {f.attname: getattr(made, f.attname) for f in Monitor._meta.fields if f.attname not in ("id", "name")}
+    make(**columns | {"name": "since", "effective_from": timezone.now() - timedelta(hours=1)})
+    browser = login()
+    with CaptureQueriesContext(either) as queries:
+        response = browser.get(LIST)
+    assert not any("audit" in query["sql"] for query in queries)
+    rows = {monitor.name: monitor for monitor in response.context["cl"].result_list}
+    due = rows["since"]
+    assert due.next_fire_ms - due.last_fire_ms == 60_000
+    assert to_ms(timezone.now()) - due.last_fire_ms < 120_000
+    assert [rows[name].last_fire_ms for name in ("paused", "bad", "future")] == [None] * 3
+    assert '<td class="field-last_fire"><time data-moment datetime="' in response.content.decode()
+    page = browser.get(f"{LIST}{due.pk}/change/").content.decode()
+    assert "Last due: <time data-moment" in page
+
+
+def test_an_instant_is_said_in_three_zones_without_a_script(db: Any, login: Callable[..., Any]) -> None:
+    from django.test import override_settings
+
+    from django_wheelbeat.models import Monitor
+    from django_wheelbeat.moments import moment
+
+    with override_settings(TIME_ZONE="America/New_York"):
+        shown = str(moment(1_900_000_000_000, "Asia/Tokyo"))
+        assert "Mon 2030-03-18 02:46:40 JST</time>" in shown
+        assert 'title="Sun 2030-03-17 17:46:40 UTC · Sun 2030-03-17 13:46:40 EDT"' in shown
+        assert moment(None, "UTC") == "–"
+        pk = Monitor.objects.create(name="a", task="t", cron="30 2 * * *", timezone="Asia/Tokyo").pk
+        page = login().get(f"{LIST}{pk}/change/").content.decode()
+        heads = page[page.index('data-part="table"') :]
+        assert heads.index("Asia/Tokyo") < heads.index(">UTC<") < heads.index("This site (America/New_York)")
+        assert " EDT</td>" in heads or " EST</td>" in heads
+
+
+def test_the_preview_can_be_asked_ten_times_a_second(
+    db: Any, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django_wheelbeat import monitor_admin
+
+    monkeypatch.setattr(monitor_admin, "now_ms", lambda: 1_900_000_000_000)
+    browser, other = login("ann"), login("bob")
+    asked = f"{LIST}preview/?interval_ms=5m&task=t"
+    answers = [browser.get(asked) for _ in range(12)]
+    assert [answer.status_code for answer in answers] == [200] * 10 + [429] * 2
+    assert answers[-1]["Retry-After"] == "1"
+    assert other.get(asked).status_code == 200
+    monkeypatch.setattr(monitor_admin, "now_ms", lambda: 1_900_000_001_000)
+    assert browser.get(asked).status_code == 200
+    from django.core.cache import cache
+    from django.test import override_settings
+
+    with override_settings(CACHES={"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}}):
+        assert {browser.get(asked).status_code for _ in range(12)} == {200}, "nothing is counted, nothing refused"
+    cache.clear()

@@ -67,9 +67,7 @@ def test_is_what_the_engine_computes_for_the_saved_monitor(
     assert [fire["fire_ms"] for fire in shown["fires"]] == [next(computed) for _ in range(10)]
 
 
-def test_tells_each_fire_time_in_the_monitor_s_zone_and_in_utc(
-    db: Any, login: Callable[..., Any], frozen: None
-) -> None:
+def test_tells_each_fire_time_in_three_zones(db: Any, login: Callable[..., Any], frozen: None) -> None:
     shown = asked(login(), cron="30 2 * * *", timezone="Europe/Berlin", jitter_s="0", monitor="1")
     assert shown["words"].endswith("(Europe/Berlin)")
     assert shown["zone"] == "Europe/Berlin"
@@ -77,6 +75,7 @@ def test_tells_each_fire_time_in_the_monitor_s_zone_and_in_utc(
         "fire_ms": 1772328600000,
         "in_zone": "Sun 2026-03-01 02:30:00 CET",
         "utc": "Sun 2026-03-01 01:30:00 UTC",
+        "on_site": "Sun 2026-03-01 01:30:00 UTC",
     }
     assert "Lands on second :00." in shown["notes"]
 

@@ -19,7 +19,7 @@ NOON = datetime(2030, 6, 3, 12, 0, tzinfo=UTC)
 def document(**changes: Any) -> dict[str, Any]:
     from celery_wheelbeat.ledger import Ledger
     from celery_wheelbeat.observe.lateness import Quantiles
-    from celery_wheelbeat.observe.status import DestinationState, EntryState, Jobs, Observed
+    from celery_wheelbeat.observe.status import ColdStart, DestinationState, EntryState, Jobs, Observed
     from celery_wheelbeat.observe.status import document as made_of
     from celery_wheelbeat.publishers import PublisherHealth
 
@@ -45,7 +45,12 @@ def document(**changes: Any) -> dict[str, Any]:
         clock_steps=0,
         threads={},
         wedged=[],
-        schedule=[EntryState("clean <up>", "tasks.clean", "<freq: 1.00 hour>", begin_s * 1000)],
+        schedule=[
+            EntryState("clean <up>", "tasks.clean", "<freq: 1.00 hour>", begin_s * 1000, (begin_s - 3600) * 1000)
+        ],
+        lanes={"fast": 3, "celery": {"a hook <b>": 2, "custom schedule": 1}, "behind": True},
+        shards=64,
+        cold_start=ColdStart(7, 0.25),
         survey={
             "load": {"from_s": begin_s, "seconds": " ".join(seconds), "minutes": " ".join(minutes)},
             "minutes": [[begin_s - 60, 600, 0.1, 0.9], [begin_s, 120, 0.2, 0.4]],
@@ -80,6 +85,13 @@ def test_the_page_shows_what_a_beat_reports(either: Any, login: Callable[..., An
         "lag 0.4 s",
         "not connected: refused &lt;i&gt;",
         "cron: &lt;b&gt;no&lt;/b&gt;",
+        "<dd>64</dd>",
+        "7 jobs in 0.25 s",
+        "3, 3, the celery lane is behind",
+        "2 jobs: a hook &lt;b&gt;",
+        "1 job: custom schedule",
+        "Mon 2030-06-03 11:00:00 UTC",
+        "1 more entry is not shown",
     ):
         assert shown in page, shown
     assert "The peak: 77 runs at Mon 2030-06-03 12:02:05 UTC" in page
@@ -103,6 +115,32 @@ def test_a_row_without_a_document_is_shown_as_far_as_it_goes(db: Any, login: Cal
     response = login().get(PAGE)
     assert response.status_code == 200
     assert b"&lt;host&gt;" in response.content
+
+
+def test_a_complete_list_of_entries_is_not_called_a_part(db: Any, login: Callable[..., Any]) -> None:
+    whole = document()
+    whole["jobs"]["entries"] = 1
+    report(whole)
+    assert "not shown" not in login().get(PAGE).content.decode()
+
+
+def test_what_is_upcoming_is_the_minute_from_now_on(either: Any, login: Callable[..., Any]) -> None:
+    from django.utils import timezone
+
+    from django_wheelbeat.models import Monitor
+
+    before = timezone.now()
+    make = Monitor.objects.create
+    make(name="often", task="t", interval_ms=20_000)
+    soon = make(name="soon", task="t", once_at=before + timedelta(seconds=45))
+    make(name="later", task="t", once_at=before + timedelta(minutes=10))
+    browser = login()
+    response = browser.get(PAGE, {"upcoming": "1"})
+    assert {monitor.name for monitor, _ in response.context["firings"]} == {"often", "soon"}
+    assert f'href="/admin/wheelbeat/monitor/{soon.pk}/change/"' in response.content.decode()
+    assert (
+        browser.get(PAGE, {"at": "2030-06-03T12:00:30", "span": "upcoming"}).context["begin"].endswith("12:00:30 UTC")
+    )
 
 
 def test_silent_and_stopped_beats_are_told_apart(db: Any, login: Callable[..., Any]) -> None:

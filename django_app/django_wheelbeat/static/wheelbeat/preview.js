@@ -1,9 +1,11 @@
-/* Keeps the preview panel of the monitor form up to date while somebody types, and adds the browser's own time zone.
+/* Keeps the preview panel of the monitor form up to date while somebody types; the browser's own time zone takes the
+   place of the site's.
    The page works without this file: the server renders the same panel. Only text is inserted, never markup. */
 "use strict";
 
 (() => {
   const DELAY_MS = 250;
+  const BUSY_MS = 1000;
 
   function start() {
     const panel = document.getElementById("wheelbeat-preview");
@@ -24,10 +26,10 @@
 
     function addBrowserZone() {
       const zone = part("browser-zone");
-      zone.hidden = false;
+      zone.textContent = zone.dataset.words;
       zone.title = Intl.DateTimeFormat().resolvedOptions().timeZone;
       for (const row of part("fires").rows) {
-        row.append(cell(local.format(new Date(Number(row.dataset.fireMs)))));
+        row.lastElementChild.textContent = local.format(new Date(Number(row.dataset.fireMs)));
       }
     }
 
@@ -50,7 +52,7 @@
       part("fires").replaceChildren(...preview.fires.map((fire) => {
         const row = document.createElement("tr");
         row.dataset.fireMs = fire.fire_ms;
-        row.append(cell(fire.in_zone), cell(fire.utc));
+        row.append(cell(fire.in_zone), cell(fire.utc), cell(fire.on_site));
         return row;
       }));
       part("table").hidden = preview.fires.length === 0;
@@ -90,6 +92,11 @@
         const answer = await fetch(`${panel.dataset.url}?${asked}`, {
           signal: mine.signal, credentials: "same-origin", headers: {Accept: "application/json"},
         });
+        if (answer.status === 429) {
+          shown = null;
+          setTimeout(refresh, BUSY_MS);
+          return;
+        }
         if (!answer.ok) {
           throw new Error(`status ${answer.status}`);
         }
