@@ -96,7 +96,7 @@ class Report:
 
     def __init__(self, name: str, *, full: bool, **settings: Any) -> None:
         self.name = name
-        self._figures: list[Figure] = []
+        self.figures: list[Figure] = []
         self._series: dict[str, list[list[float]]] = {}
         self._head = {"name": name, "full": full, "machine": machine(), "versions": versions(), "settings": settings}
         self._begun_s = time.monotonic()
@@ -114,7 +114,7 @@ class Report:
         limit: str = "",
     ) -> None:
         """Take in one figure and print it. ``limit``: what limits it."""
-        self._figures.append(Figure(what, float(value), unit, floor, target, note, limit))
+        self.figures.append(Figure(what, float(value), unit, floor, target, note, limit))
         beside = f"   {value / floor:6.2f} × {shown(floor)} {unit}" if floor else ""
         if target is not None:
             sign = "≥" if target.at_least else "≤"
@@ -142,7 +142,7 @@ class Report:
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "took_s": round(time.monotonic() - self._begun_s, 1),
             "load_after": round(os.getloadavg()[0], 1),
-            "figures": [_as_json(figure) for figure in self._figures],
+            "figures": [_as_json(figure) for figure in self.figures],
             "series": self._series,
         }
         path = RESULTS / f"{self.name}.json"
