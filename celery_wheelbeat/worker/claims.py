@@ -35,6 +35,8 @@ class State(Enum):
     OPEN = "O"
     """Given back to the broker: the same message may run again, no other may."""
     DONE = "D"
+    SKIPPED = "S"
+    """Acknowledged without an execution, because another one held its lease or it came too late."""
 
 
 class Verdict(Enum):

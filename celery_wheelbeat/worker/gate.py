@@ -216,7 +216,7 @@ class Gate:
             attempt = attempt._replace(key=apart)
             verdict = self._ask(attempt)
         if verdict is Verdict.ELECTED and (refused := self._refuse_stale(attempt)):
-            self._note(attempt.key, attempt.asked.execution, State.DONE)
+            self._note(attempt.key, attempt.asked.execution, State.SKIPPED)
             return refused
         if verdict.runs and attempt.lease is None:
             self._counters.add(verdict.word)
@@ -273,7 +273,7 @@ class Gate:
             place = self.store.acquire(place_name(lease), attempt.key, policy.wait_s + policy.lease_s)
             contention = Contention.WAIT if place.granted else Contention.SKIP
         if contention is Contention.SKIP:
-            self._note(attempt.key, attempt.asked.execution, State.DONE)
+            self._note(attempt.key, attempt.asked.execution, State.SKIPPED)
             self._counters.add("skipped_overlap")
             return self._refuse(attempt, "skipped", f"another execution holds the lease {lease}")
         try:

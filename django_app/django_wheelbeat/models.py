@@ -280,7 +280,7 @@ class Claim(models.Model):
 
     id = models.CharField(max_length=32, primary_key=True)
     state = models.CharField(max_length=1)
-    """R, O or D: running, open, done."""
+    """R, O, D or S: running, open, done, skipped."""
     nonce = models.CharField(max_length=16)
     execution = models.CharField(max_length=8)
     digest = models.CharField(max_length=8)

@@ -44,6 +44,7 @@ _STATES = {
     State.RUNNING: gettext_lazy("running"),
     State.OPEN: gettext_lazy("given back, waits for a worker"),
     State.DONE: gettext_lazy("ended"),
+    State.SKIPPED: gettext_lazy("skipped"),
 }
 
 
@@ -58,12 +59,16 @@ class PastRun(NamedTuple):
     @property
     def start_delay_s(self) -> float | None:
         """Seconds from the fire time to the start in the worker."""
-        return None if self.claim is None else (self.claim.started_ms - self.fire_ms) / 1000
+        return (
+            None
+            if self.claim is None or self.claim.state is State.SKIPPED
+            else (self.claim.started_ms - self.fire_ms) / 1000
+        )
 
     @property
     def runtime_s(self) -> float | None:
         """Seconds that the worker took; None until it has ended, and where no worker keeps claims."""
-        if self.claim is None or not self.claim.ended_ms or self.claim.state is State.OPEN:
+        if self.claim is None or not self.claim.ended_ms or self.claim.state in (State.OPEN, State.SKIPPED):
             return None
         return (self.claim.ended_ms - self.claim.started_ms) / 1000
 

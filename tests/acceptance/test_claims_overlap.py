@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import closing
 from itertools import pairwise
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from claim_project import ClaimProject
+from claim_project import ClaimProject, now_ms
 
+from celery_wheelbeat.worker.claims import State, claim_key
 from celery_wheelbeat.worker.headers import worker_headers
+from celery_wheelbeat.worker.stores.choice import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from celery_wheelbeat.worker.claims import Claim
 
 pytestmark = [pytest.mark.processes, pytest.mark.redis, pytest.mark.postgres]
 
@@ -46,13 +51,20 @@ class Job:
         self.task = task
         self.headers = worker_headers(f"monitor:{uuid4().int % 10**9}", "tests", overlap=overlap)
         self.ids: list[str] = []
+        self.fires: dict[str, int] = {}
 
     def due(self, length: float | str) -> str:
         """Publish a run that takes so many seconds, or until a gate is open."""
         run_id = str(uuid4())
         self.ids.append(run_id)
-        self.project.publish(self.task, run_id, args=(length,), headers=self.headers)
+        self.fires[run_id] = now_ms()
+        self.project.publish(self.task, run_id, fire_ms=self.fires[run_id], args=(length,), headers=self.headers)
         return run_id
+
+    def claim_of(self, run_id: str) -> Claim | None:
+        """Return what the result backend of the project keeps of a run's claim."""
+        with closing(open_store(self.project.conf["result_backend"])) as store:
+            return store.read(claim_key(run_id, self.fires[run_id], 0, 0))
 
     def logged(self, text: str) -> int:
         """Return how many log lines about runs of this job contain ``text``."""
@@ -117,6 +129,9 @@ def test_skip_drops_the_run_that_finds_one_running(working: ClaimProject) -> Non
     while job.outcome(third := job.due(0)) == "skipped":
         pass  # the lease is free a moment after the end, and not only after its hour
     assert working.count("start")[second] == 0
+    claim = job.claim_of(second)
+    assert claim is not None
+    assert claim.state is State.SKIPPED
     fences = [line.more["fence"] for line in working.lines("start") if line.id in (first, third)]
     assert fences[0] < fences[1]
 

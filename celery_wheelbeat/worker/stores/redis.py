@@ -49,7 +49,7 @@ if held then
   if held:sub(2, 9) ~= ARGV[1]:sub(1, 8) then
     return held:sub(14, 17) == ARGV[1]:sub(13, 16) and 'other' or 'unlike'
   elseif held:sub(10, 13) == ARGV[1]:sub(9, 12) then return 'mine'
-  elseif state == 'D' then return 'finished'
+  elseif state == 'D' or state == 'S' then return 'finished'
   elseif state == 'O' then verdict = 'reopened'
   elseif ARGV[2]:sub(1, 1) == '0' then return 'twin'
   elseif ARGV[2]:sub(2, 2) == '0' then return 'held'

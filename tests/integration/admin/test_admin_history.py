@@ -134,22 +134,25 @@ def test_claims_say_when_it_started_and_how_long_it_took(db: Any, tmp_path: Path
         browser = login()
         page = browser.get(address)
         assert "does not answer" in page.content.decode(), "no worker has made the tables yet"
-        (_, newest), (_, second), *_ = page.context["runs"]
+        (_, newest), (_, second), _, (_, fourth), *_ = page.context["runs"]
         store = open_store(url)
         store.prepare()
-        for run, execution in ((newest, "00000001"), (second, "00000002")):
+        for run, execution in ((newest, "00000001"), (second, "00000002"), (fourth, "00000004")):
             asked = Asked("0" * 16, execution, "0" * 8, redelivered=False)
             assert store.claim(claim_key(run.run_id, run.fire_ms, 0, 0), asked, 600).runs
         store.mark(claim_key(second.run_id, second.fire_ms, 0, 0), "00000002", State.DONE)
+        store.mark(claim_key(fourth.run_id, fourth.fire_ms, 0, 0), "00000004", State.SKIPPED)
         page = browser.get(address)
-        (_, newest), (_, second), (_, third), *_ = page.context["runs"]
+        (_, newest), (_, second), (_, third), (_, fourth), *_ = page.context["runs"]
         assert newest.runtime_s is None
         assert newest.start_delay_s > 0
         assert second.runtime_s >= 0
         assert third.claim is None
+        assert (fourth.runtime_s, fourth.start_delay_s) == (None, None)
         text = page.content.decode()
         assert ">running<" in text
         assert ">ended<" in text
+        assert ">skipped<" in text
         store.close()
     finally:
         _set_current_app(former)
