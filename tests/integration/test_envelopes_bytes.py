@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import struct
+import uuid
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kombu import Exchange, Queue
-from lanes import form_of, make_app, make_entry, make_wire
+from lanes import FIRE_MS, form_of, make_app, make_entry, make_wire
+from services import TcpProxy
 
+from celery_wheelbeat.publishers import Run
+from celery_wheelbeat.publishers.attempt import Attempt
+from celery_wheelbeat.publishers.batches import Batch, Parcel
 from celery_wheelbeat.publishers.capture import Recording
 from celery_wheelbeat.publishers.envelope import Envelope, Sample
 from celery_wheelbeat.publishers.envelope_maker import Arguments, rendered
+from celery_wheelbeat.scheduler import WheelScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from celery import Celery
     from celery.beat import ScheduleEntry
 
     from celery_wheelbeat.publishers.envelope_maker import Form
@@ -41,11 +50,22 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "msgpack": {"serializer": "msgpack"},
     "message properties": {"app_id": "beat", "type": "check"},
     "link": {"link": {"task": "lanes.check", "args": [1], "kwargs": {}, "options": {}, "subtask_type": None}},
+    "link_error": {
+        "link_error": [{"task": "a.b", "args": [], "kwargs": {"n": 1}, "options": {}, "subtask_type": None}]
+    },
+    "stamps": {"stamped_headers": ["customer", "plan"], "customer": "ä%s", "plan": ["a", 1]},
     "direct exchange": {"exchange": "direct-ex", "routing_key": "direct", "queue": "direct-q"},
     "topic exchange": {"queue": "topic-q", "routing_key": "a.b"},
     "reply_to": {"reply_to": "somebody"},
     "root": {"root_id": "a-root", "parent_id": "a-parent"},
 }
+
+
+QUEUES = [
+    Queue("celery"),
+    Queue("direct-q", Exchange("direct-ex"), "direct"),
+    Queue("topic-q", Exchange("topic-ex", "topic"), "a.#"),
+]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -55,15 +75,10 @@ def wire(request: pytest.FixtureRequest, redis_url: str, amqp_url: str) -> Itera
     wire.close(broken=False)
 
 
-def connected(kind: str, url: str) -> Any:
+def connected(kind: str, url: str, app: Celery | None = None) -> Any:
     """Return a wire with queues for all variants."""
-    queues = [
-        Queue("celery"),
-        Queue("direct-q", Exchange("direct-ex"), "direct"),
-        Queue("topic-q", Exchange("topic-ex", "topic"), "a.#"),
-    ]
     wire = make_wire(
-        make_app(url, task_queues=queues),
+        app or make_app(url, task_queues=QUEUES),
         kind=kind,
         options={"mandatory": True} if kind == "amqp" else {},
     )
@@ -175,10 +190,6 @@ def test_what_is_pushed_is_what_was_recorded(redis_url: str) -> None:
     """The recording itself is no fiction: a message that Celery really pushed differs in nonce and tag only."""
     import redis
 
-    from celery_wheelbeat.publishers import Run
-    from celery_wheelbeat.publishers.attempt import Attempt
-    from celery_wheelbeat.scheduler import WheelScheduler
-
     app = make_app(redis_url)
     wire = make_wire(app, kind="redis")
     wire.connect()
@@ -200,3 +211,59 @@ def test_what_is_pushed_is_what_was_recorded(redis_url: str) -> None:
     assert list(ours["headers"]) == list(theirs["headers"])
     assert list(ours["properties"]) == list(theirs["properties"])
     wire.close(broken=False)
+
+
+def published(written: bytes) -> list[tuple[int, bytes]]:
+    """The frames of each ``basic.publish`` among what a client wrote: type and payload."""
+    frames: list[tuple[int, bytes]] = []
+    at = written.index(b"AMQP\x00\x00\x09\x01") + 8
+    while at < len(written):
+        kind, _, size = struct.unpack_from(">BHI", written, at)
+        payload = bytes(written[at + 7 : at + 7 + size])
+        assert written[at + 7 + size] == 0xCE
+        at += size + 8
+        if kind != METHOD or payload[:4] == PUBLISH:
+            frames.append((kind, payload))
+    return [frame for frame in frames if frame[0] != HEARTBEAT]
+
+
+METHOD, HEARTBEAT = 1, 8
+PUBLISH = struct.pack(">HH", 60, 40)
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if "expiry" not in name])
+def test_what_is_written_to_rabbitmq_is_what_celery_writes(amqp_url: str, variant: str) -> None:
+    """Looked at between client and server: Celery's own publish, then ours of the same run."""
+    address = urlsplit(amqp_url)
+    form, arguments = form_of("lanes.check", VARIANTS[variant]), Arguments([3], {"url": "x" * 140_000})
+    with TcpProxy(address.port or 5672) as proxy:
+        written = [bytearray(), bytearray()]
+        url = address._replace(netloc=f"{address.username}:{address.password}@127.0.0.1:{proxy.port}").geturl()
+        proxy.tap = written[0].extend
+        app, queue = make_app(url, task_queues=QUEUES), VARIANTS[variant].get("queue", "celery")
+        run_id = str(uuid.uuid4())
+        sample = Sample(run_id, FIRE_MS, "a name", *arguments)
+        entry = make_entry(app)(form, sample.name, list(arguments.args), dict(arguments.kwargs))
+        run = Run(0, "", sample.name, FIRE_MS, run_id, entry, 0)
+        with app.connection_for_write(transport_options={"confirm_publish": True}) as connection:
+            bound = app.amqp.queues[queue](connection.default_channel)
+            bound.declare()
+            bound.purge()
+            with Attempt(run, {"mandatory": True}).open():
+                producer = app.amqp.Producer(connection, auto_declare=False)
+                WheelScheduler(app, lazy=True).apply_async(entry, producer=producer, advance=False)
+            message = connection.default_channel.basic_get(queue, no_ack=True)
+        proxy.tap = written[1].extend
+        wire = connected("amqp", url, app)
+        envelope = made(wire, form)
+        recording, _ = recorded(wire, form, arguments)
+        data = rendered(envelope, recording._replace(headers=message.headers), sample)
+        nonce = message.headers["wheelbeat_nonce"].encode()
+        wire.send(Batch(1, [Parcel(envelope.key, 1, data)], nonce, 1))
+        while not (outcomes := wire.receive(0.1)):
+            continue
+        assert outcomes[0].failures == ()
+        wire.close(broken=False)
+    theirs, ours = map(published, map(bytes, written))
+    assert [kind for kind, _ in theirs] == [1, 2, 3] if "zip" in variant else [1, 2, 3, 3]
+    assert ours == theirs

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 from .server import ServiceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 CHUNK = 65536
@@ -41,6 +42,8 @@ class TcpProxy:
     def __init__(self, target_port: int, target_host: str = "127.0.0.1") -> None:
         self.target = (target_host, target_port)
         self.drip_bytes = 1
+        self.tap: Callable[[bytes], None] = lambda _data: None
+        """Is given what clients write, as it comes."""
         self._mode = Mode.PASS
         self._orders: queue.SimpleQueue[tuple[Mode, bool, threading.Event]] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -160,6 +163,8 @@ class TcpProxy:
             data = source.recv(self.drip_bytes if self._mode is Mode.DRIP else CHUNK)
         except OSError:
             data = b""
+        if from_client:
+            self.tap(data)
         if not data:
             self._drop(source)
         elif self._mode is Mode.PASS or self._mode is Mode.DRIP or (self._mode is Mode.MUTE and from_client):
