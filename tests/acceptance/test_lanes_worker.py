@@ -18,6 +18,8 @@ from celery_wheelbeat.runs import run_id
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from celery import Celery
+
 pytestmark = pytest.mark.processes
 
 
@@ -60,16 +62,38 @@ def _at_one_instant(count: int, route: int) -> list[Job]:
     ]
 
 
+OPTIONS: tuple[dict[str, float], ...] = ({"priority": 9}, {"priority": 0}, {"expires": 0.01})
+
+
+def _send_with_options(app: Celery) -> None:
+    """Send three runs with each of ``OPTIONS``; their arguments begin at 0, 10 and 20."""
+    with FastBench(app) as bench:
+        for number, options in enumerate(OPTIONS):
+            bench.load(numbered(3, bench.route("proj.note", json.dumps(options)), first=10 * number))
+        bench.pass_minutes()
+        bench.drain()
+        assert bench.slow_runs == 0
+
+
 def test_priorities_and_expiry_are_the_workers_business_as_ever(tmp_path: Path) -> None:
     with PrivateRedis() as server, Project(tmp_path, redis_conf(server.url, broker_transport_options={})) as project:
-        with FastBench(make_app(server.url)) as bench:
-            for number, options in enumerate(({"priority": 9}, {"priority": 0}, {"expires": 0.01})):
-                route = bench.route("proj.note", json.dumps(options))
-                bench.load(numbered(3, route, first=10 * number))
-            bench.pass_minutes()
-            bench.drain()
-            assert bench.slow_runs == 0
+        _send_with_options(make_app(server.url))
         worker = project.worker("--prefetch-multiplier", "1")
         runs = project.wait_for_runs(lambda runs: len(runs) >= 6, "the runs that have not expired")
         assert [run.args[0] // 10 for run in runs] == [1, 1, 1, 0, 0, 0]
         worker.wait_for("Discarding revoked task")
+
+
+def test_priorities_and_expiry_on_rabbitmq(tmp_path: Path, amqp_url: str) -> None:
+    """The greatest priority first, where the queue has priorities; what has expired is run by nobody."""
+    queue = {"task_default_queue": "worker-priorities", "task_queue_max_priority": 10}
+    with Project(tmp_path, redis_conf(amqp_url, broker_transport_options={}, **queue)) as project:
+        app = make_app(amqp_url, **queue)
+        _send_with_options(app)
+        worker = project.worker("--prefetch-multiplier", "1")
+        project.wait_for_runs(lambda runs: len(runs) >= 6, "the runs that have not expired")
+        with app.connection_for_read() as connection:
+            bound = app.amqp.queues["worker-priorities"](connection.default_channel)
+            project.wait_for(lambda: not bound.queue_declare(passive=True).message_count, "an empty queue")
+        worker.stop()
+        assert [run.args[0] // 10 for run in project.runs()] == [0, 0, 0, 1, 1, 1]
