@@ -32,7 +32,7 @@ from celery_wheelbeat.sources.definitions import Definitions
 from celery_wheelbeat.sources.follower import Follower
 from celery_wheelbeat.sources.news import Loaded, Sized
 
-NEEDED = "id, interval_ms, effective_from, shape, name, args, kwargs"
+NEEDED = "packed, name, args, kwargs"
 
 
 class LoadingBeat:

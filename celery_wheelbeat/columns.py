@@ -69,6 +69,8 @@ class Columns(NamedTuple):
     lengths: Int64s
     args_lengths: Int64s
     """Bytes of ``args`` within each payload."""
+    looked_at: bool = False
+    """Whoever wrote the rows has looked at names and arguments from outside already; what is odd is rare."""
 
     def whole(self) -> bool:
         """Say whether the lengths add up to the texts, and the ids ascend."""
@@ -133,35 +135,37 @@ class Shapes:
     def compile(self, columns: Columns, excluded: Int64s) -> Split:
         """Compile what is plain: of a known shape, without a problem, and not among the ids ``excluded``."""
         common = self._table.of_shapes(columns.shape)
-        is_interval = common.kind == Kind.INTERVAL
-        window = np.where(common.window_s == _WHOLE_INTERVAL, columns.interval_ms // 1000, common.window_s)
-        plain = common.known & self._proper_texts(columns) & (columns.ids >= 0)
-        plain &= ~is_interval | (
-            (columns.interval_ms > 0)
-            & (columns.interval_ms <= INTERVAL_MAX_MS)
-            & (window <= columns.interval_ms // 1000)
-        )
+        whole_s = columns.interval_ms // 1000
+        spread = common.window_s == _WHOLE_INTERVAL
+        window = np.where(spread, whole_s, common.window_s)
+        plain = common.known & (columns.ids >= 0) & (columns.lengths <= self._max_payload_bytes + len("[, ]"))
+        if not columns.looked_at:
+            plain &= _proper_texts(columns)
+        possible = (columns.interval_ms > 0) & (columns.interval_ms <= INTERVAL_MAX_MS) & (window <= whole_s)
+        plain &= possible | (common.kind != Kind.INTERVAL)
         if len(excluded):
             plain &= ~np.isin(columns.ids, excluded)
         count = len(columns.ids)
+        none = np.broadcast_to(np.int64(0), count)
         batch = DefinitionBatch(
             ids=columns.ids,
             kind=common.kind,
             interval_ms=columns.interval_ms,
-            anchor_ms=np.zeros(count, np.int64),
+            anchor_ms=none,
             offset_ms=cron_offset_ms(columns.ids, window),
             cron_index=common.cron_index,
             flags=common.flags,
             route_index=common.route_index,
-            start_ms=np.full(count, ALWAYS_MS),
-            end_ms=np.full(count, NEVER_MS),
-            incident_interval_ms=np.zeros(count, np.int64),
-            incident_until_ms=np.zeros(count, np.int64),
+            start_ms=np.broadcast_to(np.int64(ALWAYS_MS), count),
+            end_ms=np.broadcast_to(np.int64(NEVER_MS), count),
+            incident_interval_ms=none,
+            incident_until_ms=none,
             effective_from_ms=columns.effective_from_ms,
             payload=columns.payload,
             lengths=columns.lengths.astype(np.uint32),
             names=columns.names,
             name_lengths=columns.name_lengths.astype(np.uint16),
+            spread=spread,
         )
         return Split(batch if plain.all() else batch.take(np.flatnonzero(plain)), plain)
 
@@ -225,33 +229,6 @@ class Shapes:
             _WHOLE_INTERVAL if own_window else window_s(row, self._cron_jitter_s),
         )
 
-    def _proper_texts(self, columns: Columns) -> NDArray[np.bool_]:
-        """Say whose name and arguments look as they should, from outside."""
-        proper = (columns.name_lengths > 0) & (columns.name_lengths <= MAX_TEXT)
-        proper &= columns.lengths <= self._max_payload_bytes + len("[, ]")
-        proper &= (columns.args_lengths >= 2) & (columns.lengths - columns.args_lengths >= 6)
-        if not proper.any():
-            return proper
-        name_at = np.cumsum(columns.name_lengths) - columns.name_lengths
-        first = _bytes_at(columns.names, name_at)
-        proper &= (first > ord(" ")) & (first < 0x7F)  # a name of unprintable or blank characters only begins otherwise
-        ends = np.cumsum(columns.lengths)
-        args_at = ends - columns.lengths + 1
-        kwargs_at = args_at + columns.args_lengths + 2
-        proper &= _bytes_at(columns.payload, args_at) == _OPENING[0]
-        proper &= _bytes_at(columns.payload, kwargs_at - 3) == _CLOSING[0]
-        proper &= _bytes_at(columns.payload, kwargs_at) == _OPENING[1]
-        proper &= _bytes_at(columns.payload, ends - 2) == _CLOSING[1]
-        for text, text_ends, mark in (
-            (columns.payload, ends, _MARKER),
-            (columns.names, name_at + columns.name_lengths, b"\0"),
-        ):
-            found = text.find(mark)
-            while found >= 0:
-                proper[np.searchsorted(text_ends, found, side="right")] = False
-                found = text.find(mark, found + 1)
-        return proper
-
 
 class _Common(NamedTuple):
     """The shapes of ``n`` rows, as columns."""
@@ -303,6 +280,33 @@ class _Table(NamedTuple):
 
     def _places(self, shape: Int64s) -> NDArray[np.intp]:
         return np.minimum(np.searchsorted(self.numbers, shape), max(0, len(self.numbers) - 1))
+
+
+def _proper_texts(columns: Columns) -> NDArray[np.bool_]:
+    """Say whose name and arguments look as they should, from outside."""
+    proper = (columns.name_lengths > 0) & (columns.name_lengths <= MAX_TEXT)
+    proper &= (columns.args_lengths >= 2) & (columns.lengths - columns.args_lengths >= 6)
+    if not proper.any():
+        return proper
+    name_at = np.cumsum(columns.name_lengths) - columns.name_lengths
+    first = _bytes_at(columns.names, name_at)
+    proper &= (first > ord(" ")) & (first < 0x7F)  # a name of unprintable or blank characters only begins otherwise
+    ends = np.cumsum(columns.lengths)
+    args_at = ends - columns.lengths + 1
+    kwargs_at = args_at + columns.args_lengths + 2
+    proper &= _bytes_at(columns.payload, args_at) == _OPENING[0]
+    proper &= _bytes_at(columns.payload, kwargs_at - 3) == _CLOSING[0]
+    proper &= _bytes_at(columns.payload, kwargs_at) == _OPENING[1]
+    proper &= _bytes_at(columns.payload, ends - 2) == _CLOSING[1]
+    for text, text_ends, mark in (
+        (columns.payload, ends, _MARKER),
+        (columns.names, name_at + columns.name_lengths, b"\0"),
+    ):
+        found = text.find(mark)
+        while found >= 0:
+            proper[np.searchsorted(text_ends, found, side="right")] = False
+            found = text.find(mark, found + 1)
+    return proper
 
 
 def _bytes_at(text: bytes, positions: Int64s) -> NDArray[np.uint8]:

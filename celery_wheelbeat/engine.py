@@ -217,19 +217,19 @@ class Engine:
         """Write definitions and arm them; returns how many replaced one of the same id."""
         if not len(batch):
             return 0
-        payloads = self.shards.payloads
-        refs = payloads.add(batch.payload, batch.lengths, batch.names, batch.name_lengths)
+        refs = self.shards.payloads.add(batch.payload, batch.lengths, batch.names, batch.name_lengths)
         rows, rare = encode(batch, self.config.tick_ms, refs)
-        armed = np.flatnonzero((rows.flags & (ENABLED | IN_LANE)) == ENABLED)
+        in_wheel = (rows.flags & (ENABLED | IN_LANE)) == ENABLED
+        armed = slice(None) if in_wheel.all() else np.flatnonzero(in_wheel)  # a slice copies nothing
         rows.next_fire[armed] = self._arming(ScheduleColumns.of(batch).take(armed))
         updated = 0
-        for shard, positions in self.shards.partition(batch.ids):
-            replaced = shard.upsert(rows.take(positions), rare, loading=loading)
+        for shard, share in self.shards.split(rows):
             if loading:
                 shard.recount.restart(self.cursor_ms, self._settled_ms, None)
-            payloads.release(replaced.ref)
-            self.lane.remove(replaced)
-            updated += len(replaced.ids)
+            if len((replaced := shard.upsert(share, rare, loading=loading)).ids):
+                self.shards.payloads.release(replaced.ref)
+                self.lane.remove(replaced)
+                updated += len(replaced.ids)
             self._keep_sorted(shard)
         self.lane.put(rows, self.shards, batch.polled, after_ms=self.cursor_ms, settled_ms=self._settled_ms)
         return updated

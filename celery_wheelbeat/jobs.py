@@ -177,6 +177,9 @@ class DefinitionBatch:
     name_lengths: NDArray[np.uint16]
     polled: Mapping[int, Polled] = field(default_factory=dict)
     """Schedules of the POLLED jobs by id."""
+    spread: NDArray[np.bool_] | None = None
+    """INTERVAL jobs without an anchor that are known to have the default jitter of their interval; None: nothing is
+    known of any."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -186,8 +189,9 @@ class DefinitionBatch:
         columns: dict[str, Any] = {
             item.name: getattr(self, item.name)[positions]
             for item in fields(self)
-            if item.name not in ("payload", "names", "polled")
+            if item.name not in ("payload", "names", "polled", "spread")
         }
+        columns["spread"] = None if self.spread is None else self.spread[positions]
         columns["payload"] = _pieces(self.payload, self.lengths, positions)
         columns["names"] = _pieces(self.names, self.name_lengths, positions)
         return DefinitionBatch(**columns, polled=self.polled)
@@ -202,12 +206,23 @@ class DefinitionBatch:
                 columns[item.name] = b"".join(parts)
             elif item.name == "polled":
                 columns[item.name] = {job_id: schedule for part in parts for job_id, schedule in part.items()}
+            elif item.name == "spread":
+                known = [np.zeros(len(batch), np.bool_) if batch.spread is None else batch.spread for batch in batches]
+                columns[item.name] = np.concatenate(known)
             else:
-                columns[item.name] = np.concatenate(parts)
+                columns[item.name] = _concatenated(parts)
         together = cls(**columns)
         if (together.ids[1:] > together.ids[:-1]).all():
             return together
         return together.take(np.argsort(together.ids, kind="stable"))
+
+
+def _concatenated(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Join columns; one value broadcast to all of them stays one value."""
+    first = parts[0]
+    if all(part.strides == (0,) and len(part) and part[0] == first[0] for part in parts):
+        return np.broadcast_to(first[0], sum(map(len, parts)))
+    return np.concatenate(parts)
 
 
 def _pieces(text: bytes, lengths: NDArray[np.integer], positions: NDArray[np.integer]) -> bytes:

@@ -27,8 +27,11 @@ class LateOnce:
 
     def note(self, batch: DefinitionBatch, shards: Shards, after_ms: int, until_ms: int) -> None:
         """Note instants in (``after_ms``, ``until_ms``]; to be called before ``shards`` takes the definitions in."""
+        once = batch.kind == Kind.ONCE
+        if not once.any():
+            return
         at_ms = batch.anchor_ms + batch.offset_ms
-        late = (batch.kind == Kind.ONCE) & ((batch.flags & Flag.ENABLED) > 0) & (at_ms > after_ms) & (at_ms <= until_ms)
+        late = once & ((batch.flags & Flag.ENABLED) > 0) & (at_ms > after_ms) & (at_ms <= until_ms)
         late &= (at_ms >= np.maximum(batch.effective_from_ms, batch.start_ms)) & (at_ms < batch.end_ms)
         for position in np.flatnonzero(late).tolist():
             job_id, instant_ms = int(batch.ids[position]), int(at_ms[position])

@@ -48,9 +48,14 @@ def id_hashes(ids: Int64s) -> UInt64s:
     """Return FNV-1a 64 of each id as eight little-endian two's-complement bytes."""
     words = np.asarray(ids, dtype=np.int64).view(np.uint64)
     values = np.full(words.shape, _FNV_OFFSET, dtype=np.uint64)
-    for shift in range(0, 64, 8):
-        values ^= (words >> np.uint64(shift)) & np.uint64(0xFF)
+    octet = np.empty_like(values)
+    octets = -(-int(words.max(initial=0)).bit_length() // 8)
+    for place in range(octets):
+        np.right_shift(words, np.uint64(8 * place), out=octet)
+        octet &= np.uint64(0xFF)
+        values ^= octet
         values *= np.uint64(_FNV_PRIME)
+    values *= np.uint64(pow(_FNV_PRIME, 8 - octets, 1 << 64))  # the other octets are 0 and only multiply
     return values
 
 
@@ -95,8 +100,10 @@ def cron_offset_ms(ids: Int64s | int, window_s: Int64s | int) -> Int64s | int:
 
 
 def _offset_ms(ids: Int64s, window_s: Int64s) -> Int64s:
-    modulus = np.maximum(window_s, 1).astype(np.uint64)
-    return (id_hashes(ids) % modulus).astype(np.int64) * 1000
+    offsets = id_hashes(ids)
+    offsets %= np.maximum(window_s, 1).astype(np.uint64)
+    offsets *= np.uint64(1000)
+    return offsets.view(np.int64)
 
 
 def run_id(key: str, fire_ms: int, namespace: str = "celery", suffix: str = "") -> str:

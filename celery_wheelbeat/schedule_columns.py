@@ -51,11 +51,15 @@ class ScheduleColumns(NamedTuple):
     @classmethod
     def of(cls, batch: DefinitionBatch) -> ScheduleColumns:
         """Read the schedules of compiled definitions; polled jobs never fire here."""
-        phase_ms = batch.anchor_ms + batch.offset_ms
+        phase_ms, interval_ms, cron_index = batch.anchor_ms + batch.offset_ms, batch.interval_ms, batch.cron_index
+        if (batch.kind != Kind.INTERVAL).any():
+            interval_ms = np.where(batch.kind == Kind.INTERVAL, interval_ms, 0)
+            phase_ms = np.where(batch.kind == Kind.POLLED, NEVER_MS, phase_ms)
+            cron_index = np.where(batch.kind == Kind.CRON, cron_index, NOT_CRON).astype(np.int32)
         return cls(
-            np.where(batch.kind == Kind.INTERVAL, batch.interval_ms, 0),
-            np.where(batch.kind == Kind.POLLED, NEVER_MS, phase_ms),
-            np.where(batch.kind == Kind.CRON, batch.cron_index, NOT_CRON).astype(np.int32),
+            interval_ms,
+            phase_ms,
+            cron_index,
             batch.offset_ms,
             batch.start_ms,
             batch.end_ms,
@@ -153,10 +157,10 @@ def _last_incident_fire(schedules: ScheduleColumns) -> Int64s:
 
 
 def _next_base_fires(schedules: ScheduleColumns, after_ms: Int64s, crons: CronTable) -> Int64s:
-    fires = np.where(schedules.phase_ms > after_ms, schedules.phase_ms, NEVER_MS)
     interval = schedules.interval_ms > 0
     if interval.all():
         return next_grid_fire(after_ms, schedules.interval_ms, schedules.phase_ms, NO_OFFSET)
+    fires = np.where(schedules.phase_ms > after_ms, schedules.phase_ms, NEVER_MS)
     if interval.any():
         fires[interval] = next_grid_fire(
             after_ms[interval], schedules.interval_ms[interval], schedules.phase_ms[interval], NO_OFFSET

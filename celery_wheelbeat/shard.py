@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.table import Rare
 
 NO_FIRES: Int64s = np.empty(0, np.int64)
+NOTHING_REPLACED = Rows.empty(0)
 
 
 class Ticks(NamedTuple):
@@ -79,7 +80,7 @@ class Shard:
         if loading and table.ends_before(new.ids):
             table.set_rare(new.ids, rare)
             self._unfiled.append(table.append(new))
-            return Rows.empty(0)
+            return NOTHING_REPLACED
         rows = table.rows_of(new.ids)
         known = rows >= 0
         replaced = table.rows.take(rows[known])

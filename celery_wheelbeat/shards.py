@@ -5,6 +5,7 @@ Reading only, apart from handing out the shards themselves. The shards and the p
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.cron import Cron, CronTable
     from celery_wheelbeat.jobs import DefinitionBatch, Int64s, UInt32s
     from celery_wheelbeat.shard import Ticks
+    from celery_wheelbeat.table import Rows
 
 PUBLIC_FLAGS = 0xFF
 STAGGER_TICKS = 256
@@ -102,14 +104,29 @@ class Shards:
         if len(ids) == 1:
             yield self.owner(int(ids[0])), np.zeros(1, np.intp)
             return
-        numbers = (ids & (len(self._shards) - 1)).astype(np.uint16)
+        order, shares = self._shares(ids)
+        for shard, share in shares:
+            yield shard, order[share]
+
+    def split(self, rows: Rows) -> Iterator[tuple[Shard, Rows]]:
+        """Yield each shard that owns some of ``rows``, with its share, in order: views into one sorted copy."""
+        if len(rows.ids) == 1:
+            yield self.owner(int(rows.ids[0])), rows
+            return
+        order, shares = self._shares(rows.ids)
+        ordered = rows.take(order)
+        for shard, share in shares:
+            yield shard, ordered.take(share)
+
+    def _shares(self, ids: Int64s) -> tuple[NDArray[np.intp], list[tuple[Shard, slice]]]:
+        """Return the positions of ``ids`` by shard, and what part of them each shard owns."""
+        count = len(self._shards)
+        numbers = (ids & (count - 1)).astype(np.uint8 if count <= 1 << 8 else np.uint16)
         order = np.argsort(numbers, kind="stable")
         numbers = numbers[order]
-        start = 0
-        for end in np.append(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1, len(ids)).tolist():
-            if end > start:
-                yield self._shards[numbers[start]], order[start:end]
-            start = end
+        edges = (np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()
+        bounds = [0, *edges, len(ids)] if len(ids) else []
+        return order, [(self._shards[numbers[start]], slice(start, end)) for start, end in pairwise(bounds)]
 
     def located(self, ids: Int64s) -> Iterator[tuple[Shard, NDArray[np.intp], Int64s]]:
         """Yield, by shard, the positions of those ``ids`` that are jobs, and their rows."""

@@ -104,20 +104,20 @@ class Rows(NamedTuple):
 
 def encode(batch: DefinitionBatch, tick_ms: int, refs: UInt32s) -> tuple[Rows, dict[int, Rare]]:
     """Turn compiled definitions into stored columns, not yet armed, and the rare attributes by id."""
-    kind, interval = batch.kind, batch.interval_ms.copy()
-    is_interval, is_cron = kind == Kind.INTERVAL, kind == Kind.CRON
-    interval[is_cron] = ~((batch.cron_index[is_cron].astype(np.int64) << OFFSET_BITS) | batch.offset_ms[is_cron])
-    interval[~(is_interval | is_cron)] = 0
-    period = np.where(is_interval, interval, 1)
-    phase = np.where(is_interval, (batch.anchor_ms + batch.offset_ms) % period, 0)
+    kind, interval = batch.kind, batch.interval_ms
+    is_interval, polled = kind == Kind.INTERVAL, kind == Kind.POLLED
+    if not is_interval.all():
+        is_cron, interval = kind == Kind.CRON, interval.copy()
+        interval[is_cron] = ~((batch.cron_index[is_cron].astype(np.int64) << OFFSET_BITS) | batch.offset_ms[is_cron])
+        interval[~(is_interval | is_cron)] = 0
     incident = batch.incident_interval_ms
-    jittered = is_interval & (phase == interval_offset_ms(batch.ids, period))
-    on_grid = is_interval & (phase == 0) & ~jittered
+    jittered, on_grid = _phases(batch, is_interval)
     rare = (batch.start_ms != ALWAYS_MS) | (batch.end_ms != NEVER_MS) | (incident > 0) | (kind == Kind.ONCE)
     rare |= is_interval & ~jittered & ~on_grid
-    polled = kind == Kind.POLLED
     # the wheel could hold these too, but several fires of one job in one slot would make every pop a loop
-    in_lane = polled | (is_interval & (interval % tick_ms > 0)) | (incident % tick_ms > 0)
+    in_lane = polled | (is_interval & (interval // tick_ms * tick_ms != interval))
+    if incident.any():
+        in_lane |= incident % tick_ms > 0
     flags = batch.flags | (rare * np.uint16(RARE)) | (on_grid * np.uint16(ON_GRID)) | (in_lane * np.uint16(IN_LANE))
     flags |= (polled * np.uint16(POLLED)) | ((kind == Kind.ONCE) * np.uint16(ONCE))
     attributes = {}
@@ -127,6 +127,19 @@ def encode(batch: DefinitionBatch, tick_ms: int, refs: UInt32s) -> tuple[Rows, d
         attributes = dict(zip(batch.ids[rare].tolist(), map(Rare, *columns), strict=True))
     next_fire = np.full(len(batch), NEVER_MS)
     return Rows(batch.ids, interval, next_fire, flags.astype(np.uint16), narrow(batch.route_index), refs), attributes
+
+
+def _phases(batch: DefinitionBatch, is_interval: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Say which interval jobs have the default jitter, and which of the others lie on the grid."""
+    jittered = np.zeros(len(batch), np.bool_) if batch.spread is None else batch.spread.copy()
+    on_grid = np.zeros(len(batch), np.bool_)
+    rest = np.flatnonzero(is_interval & ~jittered)
+    if len(rest):
+        period = batch.interval_ms[rest]
+        phase = (batch.anchor_ms[rest] + batch.offset_ms[rest]) % period
+        jittered[rest] = phase == interval_offset_ms(batch.ids[rest], period)
+        on_grid[rest] = (phase == 0) & ~jittered[rest]
+    return jittered, on_grid
 
 
 def narrow(routes: UInt32s) -> NDArray[np.uint16] | UInt32s:

@@ -10,24 +10,22 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import numpy as np
-
 from celery_wheelbeat.errors import SourceError
-from celery_wheelbeat.jobs import DefinitionBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from celery_wheelbeat.columns import Shapes
-    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.jobs import DefinitionBatch, Int64s, UInt32s
     from celery_wheelbeat.rows import MonitorRow
 
 READERS = 2
 BLOCK_ROWS = 16_384
-AHEAD = 16
-"""Blocks that are read or being read and were not taken yet."""
 TOGETHER = 6
-"""Blocks that are handed over as one: the engine takes a hundred thousand jobs in hardly more steps than ten."""
+"""Blocks that are read in one transaction and handed over as one: the engine takes a hundred thousand jobs in hardly
+more steps than ten."""
+AHEAD = 4
+"""So many times ``TOGETHER`` are read or being read and were not taken yet."""
 CLOSE_S = 5.0
 
 
@@ -35,7 +33,7 @@ class ColumnBlock(NamedTuple):
     """One range of the table, or some of its rows, as one snapshot of the database shows them."""
 
     batch: DefinitionBatch
-    prints: Int64s
+    prints: UInt32s
     """Fingerprints of the definitions in ``batch``."""
     rows: Sequence[MonitorRow]
     """The monitors of the range that have to be compiled by themselves."""
@@ -50,8 +48,8 @@ class ColumnReader(Protocol):
     def named(self, names: Sequence[str]) -> Int64s:
         """Return the ids of the monitors with these names."""
 
-    def read(self, after_id: int, up_to_id: int, shapes: Shapes, excluded: Int64s) -> ColumnBlock:
-        """Read and compile one range."""
+    def read(self, bounds: Sequence[int], shapes: Shapes, excluded: Int64s) -> ColumnBlock:
+        """Read and compile what lies above the first of ``bounds``, up to the last; the others cut it into blocks."""
 
     def read_ids(self, ids: Int64s, shapes: Shapes, excluded: Int64s) -> ColumnBlock:
         """Read and compile those of ``ids`` (ascending) that are there."""
@@ -61,7 +59,7 @@ class ColumnReader(Protocol):
 
 
 class Taken(NamedTuple):
-    """One or more consecutive blocks, and the range of ids that they are."""
+    """What was read, and the range of ids that it is."""
 
     after_id: int
     up_to_id: int
@@ -83,7 +81,8 @@ class Bulk:
     ) -> None:
         self._open_reader = open_reader
         self._shapes = shapes
-        self._bounds = [after_id, *cuts]
+        bounds = [after_id, *cuts]
+        self._ranges = [bounds[start : start + TOGETHER + 1] for start in range(0, len(cuts), TOGETHER)]
         self._excluded = excluded
         self._changed = threading.Condition()
         self._read: dict[int, ColumnBlock] = {}
@@ -97,29 +96,22 @@ class Bulk:
         for thread in self._threads:
             thread.start()
 
-    @property
-    def block_count(self) -> int:
-        """Blocks of the whole load."""
-        return len(self._bounds) - 1
-
     def take(self, timeout_s: float) -> Taken | None:
-        """Return the next blocks as one, up to ``TOGETHER``; fewer after ``timeout_s``, and None where there is none.
+        """Return what comes next; None where there is nothing after ``timeout_s``.
 
         Raises ``SourceError`` of a reader once everything before its error was taken.
         """
         with self._changed:
-            self._changed.wait_for(self._enough, timeout_s)
-            first = self._taken
-            blocks: list[ColumnBlock] = []
-            while self._taken in self._read and len(blocks) < TOGETHER:
-                blocks.append(self._read.pop(self._taken))
-                self._taken += 1
-            if not blocks:
+            self._changed.wait_for(lambda: self._error is not None or self._taken in self._read, timeout_s)
+            bounds = self._ranges[self._taken]
+            block = self._read.pop(self._taken, None)
+            if block is None:
                 if self._error:
                     raise self._error
                 return None
+            self._taken += 1
             self._changed.notify_all()
-        return Taken(self._bounds[first], self._bounds[self._taken], _joined(blocks), self._taken == self.block_count)
+        return Taken(bounds[0], bounds[-1], block, self._taken == len(self._ranges))
 
     def close(self) -> None:
         """Stop reading; what was read and not taken is dropped."""
@@ -133,8 +125,7 @@ class Bulk:
         reader = self._open_reader()
         try:
             while (number := self._claim()) is not None:
-                low, high = self._bounds[number], self._bounds[number + 1]
-                block = reader.read(low, high, self._shapes, self._excluded)
+                block = reader.read(self._ranges[number], self._shapes, self._excluded)
                 with self._changed:
                     self._read[number] = block
                     self._changed.notify_all()
@@ -147,28 +138,14 @@ class Bulk:
             reader.close()
 
     def _claim(self) -> int | None:
-        """Return the number of the next block to read, None where there is nothing left to do."""
+        """Return the number of the next range to read, None where there is nothing left to do."""
         with self._changed:
             self._changed.wait_for(self._may_go_on)
-            if self._closing or self._error or self._next == self.block_count:
+            if self._closing or self._error or self._next == len(self._ranges):
                 return None
             self._next += 1
             return self._next - 1
 
-    def _enough(self) -> bool:
-        wanted = range(self._taken, min(self._taken + TOGETHER, self.block_count))
-        return self._error is not None or all(number in self._read for number in wanted)
-
     def _may_go_on(self) -> bool:
-        done = self._closing or self._error is not None or self._next == self.block_count
+        done = self._closing or self._error is not None or self._next == len(self._ranges)
         return done or self._next - self._taken < AHEAD
-
-
-def _joined(blocks: Sequence[ColumnBlock]) -> ColumnBlock:
-    if len(blocks) == 1:
-        return blocks[0]
-    return ColumnBlock(
-        DefinitionBatch.merged([block.batch for block in blocks]),
-        np.concatenate([block.prints for block in blocks]),
-        [row for block in blocks for row in block.rows],
-    )

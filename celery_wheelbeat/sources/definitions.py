@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from celery_wheelbeat.columns import Shapes
-    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.jobs import Int64s, UInt32s
     from celery_wheelbeat.monitors import Compiled
     from celery_wheelbeat.rows import MonitorRow
     from celery_wheelbeat.sources.bulk import ColumnBlock, Taken
@@ -47,7 +47,7 @@ class _Complete(NamedTuple):
     batch: DefinitionBatch
     ids: Int64s
     """Of all rows, refused ones included; ascending."""
-    prints: Int64s
+    prints: UInt32s
     refused: Mapping[int, InvalidMonitor]
 
 
@@ -121,7 +121,7 @@ class Definitions:
         if not block.rows:
             return _Complete(block.batch, block.batch.ids, block.prints, compiled.refused)
         ids = np.concatenate((block.batch.ids, np.array([row.id for row in block.rows], np.int64)))
-        prints = np.concatenate((block.prints, np.array([fingerprint_of(row) for row in block.rows], np.int64)))
+        prints = np.concatenate((block.prints, np.array([fingerprint_of(row) for row in block.rows], np.uint32)))
         order = np.argsort(ids)
         batch = DefinitionBatch.merged([block.batch, compiled.batch])
         return _Complete(batch, ids[order], prints[order], compiled.refused)

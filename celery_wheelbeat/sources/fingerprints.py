@@ -85,11 +85,11 @@ class Fingerprints:
         """Remember the rows as handed over."""
         self._change((row.id, fingerprint_of(row)) for row in rows)
 
-    def record_prints(self, ids: Int64s, prints: Int64s) -> None:
+    def record_prints(self, ids: Int64s, prints: UInt32s) -> None:
         """Remember fingerprints as handed over."""
-        self._change(zip(ids.tolist(), (prints & _KEPT).tolist(), strict=True))
+        self._change(zip(ids.tolist(), prints.tolist(), strict=True))
 
-    def record_block(self, after_id: int, up_to_id: int, ids: Int64s, prints: Int64s) -> list[int]:
+    def record_block(self, after_id: int, up_to_id: int, ids: Int64s, prints: UInt32s) -> list[int]:
         """Remember what lies above ``after_id``, up to ``up_to_id``, anew; returns the ids that are gone."""
         known = self._between(after_id, up_to_id)
         gone = sorted(known.keys() - set(ids.tolist())) if known else []
@@ -97,7 +97,7 @@ class Fingerprints:
             self.forget(gone)
             self.record_prints(ids, prints)
         else:
-            self._set(len(self._chunks), len(self._chunks), _packed(ids, (prints & _KEPT).astype(np.uint32)))
+            self._set(len(self._chunks), len(self._chunks), _packed(ids, prints))
         return gone
 
     def forget(self, ids: Sequence[int] | Int64s) -> None:

@@ -17,9 +17,10 @@ import psycopg
 from celery_wheelbeat.errors import CursorLost, SourceError
 from celery_wheelbeat.monitors import MonitorRow
 from celery_wheelbeat.sources import Block, Poll, Snapshot
+from celery_wheelbeat.sources.packed import fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.sources.session import Session
@@ -95,7 +96,7 @@ class PostgresSource:
         self._session.close()
 
     def _rows(self, statement: str, parameters: Mapping[str, Any]) -> list[MonitorRow]:
-        return [MonitorRow._make(values) for values in self._session.rows(statement, parameters)]
+        return rows_of(self._session.rows(statement, parameters))
 
     def _head(self) -> tuple[PostgresCursor, int]:
         """Return the cursor of the present snapshot and the greatest transaction id that was pruned."""
@@ -138,6 +139,11 @@ def parse_snapshot(text: str) -> tuple[int, int, tuple[int, ...]]:
     """Split ``xmin:xmax:xid,xid…``, the text form of PostgreSQL's ``pg_snapshot``."""
     xmin, xmax, in_progress = text.split(":")
     return int(xmin), int(xmax), tuple(map(int, in_progress.split(","))) if in_progress else ()
+
+
+def rows_of(found: Iterable[Sequence[Any]]) -> list[MonitorRow]:
+    """Turn what the statements return as ``columns`` into rows; of ``packed`` only the fingerprint is kept."""
+    return [MonitorRow._make((*values[:-1], fingerprint(values[-1]))) for values in found]
 
 
 def unpack_int64s(packed: bytes | None) -> Int64s:

@@ -7,21 +7,24 @@ compiled by themselves.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import psycopg
 
-from celery_wheelbeat.columns import RARE, Columns
-from celery_wheelbeat.monitors import MonitorRow
+from celery_wheelbeat.columns import Columns
 from celery_wheelbeat.sources.bulk import ColumnBlock
-from celery_wheelbeat.sources.postgres import unpack_int64s
+from celery_wheelbeat.sources.packed import LAYOUT, Packed
+from celery_wheelbeat.sources.postgres import rows_of, unpack_int64s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from celery_wheelbeat.columns import Shapes
     from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.rows import MonitorRow
     from celery_wheelbeat.sources.session import Session
 
 SMALL_BYTES = 32 << 20
@@ -29,10 +32,7 @@ SMALL_BYTES = 32 << 20
 SAMPLE_PERCENT = 3.0
 BLOCK_BYTES = 8 << 20
 """Above this the server is slower per row: its buffers no longer stay in the cache of a core."""
-_EPOCH_MS = 946_684_800_000
-"""2000-01-01, from where PostgreSQL counts."""
-_NAME_SHIFT, _ARGS_SHIFT = 40, 20
-_LENGTH = (1 << _ARGS_SHIFT) - 1
+_NO_ARGS = b"[]"
 
 
 class PostgresColumns:
@@ -59,57 +59,81 @@ class PostgresColumns:
         """Return the ids of the monitors with these names."""
         return np.array([row[0] for row in self._session.rows("named", {"names": list(names)})], np.int64)
 
-    def read(self, after_id: int, up_to_id: int, shapes: Shapes, excluded: Int64s) -> ColumnBlock:
-        """Read and compile the monitors above ``after_id``, up to ``up_to_id``."""
-        return self._compiled("column_block", (str(after_id), str(up_to_id)), shapes, excluded)
+    def read(self, bounds: Sequence[int], shapes: Shapes, excluded: Int64s) -> ColumnBlock:
+        """Read and compile the monitors above the first of ``bounds``, up to the last, block by block."""
+        blocks = [(str(after_id), str(up_to_id)) for after_id, up_to_id in pairwise(bounds)]
+        return self._compiled("column_block", blocks, shapes, excluded)
 
     def read_ids(self, ids: Int64s, shapes: Shapes, excluded: Int64s) -> ColumnBlock:
         """Read and compile those of ``ids`` that are there."""
-        return self._compiled("column_rows", ("{" + ",".join(map(str, ids.tolist())) + "}",), shapes, excluded)
+        return self._compiled("column_rows", [("{" + ",".join(map(str, ids.tolist())) + "}",)], shapes, excluded)
 
     def close(self) -> None:
         """Drop the connection."""
         self._session.close()
 
-    def _compiled(self, statement: str, parameters: Sequence[str], shapes: Shapes, excluded: Int64s) -> ColumnBlock:
+    def _compiled(
+        self, statement: str, asked: Sequence[Sequence[str]], shapes: Shapes, excluded: Int64s
+    ) -> ColumnBlock:
         with self._session.transaction("begin_columns"):
-            columns, content = self._columns(statement, parameters)
+            pieces = [self._session.call(statement, partial(_one_row, parameters)) for parameters in asked]
+            packed = Packed(b"".join(piece.packed for piece in pieces))
+            columns = self._columns(packed, pieces)
             unknown = shapes.unknown(columns)
             representatives = self._rows(list(unknown.values()))
             by_id = {row.id: row for row in representatives}
             shapes.learn({number: by_id[job_id] for number, job_id in unknown.items()})
             split = shapes.compile(columns, excluded)
-            rows = self._rows(columns.ids[~split.plain].tolist())
-        prints = (columns.shape ^ columns.interval_ms ^ content)[split.plain]
-        return ColumnBlock(split.batch, prints, rows)
+            alone = [columns.ids[~split.plain], *(unpack_int64s(piece.rare_ids) for piece in pieces)]
+            rows = self._rows(np.concatenate(alone).tolist())
+        prints = packed.prints()
+        return ColumnBlock(split.batch, prints if split.plain.all() else prints[split.plain], rows)
 
-    def _columns(self, statement: str, parameters: Sequence[str]) -> tuple[Columns, Int64s]:
-        found = self._session.call(statement, lambda connection, text: _one_row(connection, text, parameters))
-        ids, shape, interval_ms, effective_us, lengths, content = map(unpack_int64s, found[:6])
-        names, payload = found[6] or b"", found[7]
-        args_lengths = (lengths >> _ARGS_SHIFT) & _LENGTH
+    def _columns(self, packed: Packed, pieces: Sequence[_Piece]) -> Columns:
+        ids, args_lengths = packed.column("id"), packed.column("args_bytes")
+        payload: list[bytes] = []
+        first = 0
+        for piece in pieces:
+            if piece.packed:
+                args = self._args_of(int(ids[first]), int(args_lengths[first]))
+                payload += (b"[", args, b", ", piece.texts, b"]")
+                first += len(piece.packed) // LAYOUT.itemsize
         columns = Columns(
             ids=ids,
-            shape=shape,
-            interval_ms=interval_ms,
-            effective_from_ms=effective_us // 1000 + _EPOCH_MS,
-            names=names,
-            name_lengths=lengths >> _NAME_SHIFT,
-            payload=b"" if payload is None else b"[" + payload + b"]",
-            lengths=np.where(shape == RARE, 0, (lengths & _LENGTH) + len("[]")),
+            shape=packed.column("shape"),
+            interval_ms=packed.column("interval_ms"),
+            effective_from_ms=packed.effective_from_ms(),
+            names=b"".join(piece.names for piece in pieces),
+            name_lengths=packed.column("name_bytes"),
+            payload=b"".join(payload),
+            lengths=args_lengths + packed.column("kwargs_bytes") + len("[, ]"),
             args_lengths=args_lengths,
+            looked_at=True,
         )
-        if columns.whole():
-            return columns, content
-        return _without_texts(columns), content
+        return columns if columns.whole() else _without_texts(columns)
+
+    def _args_of(self, job_id: int, length: int) -> bytes:
+        """Return the arguments of the first monitor of a block, which come without them."""
+        if length == len(_NO_ARGS):
+            return _NO_ARGS
+        args: str = self._session.rows("args_of", {"id": job_id})[0][0]
+        return args.encode()
 
     def _rows(self, ids: Sequence[int]) -> list[MonitorRow]:
-        if not ids:
-            return []
-        return [MonitorRow._make(values) for values in self._session.rows("fetch", {"ids": ids})]
+        return rows_of(self._session.rows("fetch", {"ids": ids})) if ids else []
 
 
-def _one_row(connection: psycopg.Connection[Any], statement: str, parameters: Sequence[str]) -> list[bytes | None]:
+class _Piece(NamedTuple):
+    """What the statements return of one block."""
+
+    packed: bytes
+    names: bytes
+    texts: bytes
+    """``kwargs][args, kwargs][args, kwargs``."""
+    rare_ids: bytes
+
+
+def _one_row(parameters: Sequence[str], connection: psycopg.Connection[Any], statement: str) -> _Piece:
     """Run a statement in one call of libpq and return its only row, in binary.
 
     psycopg's own cursors come back to Python for every buffer that arrives, and wait for the interpreter each time;
@@ -122,11 +146,11 @@ def _one_row(connection: psycopg.Connection[Any], statement: str, parameters: Se
     )
     if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
         raise psycopg.OperationalError(connection.pgconn.get_error_message())
-    return [result.get_value(0, column) for column in range(result.nfields)]
+    return _Piece(*(result.get_value(0, column) or b"" for column in range(result.nfields)))
 
 
 def _without_texts(columns: Columns) -> Columns:
     """Give up on the texts: their lengths, in the encoding of the database, are not those in UTF-8."""
     order = np.argsort(columns.ids)
     none = np.zeros(len(order), np.int64)
-    return Columns(columns.ids[order], none, none, none, b"", none, b"", none, none)
+    return Columns(columns.ids[order], none, none, none, b"", none, b"", none, none, looked_at=True)

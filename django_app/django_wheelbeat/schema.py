@@ -11,27 +11,44 @@ from django_wheelbeat import triggers
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_SHAPE = """
-ALTER TABLE wheelbeat_monitor ADD COLUMN shape bigint NOT NULL GENERATED ALWAYS AS (
-    CASE WHEN once_at IS NULL AND solar_event = '' AND start_at IS NULL AND end_at IS NULL AND finished_at IS NULL
-              AND incident_interval_ms IS NULL AND incident_until IS NULL
-              AND octet_length(args) + octet_length(kwargs) <= 16384
-    THEN hashtextextended(task, 1) # hashtextextended(cron, 2) # hashtextextended(timezone, 3)
-         # hashtextextended(day_rule, 4) # hashtextextended(misfire, 5) # hashtextextended(overlap, 6)
-         # hashtextextended(queue, 7) # hashtextextended(exchange, 8) # hashtextextended(routing_key, 9)
-         # hashtextextended(headers, 10) # hashtextextended(options, 11)
-         # hashfloat8extended(coalesce(expires_s, -1), 12)
-         # hashint8extended((coalesce(jitter_s, -1)::bigint << 16) | ((coalesce(priority, -1)::bigint & 4095) << 4)
-                            | (enabled::int << 3) | (one_off::int << 2) | (expires_next::int << 1)
-                            | (interval_ms IS NULL)::int, 13)
-    ELSE 0 END) STORED
+_PLAIN = """
+    once_at IS NULL AND solar_event = '' AND start_at IS NULL AND end_at IS NULL AND finished_at IS NULL
+    AND incident_interval_ms IS NULL AND incident_until IS NULL AND octet_length(args) + octet_length(kwargs) <= 16384
 """
-"""What a monitor has in common with many others, in one number, and 0 where it has anything rare: a beat reads a large
-table by it (``celery_wheelbeat.columns``). A later change of the type of one of these columns has to drop it first."""
+_SHAPE = """
+    hashtextextended(task, 1) # hashtextextended(cron, 2) # hashtextextended(timezone, 3)
+    # hashtextextended(day_rule, 4) # hashtextextended(misfire, 5) # hashtextextended(overlap, 6)
+    # hashtextextended(queue, 7) # hashtextextended(exchange, 8) # hashtextextended(routing_key, 9)
+    # hashtextextended(headers, 10) # hashtextextended(options, 11)
+    # hashfloat8extended(coalesce(expires_s, -1), 12)
+    # hashint8extended((coalesce(jitter_s, -1)::bigint << 16) | ((coalesce(priority, -1)::bigint & 4095) << 4)
+                       | (enabled::int << 3) | (one_off::int << 2) | (expires_next::int << 1)
+                       | (interval_ms IS NULL)::int, 13)
+"""
+"""What a monitor has in common with many others, in one number."""
+_ADD_SHAPE = f"""
+ALTER TABLE wheelbeat_monitor ADD COLUMN shape bigint NOT NULL GENERATED ALWAYS AS (
+    CASE WHEN {_PLAIN} THEN {_SHAPE} ELSE 0 END) STORED
+"""
+_ADD_PACKED = f"""
+ALTER TABLE wheelbeat_monitor ADD COLUMN packed bytea GENERATED ALWAYS AS (
+    CASE WHEN {_PLAIN}
+              AND octet_length(name) <= 200 AND name COLLATE "C" >= '!' AND name COLLATE "C" < E'\x7f'
+              AND left(args, 1) = '[' AND right(args, 1) = ']' AND left(kwargs, 1) = '{{' AND right(kwargs, 1) = '}}'
+              AND strpos(args, '"__type__"') = 0 AND strpos(kwargs, '"__type__"') = 0
+    THEN int8send(id) || int8send({_SHAPE}) || int8send(coalesce(interval_ms, 0)) || timestamptz_send(effective_from)
+         || int2send(octet_length(name)::smallint) || int2send(octet_length(args)::smallint)
+         || int2send(octet_length(kwargs)::smallint)
+         || substring(int8send(hashtextextended(name, 1) # hashtextextended(args || ', ' || kwargs, 2)) FROM 5)
+    END) STORED
+"""
+"""Everything of a fixed width that a beat wants of a monitor, and NULL where it has anything rare, or a name or
+arguments that do not look as they should: a beat reads a large table by it (``celery_wheelbeat.sources.packed``). A
+later change of the type of one of these columns has to drop it first."""
 
 _FORWARDS = {
     "postgresql": [
-        _SHAPE,
+        _ADD_SHAPE,
         "ALTER TABLE wheelbeat_changelog ADD COLUMN xid xid8 NOT NULL DEFAULT pg_current_xact_id()",
         "CREATE INDEX wheelbeat_changelog_xid ON wheelbeat_changelog (xid)",
     ],
@@ -75,6 +92,18 @@ def drop_indexes(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPy
     """Undo ``add_indexes``."""
     for name in _indexes(schema_editor):
         schema_editor.execute(f"DROP INDEX {name}")
+
+
+def add_packed(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython's signature
+    """Put ``packed`` in the place of ``shape``, which writes the table anew once."""
+    if schema_editor.connection.vendor == "postgresql":
+        schema_editor.execute(_ADD_PACKED + ", DROP COLUMN shape")
+
+
+def drop_packed(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython's signature
+    """Undo ``add_packed``."""
+    if schema_editor.connection.vendor == "postgresql":
+        schema_editor.execute(_ADD_SHAPE + ", DROP COLUMN packed")
 
 
 def _indexes(schema_editor: Any) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -19,6 +20,7 @@ from celery_wheelbeat.monitors import Compiled, compile_rows
 from celery_wheelbeat.rows import Limits
 from celery_wheelbeat.sources import definitions as definitions_module
 from celery_wheelbeat.sources.definitions import Definitions
+from celery_wheelbeat.table import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,7 +123,7 @@ def columns_of(table: Sequence[MonitorRow]) -> Columns:
 def by_id(batch: DefinitionBatch) -> dict[int, tuple[object, ...]]:
     found = {}
     ends, name_ends = np.cumsum(batch.lengths, dtype=np.int64), np.cumsum(batch.name_lengths, dtype=np.int64)
-    columns = [name for name in DefinitionBatch.__slots__ if name not in ("payload", "names", "polled")]
+    columns = [name for name in DefinitionBatch.__slots__ if name not in ("payload", "names", "polled", "spread")]
     for at, job_id in enumerate(batch.ids.tolist()):
         found[job_id] = (
             *(getattr(batch, name)[at].item() for name in columns),
@@ -190,6 +192,17 @@ def test_more_shapes_than_are_kept_are_compiled_by_rows(monkeypatch: pytest.Monk
         shapes.learn({number: table[job_id - 1]})
     assert shapes.compile(columns, np.empty(0, np.int64)).plain.sum() == 3
     assert not shapes.unknown(columns)
+
+
+@given(tables())
+@settings(max_examples=100)
+def test_jobs_known_to_be_spread_are_stored_like_those_that_are_found_to_be(table: list[MonitorRow]) -> None:
+    batch, _ = compiled_as_columns(table, partial(compile_rows, crons=CronTable(), routes=RouteTable()))
+    assert batch.spread is None or len(batch.spread) == len(batch)
+    refs = np.zeros(len(batch), np.uint32)
+    known, found = encode(batch, 1_000, refs), encode(replace(batch, spread=None), 1_000, refs)
+    assert known[1] == found[1]
+    assert all((left == right).all() for left, right in zip(known[0], found[0], strict=True))
 
 
 @given(tables())

@@ -19,10 +19,7 @@ CASE effective_from WHEN 'infinity' THEN 4611686018427387904 WHEN '-infinity' TH
     ELSE floor(extract(epoch FROM effective_from) * 1000)::bigint END,
 CASE finished_at WHEN 'infinity' THEN 4611686018427387904 WHEN '-infinity' THEN -4611686018427387904
     ELSE floor(extract(epoch FROM finished_at) * 1000)::bigint END,
-nullif(shape, 0) # coalesce(interval_ms, 0) # {content}
-
--- name: content
-hashtextextended(name, 1) # hashtextextended(args || ', ' || kwargs, 2)
+packed
 
 -- name: begin_columns
 -- Aggregation must keep the order of the rows: no parallel workers. Compiling the statement would cost more than it.
@@ -43,26 +40,22 @@ SELECT array_send(array_agg(id ORDER BY id)) FROM wheelbeat_monitor TABLESAMPLE 
 SELECT id FROM wheelbeat_monitor WHERE name = ANY(%(names)s)
 
 -- name: aggregates
--- Texts of rows without a shape stay where they are: they may be long.
-array_send(array_agg(id)), array_send(array_agg(shape)), array_send(array_agg(coalesce(interval_ms, 0))),
-array_send(array_agg(effective_from)),
-array_send(array_agg(CASE shape WHEN 0 THEN 0 ELSE
-    (octet_length(name)::bigint << 40) | (octet_length(args)::bigint << 20) | octet_length(payload) END)),
-array_send(array_agg(CASE shape WHEN 0 THEN 0 ELSE
-    hashtextextended(name, 1) # hashtextextended(payload, 2) END)),
-textsend(string_agg(name, '') FILTER (WHERE shape <> 0)),
-textsend(string_agg(payload, '][') FILTER (WHERE shape <> 0))
-
--- name: aggregated
-SELECT id, shape, interval_ms, effective_from, name, args,
-    CASE shape WHEN 0 THEN NULL ELSE args || ', ' || kwargs END AS payload
-FROM wheelbeat_monitor
+-- What has to be compiled by itself is only named: its texts may be long. Arguments come before keyword arguments as
+-- their delimiter: texts are not put together only to be copied once more. So the first row's arguments are missing.
+string_agg(packed, ''), string_agg(name, '') FILTER (WHERE packed IS NOT NULL),
+string_agg(kwargs, CASE args WHEN '[]' THEN '][[], ' ELSE '][' || args || ', ' END) FILTER (WHERE packed IS NOT NULL),
+array_send(array_agg(id) FILTER (WHERE packed IS NULL))
 
 -- name: column_block
-SELECT {aggregates} FROM ({aggregated} WHERE id > $1 AND id <= $2 ORDER BY id) AS block
+SELECT {aggregates}
+FROM (SELECT id, packed, name, args, kwargs FROM wheelbeat_monitor WHERE id > $1 AND id <= $2 ORDER BY id) AS block
 
 -- name: column_rows
-SELECT {aggregates} FROM ({aggregated} WHERE id = ANY($1::bigint[]) ORDER BY id) AS chosen
+SELECT {aggregates}
+FROM (SELECT id, packed, name, args, kwargs FROM wheelbeat_monitor WHERE id = ANY($1::bigint[]) ORDER BY id) AS chosen
+
+-- name: args_of
+SELECT args FROM wheelbeat_monitor WHERE id = %(id)s
 
 -- name: begin_read
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;

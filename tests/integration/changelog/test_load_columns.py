@@ -23,6 +23,7 @@ from celery_wheelbeat.sources import bulk, follower
 from celery_wheelbeat.sources.definitions import Definitions
 from celery_wheelbeat.sources.follower import Follower
 from celery_wheelbeat.sources.news import Changed, Loaded
+from celery_wheelbeat.sources.packed import LAYOUT
 from celery_wheelbeat.sources.walk import Purpose
 
 if TYPE_CHECKING:
@@ -358,17 +359,53 @@ def test_an_empty_table_is_loaded_at_once(beat: LoadingBeat) -> None:
     assert len(beat.engine) == 0
 
 
-def test_the_plan_of_a_block_is_an_index_scan_in_order(postgres: Place) -> None:
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("column_block", ("20000", "30000")), ("column_rows", (f"'{{{','.join(map(str, range(1, 50_000, 20)))}}}'",))],
+)
+def test_the_plan_of_a_block_reads_the_index_in_order_and_each_row_once(
+    postgres: Place, name: str, parameters: tuple[str, ...]
+) -> None:
     from celery_wheelbeat.sources.statements import read_statements
 
     fill(postgres, 50_000)
-    statement = read_statements("celery_wheelbeat.sources", "sql/postgresql.sql")["column_block"]
-    plan = "\n".join(
-        row[0]
-        for row in postgres.execute(
-            f"EXPLAIN {statement.replace('$1', '20000').replace('$2', '30000').replace('%', '%%')}"
-        )
-    )
-    assert "Index Scan using wheelbeat_monitor_pkey" in plan
-    assert "Sort" not in plan
+    statement = read_statements("celery_wheelbeat.sources", "sql/postgresql.sql")[name]
+    for number, parameter in enumerate(parameters, 1):
+        statement = statement.replace(f"${number}", parameter)
+    plan = "\n".join(row[0] for row in postgres.execute(f"EXPLAIN {statement.replace('%', '%%')}"))
+    assert plan.count("wheelbeat_monitor_pkey") == 1
+    assert "Seq Scan" not in plan
     assert "Parallel" not in plan
+    assert name == "column_rows" or "Sort" not in plan
+
+
+def test_arguments_before_keyword_arguments_of_every_row_and_of_the_first_of_a_block(
+    beat: LoadingBeat, postgres: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "BLOCK_ROWS", 3)
+    fill(postgres, 50)
+    with untriggered(postgres):
+        postgres.execute("UPDATE wheelbeat_monitor SET args = json_build_array('é', id)::text WHERE id % 4 < 2")
+    beat.load()
+    assert not beat.definitions.quarantine.ids()
+    assert_engine_is_the_table(beat, postgres)
+
+
+def test_the_column_that_is_read_comes_and_goes_with_its_migration(beat: LoadingBeat, postgres: Place) -> None:
+    from django.core.management import call_command
+
+    fill(postgres, 100)
+    make_rare_and_broken(postgres)
+    packed = postgres.execute("SELECT id, packed FROM wheelbeat_monitor ORDER BY id")
+    rare = {job_id for job_id, content in packed if content is None}
+    assert rare == {10, 11, 15, 16, 20, 21, 22, 23, 24, 25}
+    assert {len(content) for _, content in packed if content is not None} == {LAYOUT.itemsize}
+    call_command("migrate", "wheelbeat", "0006", verbosity=0)
+    try:
+        columns = "SELECT column_name FROM information_schema.columns WHERE table_name = 'wheelbeat_monitor'"
+        assert not {("packed",)}.intersection(postgres.execute(columns))
+    finally:
+        call_command("migrate", "wheelbeat", verbosity=0)
+    assert postgres.execute("SELECT id, packed FROM wheelbeat_monitor ORDER BY id") == packed
+    beat.load()
+    assert len(beat.engine) == 93

@@ -1,0 +1,16 @@
+"""What a beat reads of a large table on PostgreSQL is put together when a row is written."""
+
+from django.db import migrations
+
+from django_wheelbeat import schema
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ('wheelbeat', '0006_origins'),
+    ]
+
+    operations = [
+        migrations.RunPython(schema.add_packed, schema.drop_packed),
+    ]
