@@ -41,12 +41,10 @@ class BulkAction(NamedTuple):
 
     form: type[OperationForm]
     words: Words
-    asks: bool = True
-    """False: done at once, without a page that asks."""
 
     def run(self, modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
         """Ask, begin, or go on, whatever the request is for; None returns to the list."""
-        scope = _scope(request)
+        scope = scope_of(request)
         walk = walks.read(request.POST.get("walk", ""), scope, request.user)
         if walk is not None:
             form = self.form(QueryDict(walk.given))
@@ -54,8 +52,7 @@ class BulkAction(NamedTuple):
                 return self._go_on(modeladmin, request, queryset, form, walk)
         monitors = self.form.concerned(queryset)
         total = monitors.order_by().values("pk").count()
-        answered = "confirmed" in request.POST or not self.asks
-        form = self.form(request.POST if answered else None, total=total)
+        form = self.form(request.POST if "confirmed" in request.POST else None, total=total)
         if not form.is_valid():
             return self._ask(modeladmin, request, form, total)
         walk = walks.begin(scope, request.user, monitors, total, form.carried().urlencode())
@@ -69,7 +66,7 @@ class BulkAction(NamedTuple):
             return self._page(modeladmin, request, "progress", {"walk": walk, "title": self.words.title})
         modeladmin.message_user(request, self.words.done % {"count": walk.changed}, messages.SUCCESS)
         if walk.refused:
-            modeladmin.message_user(request, _refusals(walk), messages.WARNING)
+            modeladmin.message_user(request, refusals_in_words(walk), messages.WARNING)
         return None
 
     def _ask(self, modeladmin: Any, request: HttpRequest, form: OperationForm, total: int) -> TemplateResponse:
@@ -94,7 +91,7 @@ def asked_again(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _scope(request: HttpRequest) -> str:
+def scope_of(request: HttpRequest) -> str:
     """Return what tells this action on these monitors from any other: an answer for some is none for the rest."""
     across = request.POST.get("select_across", "0")
     chosen = [] if across == "1" else sorted(request.POST.getlist(ACTION_CHECKBOX_NAME))
@@ -102,7 +99,8 @@ def _scope(request: HttpRequest) -> str:
     return sha256(text.encode()).hexdigest()[:32]
 
 
-def _refusals(walk: Walk) -> str:
+def refusals_in_words(walk: Walk) -> str:
+    """Return how many monitors were left as they are, and the first of them with the reason."""
     text = ngettext(
         "%(count)d monitor was left as it is: %(named)s",
         "%(count)d monitors were left as they are: %(named)s",
@@ -134,7 +132,6 @@ RESUME = BulkAction(
         ),
         ngettext_lazy("%(count)d monitor was resumed.", "%(count)d monitors were resumed.", "count"),
     ),
-    asks=False,
 )
 EDIT = BulkAction(
     bulk_forms.EditForm,
@@ -179,7 +176,6 @@ END_INCIDENT = BulkAction(
         ngettext_lazy("%(count)d incident will be ended.", "%(count)d incidents will be ended.", "count"),
         ngettext_lazy("%(count)d incident was ended.", "%(count)d incidents were ended.", "count"),
     ),
-    asks=False,
 )
 
 
@@ -189,9 +185,9 @@ def pause_monitors(modeladmin: Any, request: HttpRequest, queryset: Any) -> Temp
     return PAUSE.run(modeladmin, request, queryset)
 
 
-@admin.action(permissions=["pause"], description=gettext_lazy("Resume selected monitors"))
+@admin.action(permissions=["pause"], description=gettext_lazy("Resume selected monitors…"))
 def resume_monitors(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
-    """Enable every disabled monitor of the selection."""
+    """Say how many, then enable every disabled monitor of the selection."""
     return RESUME.run(modeladmin, request, queryset)
 
 
@@ -218,7 +214,7 @@ def speed_up_monitors(modeladmin: Any, request: HttpRequest, queryset: Any) -> T
     return SPEED_UP.run(modeladmin, request, queryset)
 
 
-@admin.action(permissions=["change"], description=gettext_lazy("End the incident of selected monitors"))
+@admin.action(permissions=["change"], description=gettext_lazy("End the incident of selected monitors…"))
 def end_incidents(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
-    """Return to the base schedules at once."""
+    """Say how many, then return to the base schedules at once."""
     return END_INCIDENT.run(modeladmin, request, queryset)

@@ -82,11 +82,11 @@ def change_chunk_of_many(
         outcome = operation.apply(monitors.filter(pk__in=ids), lambda _keys: None)
         entries = entries._replace(changed=entries.changed + len(outcome.changed), audit_id=gathered_audit(using=using))
         if outcome.changed:
-            entries = entries._replace(history_id=_note_all(monitors.model, operation, user, entries))
+            entries = entries._replace(history_id=note_all(monitors.model, operation, user, entries))
     return outcome, entries
 
 
-def _note_all(model: Any, operation: Operation, user: Any, entries: Entries) -> int:
+def note_all(model: Any, operation: Operation, user: Any, entries: Entries) -> int:
     """Keep the one line of Django's history up to date; returns its primary key."""
     said = {"object_repr": f"{entries.changed} {model._meta.verbose_name_plural}"}
     if entries.history_id and LogEntry.objects.filter(pk=entries.history_id).update(**said):

@@ -82,7 +82,9 @@ class PauseForm(OperationForm):
 
 
 class ResumeForm(OperationForm):
-    """Nothing has to be said."""
+    """Why monitors are enabled again, if somebody wants to say it."""
+
+    reason = ReasonField(required=False)
 
     @staticmethod
     def concerned(monitors: Any) -> Any:
@@ -91,7 +93,7 @@ class ResumeForm(OperationForm):
 
     def operation(self) -> Operation:
         """See ``OperationForm``."""
-        return Resume()
+        return Resume(self.cleaned_data["reason"])
 
 
 class DeleteForm(OperationForm):
@@ -227,7 +229,9 @@ class SpeedUpForm(OperationForm):
 
 
 class EndIncidentForm(OperationForm):
-    """Nothing has to be said."""
+    """Why incidents end early, if somebody wants to say it."""
+
+    reason = ReasonField(required=False)
 
     @staticmethod
     def concerned(monitors: Any) -> Any:
@@ -236,4 +240,4 @@ class EndIncidentForm(OperationForm):
 
     def operation(self) -> Operation:
         """See ``OperationForm``."""
-        return EndIncident()
+        return EndIncident(self.cleaned_data["reason"])

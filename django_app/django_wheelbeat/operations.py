@@ -79,7 +79,7 @@ class Resume:
     @property
     def message(self) -> str:
         """See ``Operation``."""
-        return _("Resumed.")
+        return f"{_('Resumed.')} {self.reason}".strip()
 
     def apply(self, chunk: Any, note: Note) -> Outcome:
         """See ``Operation``."""
@@ -243,7 +243,7 @@ class EndIncident:
     @property
     def message(self) -> str:
         """See ``Operation``."""
-        return _("Incident ended.")
+        return f"{_('Incident ended.')} {self.reason}".strip()
 
     def apply(self, chunk: Any, note: Note) -> Outcome:
         """See ``Operation``."""

@@ -1,14 +1,15 @@
 """Run now in the admin: a button on the change page and an action on the list, for people with ``run_monitor``.
 
 Every form carries its request, made when the form is shown: sent twice, it is one run. Nothing is ever sent for a GET.
+A selection of any size is walked over, a bounded time per page; where the broker fails, the page waits to be continued.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin, messages
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
 from django.contrib.auth import get_permission_codename
@@ -21,16 +22,27 @@ from django.views.decorators.http import require_POST
 
 from celery_wheelbeat.errors import InvalidMonitor, InvalidRequest, SendFailed
 from celery_wheelbeat.run_now import new_request, read_request
+from django_wheelbeat import walks
+from django_wheelbeat.actions import asked_again, refusals_in_words, scope_of
+from django_wheelbeat.audit_triggers import BULK_ROWS
+from django_wheelbeat.bulk import note_all
+from django_wheelbeat.chunks import chunks_of_ids
 from django_wheelbeat.instants import now_ms
 from django_wheelbeat.pages import admin_page
 from django_wheelbeat.run_now import run_monitors
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
     from django.http import HttpRequest, HttpResponse
     from django.template.response import TemplateResponse
 
-RUN_MAX = 1_000
-"""Monitors that one form runs: they are sent while the browser waits."""
+    from django_wheelbeat.bulk import Entries
+    from django_wheelbeat.walks import Walk
+
+CHUNK_SENT = 500
+"""Runs between two looks at the clock."""
 
 
 class RunNowMixin:
@@ -77,44 +89,79 @@ class RunNowMixin:
 @admin.action(permissions=["run"], description=gettext_lazy("Run selected monitors now…"))
 def run_monitors_now(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
     """Ask on a page of its own, then send one run of each monitor of the selection, paused ones too."""
-    keys = queryset.order_by("pk").values_list("pk", flat=True)[: RUN_MAX + 1]
-    count = len(keys)
-    if count > RUN_MAX:
-        text = _("More than %(most)d monitors are selected; nothing was sent.") % {"most": RUN_MAX}
-        modeladmin.message_user(request, text, messages.ERROR)
-        return None
-    if "run" not in request.POST:
-        return _ask(modeladmin, request, new_request(now_ms()), count)
+    scope = scope_of(request)
+    walk = walks.read(request.POST.get("walk", ""), scope, request.user)
+    if walk is None and "run" not in request.POST:
+        return _ask(modeladmin, request, queryset)
     try:
-        asked = read_request(request.POST.get("request", ""), now_ms())
+        asked = read_request(request.POST.get("request", "") if walk is None else walk.given, now_ms())
     except InvalidRequest:
         modeladmin.message_user(request, _stale(), messages.ERROR)
-        return _ask(modeladmin, request, new_request(now_ms()), count)
-    monitors = queryset.model._default_manager.using(queryset.db).filter(pk__in=list(keys)).order_by("pk")
-    sent = run_monitors(monitors, asked, using=queryset.db)
-    for monitor in monitors.only("pk", "name").filter(pk__in=list(sent.run_ids)):
-        LogEntry.objects.log_actions(request.user.pk, [monitor], CHANGE, change_message=_ran(sent.run_ids[monitor.pk]))
-    for name, problem in sent.refused.items():
-        text = _("“%(name)s” was not sent: %(problem)s") % {"name": name, "problem": problem}
-        modeladmin.message_user(request, text, messages.WARNING)
-    done = len(sent.run_ids)
-    if sent.failure:
-        text = _("%(done)d of %(count)d runs were sent, then: %(failure)s Send again: no monitor will run twice.")
-        modeladmin.message_user(request, text % {"done": done, "count": count, "failure": sent.failure}, messages.ERROR)
-        return _ask(modeladmin, request, asked, count)
-    text = ngettext("%(count)d run was sent.", "%(count)d runs were sent.", done) % {"count": done}
+        return _ask(modeladmin, request, queryset)
+    walk = walk or walks.begin(scope, request.user, queryset, _count(queryset), str(asked))
+    walk, failure = _send_some(walk, queryset, asked, request.user)
+    if failure:
+        text = _("%(done)d of %(count)d runs were sent, then: %(failure)s Continue to send the rest.")
+        values = {"done": walk.changed, "count": walk.total, "failure": failure}
+        modeladmin.message_user(request, text % values, messages.ERROR)
+    if not walk.finished:
+        context = {"walk": walk, "title": _("Run monitors now"), "halted": bool(failure), **asked_again(request)}
+        return admin_page(modeladmin, request, "progress", context)
+    if walk.refused:
+        modeladmin.message_user(request, refusals_in_words(walk), messages.WARNING)
+    text = ngettext("%(count)d run was sent.", "%(count)d runs were sent.", walk.changed) % {"count": walk.changed}
     modeladmin.message_user(request, text, messages.SUCCESS)
     return None
 
 
-def _ask(modeladmin: Any, request: HttpRequest, asked: Any, count: int) -> TemplateResponse:
+def _send_some(walk: Walk, queryset: Any, asked: UUID, user: Any) -> tuple[Walk, str]:
+    """Send some more runs, in the order of the keys; returns the walk as it stands then, and why sending failed."""
+    started_s = monotonic()
+    every = queryset.model._default_manager.using(queryset.db)
+    for keys in chunks_of_ids(queryset.filter(pk__gt=walk.after, pk__lte=walk.until), CHUNK_SENT):
+        sent = run_monitors(every.filter(pk__in=keys).order_by("pk"), asked, using=queryset.db)
+        tried = len(sent.run_ids) + len(sent.refused) if sent.failure else len(keys)
+        walk = walk._replace(
+            after=keys[tried - 1] if tried else walk.after,
+            seen=walk.seen + tried,
+            refused=walk.refused + len(sent.refused),
+            refusals=(*walk.refusals, *sent.refused.items())[: walks.REFUSED_SHOWN],
+            entries=_note(walk, every, sent.run_ids, user),
+        )
+        if sent.failure or monotonic() - started_s >= walks.STEP_S:
+            return walk, sent.failure
+    return walk._replace(after=walk.until), ""
+
+
+class _Ran(NamedTuple):
+    """How a large bulk of runs is called in Django's history."""
+
+    message: str
+    flag: int = CHANGE
+
+
+def _note(walk: Walk, every: Any, run_ids: Mapping[int, str], user: Any) -> Entries:
+    """Write what was sent into Django's history: of each monitor, or one line for all where they are many."""
+    entries = walk.entries._replace(changed=walk.changed + len(run_ids))
+    if not run_ids:
+        return entries
+    if walk.total > BULK_ROWS:
+        return entries._replace(history_id=note_all(every.model, _Ran(_("Run now.")), user, entries))
+    for monitor in every.filter(pk__in=list(run_ids)).only("pk", "name"):
+        LogEntry.objects.log_actions(user.pk, [monitor], CHANGE, change_message=_ran(run_ids[monitor.pk]))
+    return entries
+
+
+def _count(queryset: Any) -> int:
+    return int(queryset.order_by().values("pk").count())
+
+
+def _ask(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse:
     context = {
         "title": _("Run monitors now"),
-        "count": count,
-        "run_request": asked,
-        "action_name": request.POST["action"],
-        "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
-        "select_across": request.POST.get("select_across", "0"),
+        "count": _count(queryset),
+        "run_request": new_request(now_ms()),
+        **asked_again(request),
     }
     return admin_page(modeladmin, request, "run", context)
 

@@ -88,6 +88,8 @@ def test_an_actor_ends_with_its_block(any_vendor: Any) -> None:
 
 
 def test_resume_and_pause_never_toggle(db: Any, login: Callable[..., Any], small_chunks: None) -> None:
+    from django.contrib.admin.models import LogEntry
+
     from django_wheelbeat.models import Change, Monitor
 
     ids = fill(4)
@@ -98,10 +100,15 @@ def test_resume_and_pause_never_toggle(db: Any, login: Callable[..., Any], small
     changes = Change.objects.count()
     act(browser, "pause_monitors", ids, confirmed="Pause", reason="again")
     assert Change.objects.count() == changes
-    act(browser, "resume_monitors", ids)
+    page = act(browser, "resume_monitors", ids)
+    assert "4 paused monitors will be resumed." in page.content.decode(), "it says how many, and does nothing yet"
+    assert not Monitor.objects.filter(enabled=True).exists()
+    act(browser, "resume_monitors", ids, confirmed="Resume", reason="all clear")
+    assert Change.objects.latest("id").reason == "all clear"
+    assert LogEntry.objects.latest("id").get_change_message() == "Resumed. all clear"
     assert set(Monitor.objects.values_list("enabled", "pause_reason")) == {(True, "")}
     changes = Change.objects.count()
-    act(browser, "resume_monitors", ids)
+    act(browser, "resume_monitors", ids, confirmed="Resume")
     assert Change.objects.count() == changes
 
 

@@ -252,7 +252,7 @@ def test_deleting_asks_for_the_exact_number(any_vendor: Any, login: Callable[...
 def test_incidents_begin_and_end_in_bulk(any_vendor: Any, login: Callable[..., Any]) -> None:
     from django.utils import timezone
 
-    from django_wheelbeat.models import Monitor
+    from django_wheelbeat.models import Change, Monitor
 
     ids = fill(3, tags="eu") + fill(1, name="fast", interval_ms=1_000, tags="eu")
     browser = login()
@@ -261,7 +261,10 @@ def test_incidents_begin_and_end_in_bulk(any_vendor: Any, login: Callable[..., A
     act(browser, "speed_up_monitors", ids, confirmed="Speed up", every="10s", end="2h", reason="outage")
     assert Monitor.objects.in_incident(timezone.now()).count() == 3
     assert "3 monitors were sped up." in messages_of(browser)
-    act(browser, "end_incidents", ids)
+    page = act(browser, "end_incidents", ids)
+    assert "3 incidents will be ended." in page.content.decode(), "it says how many before it does anything"
+    act(browser, "end_incidents", ids, confirmed="End", reason="over")
+    assert Change.objects.latest("id").reason == "over"
     assert "3 incidents were ended." in messages_of(browser)
     assert not Monitor.objects.filter(incident_interval_ms__isnull=False).exists()
 

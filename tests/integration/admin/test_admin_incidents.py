@@ -44,7 +44,9 @@ def test_an_incident_for_a_tag_begins_and_ends_on_its_page(either: Any, login: C
         (["eu"], 1, "5s"), (["eu", "prod"], 1, "5s"),
     ]  # fmt: skip
     assert "data-countdown" in page.content.decode()
-    post_form(browser, "prod", "end_incidents")
+    assert 'name="confirmed"' not in browser.get(PAGE, {"tag": "prod"}).content.decode().partition("end_incidents")[2]
+    post_form(browser, "prod", "end_incidents", reason="over")
+    assert Change.objects.latest("id").reason == "over"
     assert [group.tags for group in browser.get(PAGE).context["running"]] == [["eu"]]
 
 

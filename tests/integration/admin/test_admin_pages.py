@@ -185,3 +185,34 @@ def test_the_preview_can_be_asked_ten_times_a_second(
     with override_settings(CACHES={"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}}):
         assert {browser.get(asked).status_code for _ in range(12)} == {200}, "nothing is counted, nothing refused"
     cache.clear()
+
+
+def test_a_number_that_was_not_counted_is_not_offered_for_selection(
+    either: Any, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django_wheelbeat import paginator
+    from django_wheelbeat.models import Monitor
+
+    monkeypatch.setattr(paginator, "COUNTED_MAX", 20)
+    monkeypatch.setattr(paginator, "PAGED_MAX", 20)
+    Monitor.objects.bulk_create(
+        Monitor(name=f"m{i:02}", task="t", interval_ms=60_000, tags="eu", enabled=i > 0) for i in range(30)
+    )
+    browser = login()
+    monkeypatch.setattr(admin_of_monitors(), "list_per_page", 10)
+    page = browser.get(f"{LIST}?tag=eu").content.decode()
+    assert "Select everything that matches" in page
+    assert "Select all 20" not in page
+    assert "All 20 selected" not in page
+    chosen = {"action": "pause_monitors", "_selected_action": ["0"], "select_across": "1", "index": "0"}
+    assert "29 enabled monitors will be paused." in browser.post(f"{LIST}?tag=eu", chosen).content.decode()
+    monkeypatch.setattr(paginator, "COUNTED_MAX", 50)
+    assert "Select all 30" in browser.get(f"{LIST}?tag=eu").content.decode()
+
+
+def admin_of_monitors() -> Any:
+    from django.contrib import admin
+
+    from django_wheelbeat.models import Monitor
+
+    return admin.site._registry[Monitor]

@@ -190,16 +190,16 @@ def test_a_selection_is_run_after_it_was_asked(either: Any, broker: Broker, logi
     assert broker.messages() == []
     page = browser.post(f"{LIST}?tag=eu", chosen | {"run": "1", "request": request_in(page)}, follow=True)
     assert "3 runs were sent." in page.content.decode()
-    assert "“bad” was not sent: kwargs" in page.content.decode()
+    assert "1 monitor was left as it is: bad: kwargs" in page.content.decode()
     assert sorted(message.payload[0] for message in broker.messages()) == [[0], [1], [2]]
     assert all("Run now: " in history(monitor)[0] for monitor in good)
     assert history(other) == []
 
 
-def test_a_broker_that_fails_on_the_way_may_be_asked_again_with_the_same_request(
+def test_where_a_broker_fails_on_the_way_the_rest_can_be_sent_later(
     db: Any, broker: Broker, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = [make(f"m{number}").pk for number in range(3)]
+    ids = [make(f"m{number}", args="[" if number == 1 else "[]").pk for number in range(4)]
     browser = login()
     chosen = {"action": "run_monitors_now", "_selected_action": ids, "index": "0"}
     request = request_in(browser.post(LIST, chosen))
@@ -213,13 +213,51 @@ def test_a_broker_that_fails_on_the_way_may_be_asked_again_with_the_same_request
 
     monkeypatch.setattr(broker.app.amqp, "send_task_message", failing)
     page = browser.post(LIST, chosen | {"run": "1", "request": request})
-    assert "1 of 3 runs were sent, then: " in page.content.decode()
-    assert request_in(page) == request
+    assert "1 of 4 runs were sent, then: " in page.content.decode()
+    assert "data-continues" not in page.content.decode(), "it waits to be asked"
     monkeypatch.undo()
-    browser.post(LIST, chosen | {"run": "1", "request": request})
+    page = browser.post(LIST, chosen | {"walk": page.context["walk"].signed()}, follow=True)
+    assert "3 runs were sent." in page.content.decode()
+    assert "1 monitor was left as it is: m1" in page.content.decode()
     runs = [message.headers["id"] for message in broker.messages()]
-    assert len(runs) == 4
-    assert len(set(runs)) == 3
+    assert len(runs) == len(set(runs)) == 3, "nothing is sent again"
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["few", "many"])
+def test_everything_that_matches_is_run_in_steps_with_progress(
+    either: Any, broker: Broker, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    from django.contrib.admin.models import LogEntry
+
+    from django_wheelbeat import run_admin, walks
+
+    monkeypatch.setattr(run_admin, "CHUNK_SENT", 2)
+    monkeypatch.setattr(walks, "STEP_S", 0.0)
+    monkeypatch.setattr(run_admin, "BULK_ROWS", 4 if many else 10_000)
+    for number in range(5):
+        make(f"m{number}", tags="eu")
+    make("other")
+    browser = login()
+    chosen = {"action": "run_monitors_now", "_selected_action": ["0"], "select_across": "1", "index": "0"}
+    page = browser.post(f"{LIST}?tag=eu", chosen)
+    assert "5 monitors will be run now" in page.content.decode()
+    page = browser.post(f"{LIST}?tag=eu", chosen | {"run": "1", "request": request_in(page)})
+    seen, sent = [], []
+    while page.status_code == 200:
+        assert "data-continues" in page.content.decode()
+        walk = page.context["walk"]
+        seen.append(walk.seen)
+        sent.append(len(broker.messages()))
+        forged = browser.post(LIST, chosen | {"walk": walk.signed()})
+        assert "will be run now" in forged.content.decode(), "another filter was never confirmed"
+        page = browser.post(f"{LIST}?tag=eu", chosen | {"walk": walk.signed()})
+    assert (seen, sent, len(broker.messages())) == ([2, 4], [2, 2], 1)
+    lines = list(LogEntry.objects.values_list("object_repr", "change_message"))
+    if many:
+        assert lines == [("5 monitors", "Run now.")]
+    else:
+        assert len(lines) == 5
+        assert all(message.startswith("Run now: ") for _, message in lines)
 
 
 def test_a_form_that_is_too_old_is_shown_afresh(db: Any, broker: Broker, login: Callable[..., Any]) -> None:
@@ -228,17 +266,6 @@ def test_a_form_that_is_too_old_is_shown_afresh(db: Any, broker: Broker, login: 
     page = login().post(LIST, chosen | {"request": old})
     assert request_in(page) != old
     assert broker.messages() == []
-
-
-def test_too_many_at_once_are_refused(
-    db: Any, broker: Broker, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from django_wheelbeat import run_admin
-
-    monkeypatch.setattr(run_admin, "RUN_MAX", 2)
-    ids = [make(f"m{number}").pk for number in range(3)]
-    data = {"action": "run_monitors_now", "_selected_action": ids, "index": "0"}
-    assert "More than 2 monitors" in login().post(LIST, data, follow=True).content.decode()
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ def test_a_thousand_jobs_are_switched_on_in_a_few_statements(either: Any, login:
     browser = login()
     chosen = list(Monitor.objects.values_list("pk", flat=True)[:100])
     data = {"action": "resume_monitors", "_selected_action": chosen, "select_across": "1", "index": "0"}
+    data["confirmed"] = "Resume"
     with CaptureQueriesContext(either) as queries:
         assert browser.post(f"{LIST}?enabled__exact=0", data).status_code == 302
     assert Monitor.objects.filter(enabled=True).count() == 1_000
