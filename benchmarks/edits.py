@@ -243,7 +243,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--monitors", type=int, help="rows; 300,000, with --full 5 million")
-    parser.add_argument("--edits", type=int, help="100,000, with --full a million")
+    parser.add_argument("--edits", type=int, help="100,000, with --full a million; given, no results are written")
     given = parser.parse_args()
     monitors = given.monitors or (5_000_000 if given.full else 300_000)
     edits = given.edits or (1_000_000 if given.full else 100_000)
@@ -251,7 +251,8 @@ def main() -> None:
     with postgres_table(monitors) as url, psycopg.connect(url, autocommit=True) as writer:
         add_wheel(report, url, writer, monitors, edits)
         add_beat(report, url, writer, edits)
-    report.write()
+    if not (given.monitors or given.edits):
+        report.write()
 
 
 if __name__ == "__main__":

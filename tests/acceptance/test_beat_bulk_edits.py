@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.soak, pytest.mark.timeout(1_800
 
 FAST = 200
 """Monitors that fire each second."""
-LATE_S = 2.0
-"""One second until a tick sees a run, and another for everything else."""
+LATE_S = 1.0
+"""What 99 % of the runs may be late: a soak test may say so, nothing else runs beside it."""
 
 
 @pytest.mark.parametrize("edits", [100_000, 1_000_000])
