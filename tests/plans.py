@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 READING = ("SELECT", "WITH")
+EXPLAIN = "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) "
 
 
 def rows_touched(connection: Any, sql: str) -> int:
@@ -13,8 +18,27 @@ def rows_touched(connection: Any, sql: str) -> int:
     if not sql.lstrip().startswith(READING):
         return 0
     with connection.cursor() as cursor:
-        cursor.execute("EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) " + sql)
-        (found,) = cursor.fetchone()
+        cursor.execute(EXPLAIN + sql)
+        return _rows_of(cursor.fetchone())
+
+
+@contextmanager
+def statements_explained(connection: Any) -> Iterator[list[tuple[int, str]]]:
+    """Explain each statement of the block where it is executed, under its settings; rows touched, and the statement."""
+    found: list[tuple[int, str]] = []
+
+    def explain(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.lstrip().startswith(READING) and "set_config" not in sql:
+            execute(EXPLAIN + sql, params, many, context)
+            found.append((_rows_of(context["cursor"].fetchone()), sql))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(explain):
+        yield found
+
+
+def _rows_of(row: Any) -> int:
+    (found,) = row
     (plan,) = json.loads(found) if isinstance(found, str) else found
     return _rows(plan["Plan"])
 

@@ -1,6 +1,6 @@
 """Pages of a table that is too large to be counted for every request.
 
-Invariant: no count reads more than ``COUNTED_MAX`` rows, except by an index-only count of SQLite's whole table.
+Invariant: no count looks for more than ``COUNTED_MAX`` rows, except by an index-only count of SQLite's whole table.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from django.core.paginator import Paginator
+from django.core.paginator import Page, Paginator
 from django.db import connections
 from django.utils.functional import cached_property
+
+from django_wheelbeat.selections import Selection
 
 COUNTED_MAX = 10_000
 PAGED_MAX = 50_000
@@ -52,6 +54,15 @@ class EstimatingPaginator(Paginator):
     precision = Precision.EXACT
     """Of ``count``, once it has been read."""
 
+    def page(self, number: Any) -> Page:
+        """Return a page; its rows are a list where they had to be looked for, else a queryset."""
+        number = self.validate_number(number)
+        first = (number - 1) * self.per_page
+        last = min(first + self.per_page, self.count)
+        selection = Selection.of(self.object_list)
+        rows = self.object_list[first:last] if selection is None else selection.rows(first, last, self.count)
+        return self._get_page(rows, number, self)
+
     @cached_property
     def num_pages(self) -> int:
         """Return pages that can be asked for."""
@@ -61,7 +72,11 @@ class EstimatingPaginator(Paginator):
     def count(self) -> int:
         """Return rows to page through."""
         queryset: Any = self.object_list
-        counted = int(queryset.order_by().values("pk")[: COUNTED_MAX + 1].count())
+        selection = Selection.of(queryset)
+        if selection is None:
+            counted = int(queryset.order_by().values("pk")[: COUNTED_MAX + 1].count())
+        else:
+            counted = selection.count(COUNTED_MAX + 1)
         if counted <= COUNTED_MAX:
             return counted
         if queryset.query.where:
