@@ -13,8 +13,10 @@ from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from django_wheelbeat import walks
 from django_wheelbeat.models import Audit, Beat, Change, Monitor, Quarantine
 from django_wheelbeat.monitor_admin import MonitorAdminMixin
+from django_wheelbeat.operations import TryAgain
 from django_wheelbeat.paginator import EstimatingPaginator
 from django_wheelbeat.queries import MONITOR_KEY_PREFIX
 
@@ -170,7 +172,11 @@ class QuarantineAdmin(ReadOnlyMixin, admin.ModelAdmin):
         keys = list(queryset.values_list("job_key", flat=True))
         ids = [job_id for job_id in map(monitor_id_of, keys) if job_id is not None]
         monitors = Monitor.objects.using(queryset.db).filter(pk__in=ids)
-        touched = monitors.touch(request.user.get_username(), gettext("try again"))
+        operation = TryAgain(request.user.get_username(), gettext("try again"))
+        walk = walks.begin("", request.user, monitors, monitors.count(), "")
+        while not walk.finished:
+            walk = walks.step(walk, monitors, operation, request.user)
+        touched = walk.changed
         text = ngettext("Beats try %(count)d monitor again.", "Beats try %(count)d monitors again.", touched)
         self.message_user(request, text % {"count": touched}, messages.SUCCESS)
         if len(ids) < len(keys):

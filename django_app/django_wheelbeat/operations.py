@@ -234,6 +234,27 @@ class SpeedUp:
 
 
 @dataclass(frozen=True)
+class TryAgain:
+    """Let beats read monitors again that they have put into quarantine; nothing of them changes."""
+
+    actor: str
+    reason: str
+    flag: int = CHANGE
+
+    @property
+    def message(self) -> str:
+        """See ``Operation``."""
+        return _("Tried again.")
+
+    def apply(self, chunk: Any, note: Note) -> Outcome:
+        """See ``Operation``."""
+        keys = _keys(chunk)
+        chunk.touch(self.actor, self.reason)
+        note(keys)
+        return Outcome(keys, {})
+
+
+@dataclass(frozen=True)
 class EndIncident:
     """Return to the base schedule at once."""
 

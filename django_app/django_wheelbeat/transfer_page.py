@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import router
 from django.http import HttpResponseRedirect, StreamingHttpResponse
@@ -26,6 +28,8 @@ from django_wheelbeat.transfer.imports import Importer, import_all
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
+
+    from django_wheelbeat.transfer.imports import Report
 
 LINES_MAX = 50_000
 BYTES_MAX = 50 * 1024 * 1024
@@ -84,6 +88,7 @@ class TransferPageMixin:
                 despite_errors=form.cleaned_data["skip_errors"],
             )
             if applied:
+                self._note_import(request, report, importer.reason)
                 text = _(
                     "%(new)d monitors were added, %(changed)d changed; %(same)d were so already, %(bad)d lines bad."
                 )
@@ -98,6 +103,20 @@ class TransferPageMixin:
             "applied": applied,
         }
         return admin_page(self, request, "import", context)
+
+    def _note_import(self, request: HttpRequest, report: Report, reason: str) -> None:
+        """Write one line for the whole import into Django's history; each change stands in the audit."""
+        count = report.created + report.changed
+        if not count:
+            return
+        said = _("Imported: %(new)d new, %(changed)d changed.") % {"new": report.created, "changed": report.changed}
+        LogEntry.objects.create(
+            user_id=request.user.pk,
+            content_type=ContentType.objects.get_for_model(self.model),
+            object_repr=f"{count} {self.opts.verbose_name_plural}",
+            action_flag=CHANGE if report.changed else ADDITION,
+            change_message=f"{said} {reason}",
+        )
 
 
 def _exported(queryset: Any, form: str) -> StreamingHttpResponse:

@@ -34,12 +34,12 @@ LISTED = """
 TRY_AGAIN = """
     from types import SimpleNamespace
     from django.contrib import admin
+    from django.contrib.auth.models import User
     from django_wheelbeat.admin import QuarantineAdmin
     from django_wheelbeat.models import Quarantine
 
-    request = SimpleNamespace(
-        user=SimpleNamespace(get_username=lambda: "ann"), _messages=SimpleNamespace(add=lambda *_said: None)
-    )
+    user, _ = User.objects.get_or_create(username="ann")
+    request = SimpleNamespace(user=user, _messages=SimpleNamespace(add=lambda *_said: None))
     QuarantineAdmin(Quarantine, admin.site).try_again(request, Quarantine.objects.all())
 """
 

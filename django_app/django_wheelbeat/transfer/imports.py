@@ -104,7 +104,7 @@ class Importer:
     def __init__(self, using: str, actor: str = "", reason: str = "", source: str = "") -> None:
         self._using = using
         self._actor = actor
-        self._reason = reason
+        self.reason = reason
         self._source = source
         self._limits = Limits.of(beat_settings())
 
@@ -121,7 +121,7 @@ class Importer:
         with Names() as names:
             for block in _blocks(given):
                 if write:
-                    with acting(self._actor, self._reason, using=self._using):
+                    with acting(self._actor, self.reason, using=self._using):
                         self._block(block, report, names, write=True)
                 else:
                     self._block(block, report, names, write=False)

@@ -86,6 +86,8 @@ def quarantine() -> list[str]:
 
 
 def test_trying_again_lets_beats_read_the_monitor_again(any_vendor: Any, login: Callable[..., Any]) -> None:
+    from django.contrib.admin.models import LogEntry
+
     from django_wheelbeat.models import Change, Monitor, Quarantine
 
     keys = quarantine()
@@ -99,6 +101,8 @@ def test_trying_again_lets_beats_read_the_monitor_again(any_vendor: Any, login: 
     assert "beat_schedule" in response.content.decode()
     (change,) = Change.objects.order_by("id")[changes:]
     assert (change.operation, change.actor, change.reason) == ("U", "ann", "try again")
+    (line,) = LogEntry.objects.all()
+    assert (line.object_id, line.get_change_message()) == (str(change.monitor_id), "Tried again.")
     assert change.monitor_id == Monitor.objects.get().pk
     assert Quarantine.objects.count() == 3, "only a beat takes it off the list"
 

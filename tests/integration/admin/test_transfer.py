@@ -197,6 +197,8 @@ def upload(browser: Any, text: str | bytes, name: str = "monitors.jsonl", **more
 
 
 def test_the_page_looks_first_and_then_imports(either: Any, login: Callable[..., Any]) -> None:
+    from django.contrib.admin.models import LogEntry
+
     from django_wheelbeat.models import Change, Monitor
 
     fill()
@@ -215,6 +217,11 @@ def test_the_page_looks_first_and_then_imports(either: Any, login: Callable[...,
     assert "<td>3</td>" in done
     assert Monitor.objects.get(name="cron").queue == "<b>"
     assert set(Change.objects.order_by("id")[changes:].values_list("actor", "reason")) == {("ann", "move")}
+    (line,) = LogEntry.objects.all()
+    assert (line.user.get_username(), line.object_repr, line.object_id) == ("ann", "2 monitors", None)
+    assert line.get_change_message() == "Imported: 1 new, 1 changed. move"
+    assert upload(browser, '{"name": "cron", "queue": "<b>"}', **{"import": "1"}).status_code == 302
+    assert LogEntry.objects.count() == 1, "nothing changed"
 
 
 def test_the_page_refuses_what_is_too_much_or_no_text(
