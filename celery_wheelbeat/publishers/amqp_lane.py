@@ -11,6 +11,7 @@ import logging
 import re
 from collections import deque
 from contextlib import suppress
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.publishers import FailureKind
@@ -37,6 +38,8 @@ logger = logging.getLogger("celery.beat")
 _WAITING, _SETTLED = 0, 1
 _NOW_S = 0.001
 """py-amqp takes a time-out of 0 for none."""
+_FRAMES_MAX = 32
+"""Read before the sender may look for further batches: a window that waits for its oldest batch runs dry."""
 HEARTBEAT_S = 15.0
 """Longest time between two signs of life, ours or the broker's; after two without one the connection is lost."""
 STALLED_S = 10.0
@@ -59,19 +62,31 @@ class _OnTheWay:
         self.open = batch.size
         self.failures: list[Failure] = []
         self._state = bytearray(batch.size)
+        self._low = 0
+        """All before this position are settled: an ack of everything so far looks at no message twice."""
 
-    def settle(self, first: int, last: int) -> list[int]:
-        """Settle delivery tags ``first`` … ``last``; returns the positions that were open until now."""
-        span = range(max(first, self.first) - self.first, min(last, self.last) - self.first + 1)
-        positions = [position for position in span if self._state[position] == _WAITING]
-        for position in positions:
-            self._state[position] = _SETTLED
-        self.open -= len(positions)
+    def settle(self, first: int, last: int) -> None:
+        """Settle delivery tags ``first`` … ``last``."""
+        start, stop = self._span(first, last)
+        if start < stop:
+            self.open -= self._state.count(_WAITING, start, stop)
+            self._state[start:stop] = bytes((_SETTLED,)) * (stop - start)
+            if start == self._low:
+                self._low = stop
+
+    def fail(self, first: int, last: int) -> list[int]:
+        """Settle the same; returns the positions that were open until now."""
+        start, stop = self._span(first, last)
+        positions = [position for position in range(start, stop) if self._state[position] == _WAITING]
+        self.settle(first, last)
         return positions
 
     def rest(self) -> list[int]:
         """Return the positions that are open."""
         return [position for position, state in enumerate(self._state) if state == _WAITING]
+
+    def _span(self, first: int, last: int) -> tuple[int, int]:
+        return max(first - self.first, self._low), min(last, self.last) - self.first + 1
 
     def losses(self, reason: str) -> list[Failure]:
         """Return what the end of the connection means for what is open: blame the exchange, a message, or nobody."""
@@ -171,7 +186,9 @@ class AmqpWire:
         self._keep_alive()
         with suppress(TimeoutError):
             self._amqp.drain_events(timeout=timeout_s or _NOW_S)
-            while self._sent and self._sent[0].open:
+            for _ in range(_FRAMES_MAX):
+                if not self._sent or not self._sent[0].open:
+                    break
                 self._amqp.drain_events(timeout=timeout_s or _NOW_S)
         self._listen()
         self._returns.judge()
@@ -255,19 +272,17 @@ class AmqpWire:
             self._amqp.heartbeat_tick()
 
     def _on_ack(self, tag: int, multiple: bool) -> None:
-        self._settle_tags(tag, multiple)
-
-    def _on_nack(self, tag: int, multiple: bool) -> None:
-        self._settle_tags(tag, multiple, Failure((), FailureKind.REFUSED, "basic.nack: the queue takes no more"))
-
-    def _settle_tags(self, tag: int, multiple: bool, failure: Failure | None = None) -> None:
-        first = 1 if multiple else tag
         for one in self._sent:
             if one.first > tag:
                 break
-            positions = one.settle(first, tag)
-            if positions and failure is not None:
-                one.failures.append(failure._replace(positions=positions))
+            if multiple or tag <= one.last:
+                one.settle(1 if multiple else tag, tag)
+
+    def _on_nack(self, tag: int, multiple: bool) -> None:
+        for one in takewhile(lambda one: one.first <= tag, self._sent):
+            positions = one.fail(1 if multiple else tag, tag)
+            if positions:
+                one.failures.append(Failure(positions, FailureKind.REFUSED, "basic.nack: the queue takes no more"))
 
     def _on_return(self, exc: Exception, exchange: str, routing_key: str, message: Any) -> None:
         """A message comes back before its ack, which then settles nothing more."""
@@ -279,7 +294,7 @@ class AmqpWire:
                 tag = one.first + at // NONCE_LENGTH
                 run = (headers.get("id"), headers.get("wheelbeat_fire_ms"))
                 queue = "" if exchange else routing_key
-                self._returns.note(Returned(one.settle(tag, tag), run, queue, reason_of(exc)), one.failures)
+                self._returns.note(Returned(one.fail(tag, tag), run, queue, reason_of(exc)), one.failures)
 
     def _declare_again(self, queue: str) -> bool:
         """Have Celery declare ``queue`` as it did for the first message; returns whether it is there now."""
