@@ -56,7 +56,7 @@ USE_TZ = True
 DJANGO_CELERY_BEAT_TZ_AWARE = True
 """
 QUEUE = "celery"
-ENVELOPE_BYTES = 2 << 30
+ENVELOPE_BYTES = 4 << 30
 """Of wheelbeat, for the pieces of its messages."""
 TAKE = 20_000
 REST_S = 0.01

@@ -15,7 +15,7 @@ PIECE = 250_000
 WRITERS = 2
 JOB_BYTES = 250
 """What a task takes in the beat, while it loads."""
-BESIDE_BYTES = 6 << 30
+BESIDE_BYTES = 8 << 30
 """For the pieces of messages, Redis, PostgreSQL and its page cache."""
 MOST = 12_000_000
 """Writing more takes longer than the rest of the benchmark."""
