@@ -16,6 +16,7 @@ from celery_wheelbeat.blocks import Blocks
 from celery_wheelbeat.canary import Canary
 from celery_wheelbeat.job_messages import ids_of
 from celery_wheelbeat.lane import Lane, Settled
+from celery_wheelbeat.lane_rules import kinds
 from celery_wheelbeat.pairs import Pairs, joined
 from celery_wheelbeat.publishers import Failed, FailureKind
 from celery_wheelbeat.publishers.batch_maker import make_batch
@@ -167,7 +168,7 @@ class FastDispatch(Lane):
         loads: list[Load] = []
         order: list[int] = []
         (positions,) = np.nonzero(stays)
-        for group in self.forms.groups(jobs.route[positions], jobs.interval[positions]):
+        for group in self.forms.groups(kinds(jobs.route[positions], jobs.flags[positions]), jobs.interval[positions]):
             where = positions[group.positions]
             if isinstance(group.answer, Pending):
                 self._park(token, group._replace(positions=where), jobs)
@@ -211,7 +212,7 @@ class FastDispatch(Lane):
         (positions,) = np.nonzero(jobs.enabled)
         loads: list[Load] = []
         order: list[int] = []
-        for group in self.forms.groups(jobs.route[positions], jobs.interval[positions]):
+        for group in self.forms.groups(kinds(jobs.route[positions], jobs.flags[positions]), jobs.interval[positions]):
             where = positions[group.positions]
             if isinstance(group.answer, (str, Pending)):
                 self._release([tokens[at] for at in where.tolist()])

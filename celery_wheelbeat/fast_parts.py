@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.clock import Clock
     from celery_wheelbeat.dispatch import Dispatch
     from celery_wheelbeat.engine import Engine
-    from celery_wheelbeat.jobs import RouteTable
+    from celery_wheelbeat.jobs import Overlap, RouteTable
     from celery_wheelbeat.ledger import Ledger
     from celery_wheelbeat.observe.lateness import Lateness
     from celery_wheelbeat.observe.send_lines import SendLines
@@ -81,7 +81,7 @@ def assemble_fast(
         return EnvelopeMaker(scheduler, recorder, make_entry, options, quiet=lines.none, bypass_hooks=bypass)
 
     wire = _wire(scheduler, kind, make_maker, clock, namespace=namespace, destination=slow.publisher.destination)
-    forms = Forms(routes, _claim_headers(app, settings))
+    forms = Forms(routes, _claim_headers(app, settings, namespace))
     messages = JobMessages(engine, forms, limit_bytes=settings.envelope_bytes)
     block_runs = min(BLOCK_RUNS, settings.window)
     return FastDispatch(
@@ -144,12 +144,13 @@ def _entry_maker(scheduler: Any) -> Callable[[Form, str, Sequence[Any], Mapping[
     return make_entry
 
 
-def _claim_headers(app: Any, settings: Settings) -> HeadersOf:
-    """Return what writes the headers of jobs that may overlap: the only ones on the fast lane."""
-    claims = ClaimHeaders("", int(settings.dedup_ttl), visibility_timeout_s(app))
+def _claim_headers(app: Any, settings: Settings, namespace: Callable[[], str]) -> HeadersOf:
+    """Return what writes the headers of monitors; the key of the job is left out."""
+    remembered_s, timeout_s = int(settings.dedup_ttl), visibility_timeout_s(app)
 
-    def headers_of(interval_ms: int | None, expires: Any) -> Mapping[str, Any]:
+    def headers_of(interval_ms: int | None, expires: Any, overlap: Overlap) -> Mapping[str, Any]:
         every = None if interval_ms is None else schedule(timedelta(milliseconds=interval_ms))
-        return claims.of("", "allow", every, expires)
+        claims = ClaimHeaders(namespace(), remembered_s, timeout_s)
+        return claims.of("", overlap.name.lower(), every, expires)
 
     return headers_of

@@ -6,12 +6,14 @@ render is named with its reason, and never stops the others.
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from kombu.utils.json import loads
 
 from celery_wheelbeat.bodies import Bodies
+from celery_wheelbeat.monitors import key_of
 from celery_wheelbeat.pairs import STEP_SHIFT
 from celery_wheelbeat.publishers.batch_maker import Load
 from celery_wheelbeat.publishers.envelope_maker import Arguments
@@ -72,10 +74,11 @@ class JobMessages:
         payloads, number = self._followed(), self._forms.number_of(envelope)
         unfit: dict[int, str] = {}
         while True:
-            refs = jobs.ref[positions]
+            refs, job_ids = jobs.ref[positions], pairs.ids[positions]
 
-            def pieces_of(missing: NDArray[np.intp], refs: UInt32s = refs) -> list[Pieces]:
-                return _pieces_of(envelope, payloads.read(refs[missing]), missing)
+            def pieces_of(missing: NDArray[np.intp], refs: UInt32s = refs, ids: Int64s = job_ids) -> list[Pieces]:
+                keys = map(key_of, ids[missing].tolist()) if envelope.names_key else repeat("")
+                return _pieces_of(envelope, payloads.read(refs[missing]), missing, keys)
 
             try:
                 columns = self.bodies.columns(refs, number, envelope.opening_width, pieces_of)
@@ -131,16 +134,18 @@ def ids_of(run_ids: RunIds, pairs: Pairs) -> Octets:
     return run_ids.of_names([b"monitor:%d@%d%b" % row for row in rows])
 
 
-def _pieces_of(envelope: Envelope, texts: Sequence[Text], positions: NDArray[np.intp]) -> list[Pieces]:
+def _pieces_of(
+    envelope: Envelope, texts: Sequence[Text], positions: NDArray[np.intp], keys: Iterable[str]
+) -> list[Pieces]:
     """Return the pieces of each text; raises ``_Unfit`` with the positions of all that do not render."""
     pieces, reasons = [], {}
     encoded = envelope.body.of_payloads([text.payload for text in texts])
-    for position, text, one in zip(positions.tolist(), texts, encoded, strict=True):
+    for position, text, one, key in zip(positions.tolist(), texts, encoded, keys, strict=False):  # keys may be endless
         if isinstance(one, Exception):
             reasons[position] = reason_of(one)
             continue
         try:
-            pieces.append(envelope.pieces(one, text.name.decode()))
+            pieces.append(envelope.pieces(one, text.name.decode(), key))
         except Exception as error:
             reasons[position] = reason_of(error)
     if reasons:

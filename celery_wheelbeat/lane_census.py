@@ -1,4 +1,4 @@
-"""Lane census: how many enabled jobs each route has, and how many need more than an envelope, by reason.
+"""Lane census: how many enabled jobs each kind has, and how many need more than an envelope, by reason.
 
 Counts a few shards at each look, so that no look costs more for millions of jobs than for some hundred thousand.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.lane_rules import apart_by_reason
+from celery_wheelbeat.lane_rules import apart_by_reason, kinds
 from celery_wheelbeat.table import ENABLED
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ ROWS_PER_LOOK = 500_000
 
 
 class _Counts(NamedTuple):
-    by_route: Int64s
-    """Jobs that take the lane of their route, by its index."""
+    by_kind: Int64s
+    """Jobs that take the lane of their kind (``lane_rules.kinds``)."""
     apart: Counter[str]
     """Jobs that do not, by reason."""
 
@@ -53,9 +53,9 @@ class LaneCensus:
             if rows >= ROWS_PER_LOOK:
                 break
 
-    def by_route(self) -> Int64s:
-        """Return the jobs that take the lane of their route, by its index."""
-        columns = [counts.by_route for counts in self._counted.values()]
+    def by_kind(self) -> Int64s:
+        """Return the jobs that take the lane of their kind, by kind."""
+        columns = [counts.by_kind for counts in self._counted.values()]
         total = np.zeros(max(map(len, columns), default=0), np.int64)
         for column in columns:
             total[: len(column)] += column
@@ -75,4 +75,4 @@ def _count(rows: Rows) -> _Counts:
     for reason, found in apart_by_reason(rows.ids, rows.flags):
         apart[reason] = int(np.count_nonzero(stays & found))
         stays &= ~found
-    return _Counts(np.bincount(rows.route[stays]), apart)
+    return _Counts(np.bincount(kinds(rows.route[stays], rows.flags[stays])), apart)

@@ -1,6 +1,6 @@
 """Lane report: how many jobs take which lane, and why; said once after each change, and shown in the status.
 
-Looks at the lanes every two seconds, counts jobs, and never touches a run. Only jobs of routes that nobody has asked
+Looks at the lanes every two seconds, counts jobs, and never touches a run. Only jobs of a kind that nobody has asked
 about yet are in no count: their first run decides.
 """
 
@@ -28,6 +28,8 @@ logger = logging.getLogger("celery.beat")
 QUIET_S = 2.0
 """Answers come one after the other: the report waits until none has come for this long."""
 RECOUNT_EVERY_S = 30.0
+PATIENCE_S = 60.0
+"""How long the first report waits for an answer about every job."""
 BEHIND_S = 60.0
 BEHIND_SAID_EVERY_S = 300.0
 REASONS_SHOWN = 5
@@ -41,11 +43,18 @@ class Counted(NamedTuple):
     """By reason."""
     observers: tuple[str, ...] = ()
     """Tools whose headers the fast lane fills in."""
+    unasked: int = 0
+    """Jobs of a kind that has not been due yet."""
 
     @property
     def kind(self) -> tuple[object, ...]:
         """Return what is worth saying again when it changes; numbers alone are not."""
         return (self.fast > 0, sorted(self.celery), self.observers)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known about any job."""
+        return not self.fast and not self.celery
 
 
 class LaneReport:
@@ -59,26 +68,33 @@ class LaneReport:
         self._census = LaneCensus(engine)
         self._lag = QueueLag()
         self._answers: dict[int, Envelope | str] = {}
-        """By route, also while a form is being asked for anew."""
+        """By kind, also while a form is being asked for anew."""
         self._seen_version = -1
         self._changed_s: float | None = None
         self._recount_s = 0.0
+        self._patient_until_s: float | None = None
         self._counted = Counted()
         self._said: Counted | None = None
         self._behind_said_s: float | None = None
 
-    def look(self, now_s: float) -> None:
-        """Count and log what has changed; ``now_s`` is monotonic."""
+    def look(self, now_s: float, *, loading: bool = False) -> None:
+        """Count and log what has changed; ``now_s`` is monotonic. While ``loading`` nothing is said yet."""
         self._census.look()
+        if loading or self._patient_until_s is None:
+            self._patient_until_s = now_s + PATIENCE_S
         forms = self._lanes.fast.forms
         if forms.version != self._seen_version:
             self._seen_version, self._changed_s = forms.version, now_s
-            self._answers.update(forms.by_route())
+            self._answers.update(forms.by_kind())
         changed = self._changed_s is not None and now_s - self._changed_s >= QUIET_S
         if self._census.rounds and (changed or now_s >= self._recount_s):
-            self._changed_s, self._recount_s = None, now_s + RECOUNT_EVERY_S
+            self._changed_s = None if changed else self._changed_s
+            self._recount_s = now_s + RECOUNT_EVERY_S
             self._counted = self._count()
-            self._say(changed=changed)
+            if loading or (self._said is None and self._counted.unasked and now_s < self._patient_until_s):
+                self._recount_s = now_s
+            elif self._changed_s is None and not self._counted.is_empty:
+                self._say(changed=changed)
         self._watch_slow_lane(now_s)
 
     def as_json(self) -> Mapping[str, Any]:
@@ -94,7 +110,7 @@ class LaneReport:
     def _say(self, *, changed: bool) -> None:
         """Log the count; where no answer has ``changed``, only if it is of another kind than the last one."""
         counted, said = self._counted, self._said
-        if counted == (said or Counted()) or (said is not None and not changed and counted.kind == said.kind):
+        if said is not None and counted.kind == said.kind and (not changed or counted == said):
             return
         self._said = counted
         if counted.observers and (said is None or said.observers != counted.observers):
@@ -109,25 +125,30 @@ class LaneReport:
         )  # fmt: skip
 
     def _count(self) -> Counted:
-        by_route, reasons = self._census.by_route(), self._census.apart()
-        fast_routes = [index for index, answer in self._answers.items() if not isinstance(answer, str)]
-        fast = 0
+        by_kind, reasons = self._census.by_kind(), self._census.apart()
+        fast_kinds = [index for index, answer in self._answers.items() if not isinstance(answer, str)]
+        fast, unasked = 0, int(by_kind.sum())
         for index, answer in self._answers.items():
-            jobs = int(by_route[index]) if index < len(by_route) else 0
+            jobs = int(by_kind[index]) if index < len(by_kind) else 0
+            unasked -= jobs
             if isinstance(answer, str):
                 reasons[answer] += jobs
             else:
                 fast += jobs
         for reason, ids in self._lanes.fast.outsiders.by_reason().items():
-            jobs = self._jobs_among(np.fromiter(ids, np.int64, len(ids)), fast_routes)
+            jobs = self._jobs_among(np.fromiter(ids, np.int64, len(ids)), fast_kinds)
             reasons[reason] += jobs
             fast -= jobs
-        return Counted(max(0, fast), +reasons, self._observers())
+        return Counted(max(0, fast), +reasons, self._observers(), unasked)
 
-    def _jobs_among(self, ids: np.ndarray[Any, np.dtype[np.int64]], routes: list[int]) -> int:
-        """Return how many of ``ids`` would take the fast lane by definition and route."""
+    def _jobs_among(self, ids: np.ndarray[Any, np.dtype[np.int64]], fast_kinds: list[int]) -> int:
+        """Return how many of ``ids`` would take the fast lane by definition and kind."""
         jobs = self._engine.shards.columns_of(ids)
-        found = jobs.enabled & ~lane_rules.apart(ids, jobs.flags) & np.isin(jobs.route, routes)
+        found = (
+            jobs.enabled
+            & ~lane_rules.apart(ids, jobs.flags)
+            & np.isin(lane_rules.kinds(jobs.route, jobs.flags), fast_kinds)
+        )
         return int(np.count_nonzero(found))
 
     def _observers(self) -> tuple[str, ...]:

@@ -6,46 +6,50 @@ are sentences about one job; docs/howto/lanes.md says what to do about each.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from celery_wheelbeat.jobs import Flag, Overlap, overlap_of
+import numpy as np
+
+from celery_wheelbeat.jobs import OVERLAP_SHIFT, Flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from celery_wheelbeat.jobs import Int64s
 
 ENTRY = "it is an entry of beat_schedule, whose objects are the user's and may change at any moment"
 ONE_OFF = "it is a one-off job, done after its first confirmed run"
-OVERLAP = "its runs must not overlap, which takes headers of its own"
 EXPIRES_NEXT = "it expires at its next fire time, which differs from run to run"
 HANDED_OUT = "somebody asked the scheduler for its entry, and may write to it"
 UNFIT = "its arguments do not render"
 CHECKED_IN = "Sentry checks in for its runs (monitor_beat_tasks; exclude_beat_tasks leaves jobs out)"
 
-_OVERLAP = Flag.OVERLAP_LOW | Flag.OVERLAP_HIGH
+KIND_SHIFT = 2
+"""Bits of a kind below the index of its route: the overlap policy, which is a header of the message."""
 
 
 def apart(ids: Int64s, flags: NDArray[np.uint16]) -> NDArray[np.bool_]:
     """Say which jobs need more than an envelope has."""
-    return (ids < 0) | ((flags & (Flag.ONE_OFF | _OVERLAP)) > 0)
+    return (ids < 0) | ((flags & Flag.ONE_OFF) > 0)
 
 
 def reason_apart(job_id: int, flags: int) -> str | None:
     """Return why a job needs more than an envelope has; None where it does not."""
     if job_id < 0:
         return ENTRY
-    if flags & Flag.ONE_OFF:
-        return ONE_OFF
-    return None if overlap_of(flags) is Overlap.ALLOW else OVERLAP
+    return ONE_OFF if flags & Flag.ONE_OFF else None
 
 
 def apart_by_reason(ids: Int64s, flags: NDArray[np.uint16]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Yield each reason with the jobs that it holds for; no job is in two of them."""
-    entries, one_offs = ids < 0, (flags & Flag.ONE_OFF) > 0
+    entries = ids < 0
     yield ENTRY, entries
-    yield ONE_OFF, ~entries & one_offs
-    yield OVERLAP, ~entries & ~one_offs & ((flags & _OVERLAP) > 0)
+    yield ONE_OFF, ~entries & ((flags & Flag.ONE_OFF) > 0)
+
+
+def kinds(route: NDArray[np.unsignedinteger[Any]], flags: NDArray[np.uint16]) -> Int64s:
+    """Return the kind of each job: jobs of one kind have messages that are alike but for what is a job's own."""
+    overlap = (flags >> OVERLAP_SHIFT & 3).astype(np.int64)
+    return route.astype(np.int64) << KIND_SHIFT | overlap

@@ -44,6 +44,7 @@ class Lanes:
     def rendering(self, rendering: Rendering) -> None:
         self.slow.rendering = rendering
         self.fast.run_ids = rendering.run_ids
+        self.fast.forms.forget_forms()  # the namespace is part of a header
 
     @property
     def one_offs(self) -> OneOffs:

@@ -101,7 +101,7 @@ class Supervision:
         if now_s >= self._report_due_s:
             self._report_due_s = now_s + REPORT_EVERY_S
             if self._beat.parts.lane_report is not None:
-                self._beat.parts.lane_report.look(now_s)
+                self._beat.parts.lane_report.look(now_s, loading=self._beat.state != "running")
             self.report(reading.now_ms)
         self.sight = self.sight._replace(turned_s=now_s, wedged=tuple(wedged))
 

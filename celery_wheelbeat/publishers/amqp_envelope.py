@@ -43,7 +43,7 @@ class AmqpEnvelope(Envelope):
         self._before_table = wire[header + 7 + 12 : table]
         opening = wire[header + 3 : table + 4]
         self.opening_width = len(opening)
-        reprs, name = _repr_text(body.of(sample.args, sample.kwargs)), _name_text(sample.name)
+        reprs, name = _repr_text(body.of(sample.args, sample.kwargs)), self._find_name(recording, sample)
         marks = [
             *marks_of(recording, sample),
             *marks_of_observers(recording.headers, self.write_time),
@@ -69,9 +69,9 @@ class AmqpEnvelope(Envelope):
         self._header_fixed = header_length - varying
         self._table_fixed = table_length - varying
 
-    def pieces(self, encoded: Encoded, name: str) -> Pieces:
+    def pieces(self, encoded: Encoded, name: str, key: str = "") -> Pieces:
         """See ``Envelope``."""
-        body, reprs, name_text = encoded.body, _repr_text(encoded), _name_text(name)
+        body, reprs, name_text = encoded.body, _repr_text(encoded), self._name_text(name, key)
         varying = len(reprs) + self._names * len(name_text)
         opening = b"%b%b%b" % (
             struct.pack(">IHHQ", self._header_fixed + varying, 60, 0, len(body)),
@@ -83,6 +83,16 @@ class AmqpEnvelope(Envelope):
     def fires(self, fire_ms: Int64s) -> Octets:
         """See ``Envelope``."""
         return fire_octets(fire_ms, b"\x11wheelbeat_fire_msL")
+
+    @staticmethod
+    def write_name(name: str) -> bytes:
+        """See ``Envelope``."""
+        return b"\x12periodic_task_name" + _long_text(name)
+
+    @staticmethod
+    def write_job(job: str) -> bytes:
+        """See ``Envelope``."""
+        return b"\x0dwheelbeat_job" + _long_text(job)
 
     @staticmethod
     def write_time(seconds: float) -> bytes:
@@ -106,10 +116,6 @@ class AmqpEnvelope(Envelope):
 
 def _repr_text(encoded: Encoded) -> bytes:
     return b"\x08argsrepr%b\x0akwargsrepr%b" % (_long_text(encoded.args_repr), _long_text(encoded.kwargs_repr))
-
-
-def _name_text(name: str) -> bytes:
-    return b"\x12periodic_task_name" + _long_text(name)
 
 
 def _long_text(text: str) -> bytes:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Skeleton, Uncut
+from celery_wheelbeat.worker.headers import JOB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.publishers.task_body import Encoded, TaskBody
     from celery_wheelbeat.runs import Octets
 
+_KEY_TO_NAME_MAX = 64
 _TIME_LENGTHS = (32, 26)
 """Of ISO 8601 with microseconds, with and without an offset."""
 
@@ -35,6 +37,8 @@ class Sample(NamedTuple):
     name: str
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
+    key: str = ""
+    """Key of the job, where a header names it."""
 
 
 class Stamps(NamedTuple):
@@ -65,10 +69,29 @@ class Envelope(ABC):
         self.lifetime = _lifetime(recording)
         self.observers: Sequence[str] = ()
         """Tools whose headers are part of its messages."""
+        self._before_key: str | None = None
+        """What stands before the key of the job in the header that holds it; None where there is no such header."""
+        self._key_to_name = b""
+        """What stands between that header and the name."""
 
     @abstractmethod
-    def pieces(self, encoded: Encoded, name: str) -> Pieces:
-        """Return what belongs to one job, whose arguments ``body`` has encoded."""
+    def pieces(self, encoded: Encoded, name: str, key: str = "") -> Pieces:
+        """Return what belongs to one job, whose arguments ``body`` has encoded. ``key``: see ``names_key``."""
+
+    @staticmethod
+    @abstractmethod
+    def write_name(name: str) -> bytes:
+        """Return the header ``periodic_task_name`` as this transport writes it."""
+
+    @staticmethod
+    @abstractmethod
+    def write_job(job: str) -> bytes:
+        """Return the header ``wheelbeat_job`` as this transport writes it."""
+
+    @property
+    def names_key(self) -> bool:
+        """Whether its messages hold the key of the job."""
+        return self._before_key is not None
 
     @abstractmethod
     def fires(self, fire_ms: Int64s) -> Octets:
@@ -107,9 +130,37 @@ class Envelope(ABC):
             columns[Hole.STARTED_AT] = stamps.traces.started_at
         return self.skeleton.render(columns)
 
+    def _find_name(self, recording: Recording, sample: Sample) -> bytes:
+        """Return what names the job in a recorded message; learns how it is written. Raises ``Uncut``."""
+        name = self.write_name(sample.name)
+        job = recording.headers.get(JOB, "")
+        if not sample.key or not job.endswith(sample.key):
+            return name
+        holder = self.write_job(job)
+        start = recording.wire.find(holder)
+        end = recording.wire.find(name, start)
+        self._before_key = job.removesuffix(sample.key)
+        self._key_to_name = recording.wire[start + len(holder) : end]
+        if start < 0 or end < 0 or len(self._key_to_name) > _KEY_TO_NAME_MAX:
+            raise Uncut("the key of the job does not stand beside its name")
+        return recording.wire[start : end + len(name)]
+
+    def _name_text(self, name: str, key: str) -> bytes:
+        if self._before_key is None:
+            return self.write_name(name)
+        return b"%b%b%b" % (self.write_job(self._before_key + key), self._key_to_name, self.write_name(name))
+
     def identity(self) -> tuple[object, ...]:
         """Return what decides about the bytes of its messages."""
-        return (self.key, self.exchange, self.routing_key, self.skeleton, self.lifetime, self.body.identity())
+        return (
+            self.key,
+            self.exchange,
+            self.routing_key,
+            self.skeleton,
+            self.lifetime,
+            self._before_key,
+            self.body.identity(),
+        )
 
 
 def marks_of(recording: Recording, sample: Sample) -> list[Mark]:

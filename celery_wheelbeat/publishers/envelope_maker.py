@@ -24,6 +24,7 @@ from celery_wheelbeat.publishers.envelope import Sample, Stamps, expected_now, h
 from celery_wheelbeat.publishers.failures import diagnose, is_state
 from celery_wheelbeat.publishers.observers import names_of, only_observers, traces_of
 from celery_wheelbeat.publishers.task_body import TaskBody
+from celery_wheelbeat.worker.headers import JOB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +43,7 @@ class Form(NamedTuple):
 
     route: Route
     headers: tuple[tuple[str, Any], ...] = ()
-    """Further ``wheelbeat_*`` headers."""
+    """Further ``wheelbeat_*`` headers; of ``wheelbeat_job`` what stands before the key of the job."""
 
     @property
     def task(self) -> str:
@@ -186,9 +187,12 @@ class EnvelopeMaker:
             random.randint(FIRST_FIRE_MS, LAST_FIRE_MS),  # noqa: S311 - a value to be found again, not a secret
             f"wheelbeat {uuid.uuid4()}",
             *arguments,
+            f"monitor:{uuid.uuid4()}",
         )
         entry = self._make_entry(form, sample.name, list(arguments.args), dict(arguments.kwargs))
         headers = dict(form.headers)
+        if JOB in headers:
+            headers[JOB] += sample.key
         run = Run(0, "", sample.name, sample.fire_ms, sample.run_id, entry, 0, headers)
 
         def publish() -> None:
@@ -204,7 +208,7 @@ class EnvelopeMaker:
 
 def rendered(envelope: Envelope, recording: Recording, sample: Sample) -> bytes:
     """Render with ``envelope`` the message that ``recording`` holds, as the queue would get it."""
-    pieces = envelope.pieces(envelope.body.of(sample.args, sample.kwargs), sample.name)
+    pieces = envelope.pieces(envelope.body.of(sample.args, sample.kwargs), sample.name, sample.key)
     stamps = Stamps(
         ids=[recording.headers["id"].encode()],
         fire_ms=np.array([sample.fire_ms], np.int64),

@@ -1,7 +1,7 @@
 """Forms: which envelope the messages of a job have, or why it has none.
 
-Jobs with the same route and the same claim header share a form. Each form is asked for once, and again after anything
-that could have changed the answer. Owned by the scheduling thread; the answers come from the sender.
+Jobs with the same route, overlap policy and claim header share a form. Each form is asked for once, and again after
+anything that could have changed the answer. Owned by the scheduling thread; the answers come from the sender.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from kombu.utils.json import loads
 
+from celery_wheelbeat.jobs import Overlap
+from celery_wheelbeat.lane_rules import KIND_SHIFT
 from celery_wheelbeat.publishers.envelope_maker import Form
 
 if TYPE_CHECKING:
@@ -22,8 +24,11 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs import Int64s, RouteTable, UInt32s
     from celery_wheelbeat.publishers.envelope import Envelope
 
-    HeadersOf = Callable[[int | None, Any], Mapping[str, Any]]
-    """Interval in ms (None: no interval) and the option ``expires`` → headers that the workers need."""
+    HeadersOf = Callable[[int | None, Any, Overlap], Mapping[str, Any]]
+    """Interval in ms (None: no interval), the option ``expires``, the overlap policy → headers that the workers need.
+
+    Of a header that names the job there is what stands before its key.
+    """
 
 _INTERVAL_BITS = 40
 _loads: Callable[[str], Any] = loads
@@ -51,18 +56,18 @@ class Forms:
         self._routes = routes
         self._headers_of = headers_of
         self._forms: dict[int, Form] = {}
-        """By route and interval, packed."""
+        """By kind and interval, packed."""
         self._answers: dict[Form, Envelope | str | Pending] = {}
         self.version = 0
         """Grows with every answer that comes or goes."""
         self.slow_routes: UInt32s = np.empty(0, np.uint32)
-        """Indices of the routes without an envelope."""
+        """Indices of the routes of which no kind has an envelope, and one a reason."""
         self._numbers: dict[object, int] = {}
         """Identity of an envelope → number for the cache of bodies."""
 
-    def groups(self, route: UInt32s, interval: Int64s) -> Iterator[Group]:
-        """Yield the jobs of a block by form; ``interval`` ≤ 0 stands for jobs without one."""
-        packed = route.astype(np.int64) << _INTERVAL_BITS | np.maximum(interval, 0)
+    def groups(self, kind: Int64s, interval: Int64s) -> Iterator[Group]:
+        """Yield the jobs of a block by form, for ``lane_rules.kinds``; ``interval`` ≤ 0 stands for jobs without one."""
+        packed = kind << _INTERVAL_BITS | np.maximum(interval, 0)
         distinct, inverse = np.unique(packed, return_inverse=True)
         by_form: dict[Form, list[NDArray[np.intp]]] = {}
         for number, code in enumerate(distinct.tolist()):
@@ -87,6 +92,11 @@ class Forms:
         self._answers.clear()
         self._find_slow()
 
+    def forget_forms(self) -> None:
+        """Make everything anew: what the headers are made of has changed."""
+        self._forms.clear()
+        self.forget()
+
     def forget_reasons(self) -> None:
         """Ask anew for what had no envelope."""
         self._answers = {form: answer for form, answer in self._answers.items() if not isinstance(answer, str)}
@@ -104,19 +114,21 @@ class Forms:
         """Return the task of a route."""
         return self._routes[route_index].task
 
-    def by_route(self) -> Sequence[tuple[int, Envelope | str]]:
-        """Return route index and answer of every form that has one."""
-        return [(self._routes.intern(form.route), answer) for form, answer in self.answers()]
+    def by_kind(self) -> Sequence[tuple[int, Envelope | str]]:
+        """Return kind and answer of every form that has one."""
+        answers = dict(self.answers())
+        return [(code >> _INTERVAL_BITS, answers[form]) for code, form in self._forms.items() if form in answers]
 
     def _find_slow(self) -> None:
         self.version += 1
-        slow = [self._routes.intern(form.route) for form, answer in self._answers.items() if isinstance(answer, str)]
-        self.slow_routes = np.unique(np.array(slow, np.uint32))
+        by_kind = [(kind >> KIND_SHIFT, answer) for kind, answer in self.by_kind()]
+        fast = {route for route, answer in by_kind if not isinstance(answer, str)}
+        self.slow_routes = np.array(sorted({route for route, _ in by_kind} - fast), np.uint32)
 
     def _form(self, code: int) -> Form:
-        index, interval_ms = code >> _INTERVAL_BITS, code & ((1 << _INTERVAL_BITS) - 1)
-        route = self._routes[index]
+        kind, interval_ms = code >> _INTERVAL_BITS, code & ((1 << _INTERVAL_BITS) - 1)
+        route, overlap = self._routes[kind >> KIND_SHIFT], Overlap(kind & ((1 << KIND_SHIFT) - 1))
         expires = _loads(route.options).get("expires")
-        headers = tuple(self._headers_of(interval_ms or None, expires).items())
+        headers = tuple(self._headers_of(interval_ms or None, expires, overlap).items())
         self._forms[code] = form = Form(route, headers)
         return form

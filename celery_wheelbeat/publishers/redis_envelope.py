@@ -45,7 +45,7 @@ class RedisEnvelope(Envelope):
             Mark(Hole.FIRE, b'"wheelbeat_fire_ms": %d' % sample.fire_ms, None),
             Mark(Hole.BODY, self._body_text(recording.body)),
             Mark(Hole.REPRS, _repr_text(body.of(sample.args, sample.kwargs))),
-            Mark(Hole.NAME, b'"periodic_task_name": ' + _text(sample.name), None),
+            Mark(Hole.NAME, self._find_name(recording, sample), None),
         ]
         found = cut(recording.wire, marks)
         if found.holes[0] is not Hole.BODY:
@@ -58,16 +58,26 @@ class RedisEnvelope(Envelope):
         self._fixed_length = found.constant_length + sum(widths.get(hole, 0) for hole in found.holes)
         self.skeleton = Skeleton((b"", *found.constants[1:-1], found.constants[-1] + b"\r\n"), found.holes)
 
-    def pieces(self, encoded: Encoded, name: str) -> Pieces:
+    def pieces(self, encoded: Encoded, name: str, key: str = "") -> Pieces:
         """See ``Envelope``."""
         body, reprs = self._body_text(encoded.body), _repr_text(encoded)
-        name_text = b'"periodic_task_name": ' + _text(name)
+        name_text = self._name_text(name, key)
         length = self._fixed_length + len(body) + len(reprs) + self._names * len(name_text)
         return Pieces(b"", b"$%d\r\n%b%b" % (length, self._lead, body), reprs, name_text)
 
     def fires(self, fire_ms: Int64s) -> Octets:
         """See ``Envelope``."""
         return fire_texts(fire_ms, b'"wheelbeat_fire_ms": ')
+
+    @staticmethod
+    def write_name(name: str) -> bytes:
+        """See ``Envelope``."""
+        return b'"periodic_task_name": ' + _text(name)
+
+    @staticmethod
+    def write_job(job: str) -> bytes:
+        """See ``Envelope``."""
+        return b'"wheelbeat_job": ' + _text(job)
 
     @staticmethod
     def write_time(seconds: float) -> bytes:

@@ -111,11 +111,11 @@ def worker_headers(
     ones need no header. ``overlap`` is the monitor's choice; the tasks' own choice is made in the worker.
     """
     headers: dict[str, Any] = {}
-    if overlap != "allow":
-        headers[OVERLAP] = overlap
-        headers[JOB] = f"{namespace}/{key}"
     if ttl_s and ttl_s != remembered_s:
         headers[CLAIM_TTL] = ttl_s
+    if overlap != "allow":
+        headers[OVERLAP] = overlap
+        headers[JOB] = f"{namespace}/{key}"  # the last one: the fast lane wants it near the name
     return headers
 
 

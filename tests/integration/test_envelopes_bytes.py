@@ -123,6 +123,24 @@ def test_further_headers_are_part_of_the_message(wire: Any) -> None:
     assert rendered(made(wire, form), recording, sample) == recording.wire
 
 
+def test_the_key_of_the_job_stands_beside_its_name(wire: Any) -> None:
+    overlap = (("wheelbeat_overlap", "skip"), ("wheelbeat_job", 'name"space/'))
+    form = form_of("lanes.check", {"headers": {"mine": 1}}, ("wheelbeat_claim_ttl", 8192), *overlap)
+    envelope = made(wire, form)
+    for arguments in (Arguments([1], {}), Arguments([[1.5, "ü'"]], {"url": "x" * 300})):
+        recording, sample = recorded(wire, form, arguments)
+        assert recording.headers["wheelbeat_job"] == f'name"space/{sample.key}'
+        assert rendered(envelope, recording, sample) == recording.wire
+    assert envelope.names_key
+
+
+def test_a_header_of_the_users_that_is_called_like_ours_is_left_alone(wire: Any) -> None:
+    form = form_of("lanes.check", {"headers": {"wheelbeat_job": "mine"}})
+    recording, sample = recorded(wire, form, Arguments([1], {}))
+    assert recording.headers["wheelbeat_job"] == "mine"
+    assert rendered(made(wire, form), recording, sample) == recording.wire
+
+
 @pytest.mark.parametrize("shorts", [0, 1, 2])
 def test_an_instant_without_microseconds_is_no_difference(
     wire: Any, monkeypatch: pytest.MonkeyPatch, shorts: int

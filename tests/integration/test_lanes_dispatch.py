@@ -21,9 +21,9 @@ from kombu.messaging import Producer
 from lanes import make_app
 from services import PrivateRedis
 
-from celery_wheelbeat.jobs import ChangeBatch, DueBatch, Flag
+from celery_wheelbeat.jobs import OVERLAP_SHIFT, ChangeBatch, DueBatch, Flag, Overlap
 from celery_wheelbeat.pairs import STEP_SHIFT
-from celery_wheelbeat.runs import run_id
+from celery_wheelbeat.runs import RunIds, run_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,13 +80,15 @@ def test_every_run_is_sent_once_under_its_id(bench: FastBench, client: redis.Red
     assert all(len(fires) == 2 and fires[1] - fires[0] == MINUTE_MS for fires in by_job.values())
 
 
-def test_messages_are_those_of_the_celery_lane(server: PrivateRedis, client: redis.Redis) -> None:
+@pytest.mark.parametrize("overlap", Overlap)
+def test_messages_are_those_of_the_celery_lane(server: PrivateRedis, client: redis.Redis, overlap: Overlap) -> None:
     """The same runs through the other lane: everything but nonce, tag and thread is the same."""
     found = {}
     for slow_runs in (0, 20):
         client.flushall()
         with FastBench(make_app(server.url)) as bench:
-            bench.load(numbered(20, bench.route(options='{"expires": 30, "priority": 3}')))
+            flags = overlap << OVERLAP_SHIFT
+            bench.load(numbered(20, bench.route(options='{"expires": 30, "priority": 3}')), more_flags=flags)
             bench.pass_minutes()
             if slow_runs:
                 before_task_publish.connect(listener)
@@ -102,6 +104,35 @@ def test_messages_are_those_of_the_celery_lane(server: PrivateRedis, client: red
         found[slow_runs] = {value["headers"]["id"]: json.dumps(value) for value in values}
     assert found[0] == found[20]
     assert len(found[0]) == 20
+    jobs = {json.loads(value)["headers"].get("wheelbeat_job") for value in found[0].values()}
+    assert jobs == ({None} if overlap is Overlap.ALLOW else {f"tests/monitor:{number}" for number in range(20)})
+
+
+def test_a_job_that_must_not_overlap_shares_its_route_with_others(bench: FastBench, client: redis.Redis) -> None:
+    route = bench.route()
+    bench.load(numbered(10, route))
+    bench.load(numbered(10, route, first=10), more_flags=Overlap.SKIP << OVERLAP_SHIFT)
+    bench.load(numbered(10, route, first=20), more_flags=Overlap.QUEUE_ONE << OVERLAP_SHIFT)
+    for _ in range(2):
+        bench.pass_minutes()
+        bench.drain()
+    assert bench.slow_runs == 0
+    said = {one["argsrepr"]: (one.get("wheelbeat_overlap"), one.get("wheelbeat_job")) for one in messages(client)}
+    policies = [None] * 10 + ["skip"] * 10 + ["queue_one"] * 10
+    assert said == {
+        f"[{number}]": (policy, policy and f"tests/monitor:{number}") for number, policy in enumerate(policies)
+    }
+
+
+def test_another_namespace_is_in_the_next_message(bench: FastBench, client: redis.Redis) -> None:
+    bench.load(numbered(1, bench.route()), more_flags=Overlap.SKIP << OVERLAP_SHIFT)
+    for namespace in ("tests", 'an"other'):
+        assert bench.lanes.rendering is not None
+        bench.lanes.rendering = bench.lanes.rendering._replace(run_ids=RunIds(namespace))
+        bench.pass_minutes()
+        bench.drain()
+    assert [one["wheelbeat_job"] for one in messages(client)] == ["tests/monitor:0", 'an"other/monitor:0']
+    assert bench.slow_runs == 0
 
 
 def listener(**_kwargs: Any) -> None:
@@ -296,11 +327,8 @@ def test_at_full_rate_the_log_has_one_line_a_tick(bench: FastBench, caplog: pyte
     assert all(text.startswith("Scheduler: Sending due task job 1000") for text in lines)
 
 
-@pytest.mark.parametrize("flag", [Flag.OVERLAP_LOW, Flag.ONE_OFF])
-def test_what_needs_more_than_an_envelope_takes_the_celery_lane(
-    bench: FastBench, client: redis.Redis, flag: Flag
-) -> None:
-    batch = bench.load(numbered(10, bench.route()), more_flags=flag)
+def test_what_needs_more_than_an_envelope_takes_the_celery_lane(bench: FastBench, client: redis.Redis) -> None:
+    batch = bench.load(numbered(10, bench.route()), more_flags=Flag.ONE_OFF)
     bench.lanes.one_offs.load(batch)
     bench.pass_minutes()
     bench.drain()

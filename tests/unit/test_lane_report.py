@@ -16,9 +16,9 @@ from celery_wheelbeat.backlog import Backlog
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
 from celery_wheelbeat.held import Held
-from celery_wheelbeat.jobs import ChangeBatch, DueBatch, Flag, RouteTable
-from celery_wheelbeat.lane_report import BEHIND_S, BEHIND_SAID_EVERY_S, QUIET_S, LaneReport
-from celery_wheelbeat.lane_rules import CHECKED_IN, ENTRY, ONE_OFF, OVERLAP
+from celery_wheelbeat.jobs import ChangeBatch, DueBatch, Flag, Overlap, RouteTable
+from celery_wheelbeat.lane_report import BEHIND_S, BEHIND_SAID_EVERY_S, PATIENCE_S, QUIET_S, LaneReport
+from celery_wheelbeat.lane_rules import CHECKED_IN, ENTRY, KIND_SHIFT, ONE_OFF
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.publishers import PublisherHealth
 from celery_wheelbeat.queue_lag import QueueLag
@@ -40,7 +40,7 @@ class Bench:
         self.engine.start(START_MS)
         self.backlog = Backlog(ledger, limit=1_000_000, keep_all=lambda ids: np.ones(len(ids), np.bool_))
         self.connected = True
-        self.forms = SimpleNamespace(version=0, by_route=lambda: list(self.answers.items()))
+        self.forms = SimpleNamespace(version=0, by_kind=lambda: list(self.answers.items()))
         self.answers: dict[int, Any] = {}
         self.outsiders: Mapping[str, Collection[int]] = {}
         slow = SimpleNamespace(
@@ -61,8 +61,8 @@ class Bench:
         batch = batch_of(jobs, self.engine.crons)
         self.engine.load(replace(batch, flags=(batch.flags | flags).astype(np.uint16)), {}, RouteTable())
 
-    def answer(self, route: int, answer: Any) -> None:
-        self.answers[route] = answer
+    def answer(self, route: int, answer: Any, overlap: Overlap = Overlap.ALLOW) -> None:
+        self.answers[route << KIND_SHIFT | overlap] = answer
         self.forms.version += 1
 
     def look(self, looks: int = 1) -> None:
@@ -109,26 +109,31 @@ def test_every_job_is_counted_in_one_lane_with_the_reason_it_leaves_for(
     bench.load(*jobs(20, 3), flags=Flag.ONE_OFF)
     bench.load(*jobs(30, 4), flags=Flag.OVERLAP_LOW | Flag.ONE_OFF)
     bench.load(*jobs(40, 5), flags=Flag.OVERLAP_HIGH)
+    bench.load(*jobs(60, 2), flags=Flag.OVERLAP_LOW)
     bench.load(*jobs(50, 6, route=7))
     bench.outsiders = {CHECKED_IN: {0, 1, 11, 20, -1, 15, 999}}
     bench.answer(0, envelope("Sentry"))
     bench.answer(1, "a signal")
+    bench.answer(0, "a reason of its own", Overlap.QUEUE_ONE)
+    bench.answer(0, envelope(), Overlap.SKIP)
+    bench.look(int(PATIENCE_S / LOOK_S))
+    assert caplog.messages == [], "the six may be due within a minute"
     bench.look(3)
     counted = bench.report.as_json()
-    assert counted["celery"] == {ENTRY: 2, ONE_OFF: 7, OVERLAP: 5, "a signal": 4, CHECKED_IN: 2}
-    assert counted["fast"] == 8, "nobody knows yet about the six of route 7"
+    assert counted["celery"] == {ENTRY: 2, ONE_OFF: 7, "a reason of its own": 5, "a signal": 4, CHECKED_IN: 2}
+    assert counted["fast"] == 10, "nobody knows yet about the six of route 7"
     assert counted["observers"] == ["Sentry"]
     assert caplog.messages[0] == "beat: Sentry seen: the headers are filled in on the fast lane"
-    assert caplog.messages[1].startswith("beat: 8 jobs take the fast lane, 20 the celery lane")
-    assert f"7 jobs: {ONE_OFF}; 5 jobs: {OVERLAP}; 4 jobs: a signal" in caplog.messages[1]
+    assert caplog.messages[1].startswith("beat: 10 jobs take the fast lane, 20 the celery lane")
+    assert f"7 jobs: {ONE_OFF}; 5 jobs: a reason of its own; 4 jobs: a signal" in caplog.messages[1]
 
 
 def test_it_is_said_once_answers_have_come_and_again_only_when_they_change(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.load(*jobs(0, 5), *jobs(5, 1, route=1))
-    bench.look(20)
-    assert caplog.messages == []
+    bench.load(*jobs(0, 5))
+    bench.look(int(2 * PATIENCE_S / LOOK_S))
+    assert caplog.messages == [], "nothing is known"
     bench.answer(0, envelope())
     bench.look()
     assert caplog.messages == [], f"more may come within {QUIET_S} s"
@@ -141,10 +146,26 @@ def test_it_is_said_once_answers_have_come_and_again_only_when_they_change(
     bench.look(20)
     assert len(caplog.messages) == 1, "an edit alone is no news"
     assert bench.report.as_json()["fast"] == 10, "but it is counted"
+    bench.load(*jobs(30, 1, route=1))
     bench.answer(1, "a signal")
     bench.look(3)
     assert "10 jobs take the fast lane, 1 the celery lane" in caplog.messages[-1]
     assert "1 job: a signal" in caplog.messages[-1]
+
+
+def test_nothing_is_said_while_monitors_are_loaded(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.load(*jobs(-3, 3))
+    for _ in range(100):
+        bench.now_s += LOOK_S
+        bench.report.look(bench.now_s, loading=True)
+    assert caplog.messages == []
+    assert bench.report.as_json()["celery"] == {ENTRY: 3}
+    bench.load(*jobs(0, 5))
+    bench.look()
+    bench.answer(0, envelope())
+    bench.look(3)
+    (said,) = caplog.messages
+    assert said.startswith("beat: 5 jobs take the fast lane, 3 the celery lane")
 
 
 def test_a_look_at_many_jobs_costs_no_more_than_one_at_some(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,14 +173,14 @@ def test_a_look_at_many_jobs_costs_no_more_than_one_at_some(bench: Bench, monkey
     census = lane_census.LaneCensus(bench.engine)
     bench.load(*jobs(0, 40))
     for look in range(4):
-        assert census.by_route().sum() == 10 * look
+        assert census.by_kind().sum() == 10 * look
         assert census.rounds == 0
         census.look()
-    assert (census.rounds, census.by_route().tolist()) == (1, [40])
+    assert (census.rounds, census.by_kind().tolist()) == (1, [40])
     bench.engine.apply(ChangeBatch(batch_of([], bench.engine.crons), np.arange(39)))
     for _ in range(4):
         census.look()
-    assert census.by_route().tolist() == [1]
+    assert census.by_kind().tolist() == [1]
 
 
 def test_a_lane_that_gets_more_than_it_can_send_is_behind_after_a_minute(
