@@ -33,6 +33,8 @@ logger = logging.getLogger("celery.beat")
 
 HAND_OVER_MAX = 1_000
 """Runs that one call renders; the rest follows when there is time before the next tick."""
+PAYLOAD_BYTES_MAX = 16 << 20
+"""Arguments that the publisher has at a time, and those of one more run; as text, objects take several times that."""
 
 
 class Rendering(NamedTuple):
@@ -56,6 +58,10 @@ class Dispatch(Lane):
         self.rendering: Rendering | None = None
         """None while the namespace of run ids is not known: runs wait, as they do for a broker."""
         self.one_offs = OneOffs()
+        self._sizes: dict[int, int] = {}
+        """Bytes of arguments of what the publisher has, by token."""
+        self._bytes = 0
+        """Their sum."""
 
     def offer(self, due: Iterable[DueBatch]) -> None:
         """Put due runs into the backlog."""
@@ -68,10 +74,9 @@ class Dispatch(Lane):
         if self._is_down(now_s, connected=self.rendering is not None and self.publisher.health().connected):
             self.backlog.squeeze()
             return 0
-        room = min(self.publisher.capacity(), HAND_OVER_MAX)
-        if self.rendering is None or not room or not self.backlog.waiting:
+        if self.rendering is None or not self.may_hand_over():
             return 0
-        pairs = self.backlog.take(room)
+        pairs = self._of_size(self.backlog.take(min(self.publisher.capacity(), HAND_OVER_MAX)))
         runs = self._render(pairs, self.rendering)
         if runs:
             self._taken.update((run.token, pairs[run.token]) for run in runs)
@@ -80,7 +85,8 @@ class Dispatch(Lane):
 
     def may_hand_over(self) -> bool:
         """Say whether ``hand_over`` would find something to do."""
-        return bool(self.backlog.waiting and self.rendering and self.publisher.capacity())
+        may = self.backlog.waiting and self.rendering and self._bytes < PAYLOAD_BYTES_MAX
+        return bool(may and self.publisher.capacity())
 
     def take_in(self, now_s: float) -> Settled:
         """Settle every run that the publisher has news about."""
@@ -98,10 +104,20 @@ class Dispatch(Lane):
         self._settle_failed([outcome for outcome in outcomes if isinstance(outcome, Failed)], settled, now_s)
         for outcome in outcomes:
             self._taken.pop(outcome.token, None)
+            self._bytes -= self._sizes.pop(outcome.token, 0)
             self.one_offs.give_up(outcome.token)
         if settled.finished:
             self.finish(settled.finished)
         return settled
+
+    def _of_size(self, pairs: dict[int, Pair]) -> dict[int, Pair]:
+        """Return as many of ``pairs`` as their arguments allow, at least one; the others go back to the backlog."""
+        ids = np.fromiter((pair.job_id for pair in pairs.values()), np.int64, len(pairs))
+        sizes = self._engine.shards.payload_sizes(ids)
+        room = max(1, int(np.searchsorted(np.cumsum(sizes), PAYLOAD_BYTES_MAX - self._bytes, "right")))
+        tokens = list(pairs)
+        self.backlog.give_back(tokens[room:])
+        return {token: pairs[token] for token in tokens[:room]}
 
     def _render(self, pairs: dict[int, Pair], rendering: Rendering) -> list[Run]:
         views = self._engine.lookup(np.fromiter((pair.job_id for pair in pairs.values()), np.int64, len(pairs)))
@@ -126,6 +142,8 @@ class Dispatch(Lane):
                 continue
             key, headers = rendering.key_of(view.id), rendering.headers_of(view, entry)
             named = (rendering.run_ids.namespace, _suffix(pair.step))
+            self._sizes[token] = len(view.payload)
+            self._bytes += len(view.payload)
             runs.append(Run(view.id, key, view.name, pair.fire_ms, run_id, entry, token, headers, *named))
         return runs
 

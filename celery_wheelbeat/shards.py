@@ -220,6 +220,13 @@ class Shards:
             columns.interval[positions] = stored.interval[rows]
         return columns
 
+    def payload_sizes(self, ids: Int64s) -> Int64s:
+        """Return the bytes of payload and name of each of ``ids``; 0 of what is gone."""
+        jobs = self.columns_of(ids)
+        sizes = np.zeros(len(ids), np.int64)
+        sizes[jobs.enabled] = self.payloads.lengths(jobs.ref[jobs.enabled])
+        return sizes
+
     def schedule_of(self, job_id: int, crons: CronTable) -> Bounded | None:
         """Return the schedule of a job, also of one that is switched off; None where it is foreign or there is none."""
         shard = self.owner(job_id)

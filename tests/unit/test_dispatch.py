@@ -276,3 +276,25 @@ def test_an_entry_that_cannot_be_built_is_set_aside(bench: Bench) -> None:
     assert bench.pass_time(1) == []
     assert bench.dispatch.quarantined == {1: "ValueError: a"}
     assert bench.skipped() == {"error": 1}
+
+
+def test_large_arguments_are_handed_over_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the publisher has is bounded in bytes, too, except for one run; nothing is lost for it."""
+    monkeypatch.setattr("celery_wheelbeat.dispatch.PAYLOAD_BYTES_MAX", 2_500)
+    bench = Bench()
+    lengths = [1_000, 1_000, 10_000, 1_000, 1_000, 1_000, 100, 100]
+    bench.define(
+        *(ROW._replace(id=at, name=f"job {at}", args=f'["{"x" * size}"]') for at, size in enumerate(lengths, 1))
+    )
+    bench.pass_time(1)
+    settled = 0
+    while settled < len(lengths):
+        while bench.dispatch.may_hand_over():
+            assert bench.dispatch.hand_over(bench.now_s) > 0
+        there = bench.publisher.submitted[settled:]
+        assert sum(lengths[run.job_id - 1] for run in there[:-1]) < 2_500
+        settled += len(there)
+        bench.settle(there)
+    assert sorted(run.job_id for run in bench.publisher.submitted) == list(range(1, len(lengths) + 1))
+    assert bench.backlog.pending == 0
+    assert bench.dispatch._bytes == 0
