@@ -64,7 +64,7 @@ def assert_one_of_three_runs(project: ClaimProject, count: int) -> None:
         for _ in range(2):
             project.pool_worker()
         ids = project.publish_copies("record", count, COPIES)
-        project.until_settled(count * COPIES, timeout_s=900)
+        project.until_settled(count * COPIES, timeout_s=1_800)
         assert project.logged("Copies of runs are dropped; claims in") == 2
         assert project.count("start") == dict.fromkeys(ids, 1)
         assert project.logged("dropped (other)") == count * (COPIES - 1)
@@ -91,7 +91,7 @@ def assert_every_copy_runs(redis_url: str, folder: Path, count: int) -> None:
         for _ in range(2):
             project.pool_worker()
         ids = project.publish_copies("record", count, COPIES)
-        project.until_settled(count * COPIES, timeout_s=900)
+        project.until_settled(count * COPIES, timeout_s=1_800)
         assert project.count("start") == dict.fromkeys(ids, COPIES)
 
 
