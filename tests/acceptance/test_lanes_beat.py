@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import sqlite3
 import time
+from collections import Counter
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
 from processes import DjangoProject, redis_conf
-from services import PrivateRedis
+from services import PrivateRedis, TcpProxy
 
 from celery_wheelbeat import run_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.processes
@@ -103,42 +107,99 @@ def test_sigkill_in_the_middle_of_batches_loses_nothing(tmp_path: Path, broker: 
                 beat.wait()
         assert beat.stop() == 0, beat.output
         found = runs_in(broker)
-    by_job: dict[str, set[int]] = {}
-    for one in found:
-        assert one["id"] == run_id(_key(one), one["wheelbeat_fire_ms"], "tests")
-        by_job.setdefault(one["periodic_task_name"], set()).add(one["wheelbeat_fire_ms"])
+    by_job = fires_by_job(found)
     assert len(by_job) == monitors
     last_ms = min(max(fires) for fires in by_job.values())
-    expected = [
-        at
-        for at in range(-(-gaps[0][1] // 1000) * 1000 + 1000, last_ms, 1000)
-        if not any(begin < at <= end for begin, end in gaps)
-    ]
+    expected = [at for at in seconds(gaps[0][1], last_ms) if not any(begin < at <= end for begin, end in gaps)]
     assert len(expected) >= 4
-    lost = {name: missing for name, fires in by_job.items() if (missing := [at for at in expected if at not in fires])}
-    assert lost == {}
+    assert lost(by_job, expected) == {}
+
+
+def seconds(begin_ms: int, end_ms: int) -> range:
+    """Fire times of a monitor of one second: the first whole second is left to the start."""
+    return range(-(-begin_ms // 1000) * 1000 + 1000, end_ms, 1000)
+
+
+def fires_by_job(found: list[dict[str, Any]]) -> dict[str, Counter[int]]:
+    """How often each fire time of each job is there; every run has the id that anybody can compute."""
+    by_job: dict[str, Counter[int]] = {}
+    for one in found:
+        assert one["id"] == run_id(_key(one), one["wheelbeat_fire_ms"], "tests")
+        by_job.setdefault(one["periodic_task_name"], Counter())[one["wheelbeat_fire_ms"]] += 1
+    return by_job
+
+
+def lost(by_job: dict[str, Counter[int]], expected: Sequence[int]) -> dict[str, list[int]]:
+    """Fire times that are not there, by job."""
+    return {name: missing for name, fires in by_job.items() if (missing := [at for at in expected if at not in fires])}
 
 
 def _key(headers: dict[str, Any]) -> str:
     return f"monitor:{int(headers['argsrepr'].strip('[]')) + 1}"
 
 
-def test_two_beats_on_one_redis_send_the_same_runs(tmp_path: Path, broker: PrivateRedis) -> None:
+def test_two_beats_on_one_redis_send_the_same_runs_and_lose_none(tmp_path: Path, broker: PrivateRedis) -> None:
+    """Each of them sends every run: the union holds what one would have sent, even where the other has stopped."""
+    monitors = 500
     with DjangoProject(tmp_path, conf_of(broker)) as project:
-        project.django(MANY % {"count": 500})
-        beats = [project.beat("-s", str(tmp_path / f"schedule-{number}")) for number in range(2)]
-        for beat in beats:
+        project.django(MANY % {"count": monitors} + '    Monitor.objects.update(misfire="all")\n')
+        beats, loaded_ms = [], []
+        for number in range(2):
+            beat = project.beat("-s", str(tmp_path / f"schedule-{number}"))
             beat.wait_for("jobs loaded")
-        seen = length(broker)
-
-        def both_have_sent() -> bool:
-            ids = [one["id"] for one in runs_in(broker)]
-            return len(ids) > seen + 3000 and len(set(ids)) < len(ids)
-
-        project.wait_for(both_have_sent, "some seconds of both")
-        assert [beat.stop() for beat in beats] == [0, 0]
+            beats.append(beat)
+            loaded_ms.append(round(time.time() * 1000))
+        project.wait_for(lambda: newest_ms(broker) >= loaded_ms[1] + 4_000, "some seconds of both")
+        assert beats[0].stop() == 0
+        alone_ms = round(time.time() * 1000)
+        project.wait_for(lambda: newest_ms(broker) >= alone_ms + 2_000, "some seconds of one")
+        assert beats[1].stop() == 0
         found = runs_in(broker)
-    ids = [one["id"] for one in found]
-    assert len(set(ids)) < len(ids)
     assert len({one["wheelbeat_nonce"] for one in found}) == len(found)
-    assert all(one["id"] == run_id(_key(one), one["wheelbeat_fire_ms"], "tests") for one in found)
+    by_job = fires_by_job(found)
+    assert len(by_job) == monitors
+    expected = seconds(loaded_ms[0], min(max(fires) for fires in by_job.values()))
+    assert len(expected) >= 6
+    assert lost(by_job, expected) == {}
+    assert all(times <= 2 for fires in by_job.values() for times in fires.values())
+    twice = [at for at in expected if all(fires[at] == 2 for fires in by_job.values())]
+    assert len(twice) >= 2, "both sent all of them"
+
+
+def test_what_sigterm_finds_on_its_way_is_reported_and_sent_by_the_next_start(
+    tmp_path: Path, broker: PrivateRedis
+) -> None:
+    """The broker stops answering in the middle of a send; the beat ends all the same, and says what it leaves."""
+    monitors = 300
+    with TcpProxy(broker.port) as proxy:
+        conf = {**conf_of(broker), "broker_url": f"redis://127.0.0.1:{proxy.port}/0", "wheelbeat_restart_lookback": 60}
+        with DjangoProject(tmp_path, conf) as project:
+            project.django(MANY % {"count": monitors} + '    Monitor.objects.update(misfire="all")\n')
+            beat = project.beat()
+            beat.wait_for("jobs loaded")
+            loaded_ms = round(time.time() * 1000)
+            project.wait_for(lambda: newest_ms(broker) >= loaded_ms + 2_000, "two seconds of runs")
+            proxy.stall()
+            project.wait_for(lambda: in_flight(tmp_path) >= monitors, "a batch on its way")
+            assert beat.stop() == 0, beat.output
+            (left,) = re.findall(r"Stopped; \d+ runs sent, (\d+) left for the next start", beat.output)
+            assert int(left) >= monitors
+            proxy.pass_through()
+            again = project.beat()
+            again.wait_for("jobs loaded")
+            again_ms = round(time.time() * 1000)
+            project.wait_for(lambda: newest_ms(broker) >= again_ms + 2_000, "two more seconds of runs")
+            assert again.stop() == 0, again.output
+            found = runs_in(broker)
+    by_job = fires_by_job(found)
+    assert len(by_job) == monitors
+    expected = seconds(loaded_ms, min(max(fires) for fires in by_job.values()))
+    assert expected[-1] > again_ms
+    assert lost(by_job, expected) == {}
+
+
+def in_flight(folder: Path) -> int:
+    """How many runs are on their way, as the beat itself reports it."""
+    with closing(sqlite3.connect(folder / "db.sqlite3", timeout=30)) as connection:
+        row = connection.execute("SELECT status FROM wheelbeat_beat ORDER BY seen_at DESC LIMIT 1").fetchone()
+    return int(json.loads(row[0])["destinations"]["broker"]["in_flight"]) if row else 0

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from processes import ROOT
 
+from celery_wheelbeat.lane_rules import CHECKED_IN
+
 SENTRY = """
     import sentry_sdk
     from sentry_sdk.integrations.celery import CeleryIntegration
@@ -38,21 +40,28 @@ OPENTELEMETRY = """
         CeleryInstrumentor().instrument()
 """
 RUN = """
-    import json, sys
+    import json, logging, sys
     from fast_bench import FastBench, numbered
     from lanes import make_app
+    from celery_wheelbeat.jobs import OVERLAP_SHIFT, Overlap
 
     app = make_app({url!r}, task_default_queue={queue!r})
     install_first = {when!r} == "before"
     if install_first:
         install(**{options!r})
-    report = {{"slow": [], "headers": [], "reasons": [], "observers": []}}
+    report = {{"slow": [], "headers": [], "reasons": [], "observers": [], "log": []}}
     from kombu import Connection
+    class Notes(logging.Handler):
+        def emit(self, record):
+            report["log"].append(record.getMessage())
+    logging.getLogger("celery.beat").addHandler(Notes())
+    logging.getLogger("celery.beat").setLevel(logging.INFO)
     compared = []
     with FastBench(app) as bench:
         take_in = bench.lanes.fast.canary.take_in
         bench.lanes.fast.canary.take_in = lambda one: (compared.append(one.difference), take_in(one))
-        bench.load(numbered(30, bench.route()))
+        bench.load(numbered(20, bench.route()))
+        bench.load(numbered(10, bench.route(), first=20), more_flags=Overlap.SKIP << OVERLAP_SHIFT)
         for minute in range(2):
             bench.pass_minutes()
             bench.drain()
@@ -63,8 +72,11 @@ RUN = """
         if bench.slow_runs < 60:
             bench.lanes.fast.canary.due_s = 0.0
             bench.until(lambda: compared, "a comparison")
+        for now_s in (0.0, 10.0, 20.0):
+            bench.parts.lane_report.look(now_s)
         report["difference"] = sorted(set(compared))
-        report["observers"] = [list(a.observers) for _, a in bench.lanes.fast.forms.answers() if not isinstance(a, str)]
+        envelopes = [a for _, a in bench.lanes.fast.forms.answers() if not isinstance(a, str)]
+        report["observers"] = sorted({{tuple(envelope.observers) for envelope in envelopes}})
     with Connection({url!r}) as connection:
         queue = connection.SimpleQueue({queue!r})
         for _ in range(60):
@@ -101,10 +113,15 @@ def output_of(code: str, *, python: str = sys.executable) -> str:
 
 
 def run(url: str, tool: str, when: str, *, python: str = sys.executable, **options: Any) -> dict[str, Any]:
-    """Send 30 runs twice, with the tool installed before the first or before the second time."""
+    """Send 30 runs twice, a third of them with the key of their job; the tool comes before the first or second time."""
     queue = f"observed-{uuid.uuid4()}"
     code = textwrap.dedent(RUN).format(url=url, queue=queue, when=when, options=options)
     return dict(json.loads(output_of(textwrap.dedent(tool) + code, python=python).splitlines()[-1]))
+
+
+def said_about_lanes(report: dict[str, Any]) -> list[str]:
+    """The lines that a start writes about lanes."""
+    return [text for text in report["log"] if "fast lane" in text and "connect" not in text]
 
 
 @pytest.mark.parametrize(("broker_url", "when"), ORDERS, indirect=["broker_url"])
@@ -112,6 +129,10 @@ def test_opentelemetry_stays_fast_and_every_run_has_its_trace(broker_url: str, w
     report = run(broker_url, OPENTELEMETRY, when)
     assert report["slow"] == [0, 0], report["reasons"]
     assert report["observers"] == [["OpenTelemetry"]]
+    assert said_about_lanes(report) == [
+        "beat: OpenTelemetry seen: the headers are filled in on the fast lane",
+        "beat: All 30 jobs seen so far take the fast lane",
+    ]
     assert report["difference"] == [""]
     traced = [headers for headers in report["headers"] if "traceparent" in headers]
     assert len(traced) == (60 if when == "before" else 30)
@@ -127,6 +148,10 @@ def test_sentry_stays_fast_and_every_run_has_its_trace(broker_url: str, when: st
     report = run(broker_url, SENTRY, when)
     assert report["slow"] == [0, 0], report["reasons"]
     assert report["observers"] == [["Sentry"]]
+    assert said_about_lanes(report) == [
+        "beat: Sentry seen: the headers are filled in on the fast lane",
+        "beat: All 30 jobs seen so far take the fast lane",
+    ]
     assert report["difference"] == [""]
     traced = [headers for headers in report["headers"] if "sentry-trace" in headers]
     assert len(traced) == (60 if when == "before" else 30)
@@ -145,6 +170,10 @@ def test_with_monitors_of_sentry_only_the_monitored_jobs_take_the_celery_lane(br
     report = run(broker_url, SENTRY, "before", monitor_beat_tasks=True, exclude_beat_tasks=["job 1.*"])
     assert report["slow"] == [19, 38]
     assert report["reasons"] == []
+    assert (
+        f"11 jobs take the fast lane, 19 the celery lane (a few thousand runs a second): 19 jobs: {CHECKED_IN}"
+        in (said_about_lanes(report)[-1])
+    )
     assert report["difference"] == [""]
     for headers in report["headers"]:
         excluded = headers["periodic_task_name"].startswith("job 1")
@@ -181,5 +210,6 @@ def test_celery_5_5_takes_the_fast_lane(request: pytest.FixtureRequest, celery55
     url = str(request.getfixturevalue(f"{kind}_url"))
     report = run(url, "def install(): pass", "before", python=celery55)
     assert report["slow"] == [0, 0], report["reasons"]
+    assert said_about_lanes(report) == ["beat: All 30 jobs seen so far take the fast lane"]
     assert report["difference"] == [""]
     assert int(output_of(EVERY_OPTION.format(kind=kind, url=url), python=celery55)) > 20
