@@ -150,7 +150,7 @@ def test_a_visibility_timeout_that_ends_beside_the_living_run_starts_no_second_o
 def test_a_run_that_outlasts_the_time_for_which_its_claim_is_made_is_not_repeated(
     redis_url: str, amqp_url: str, tmp_path: Path
 ) -> None:
-    alone, late, claim_s = str(uuid4()), str(uuid4()), 3
+    alone, late, claim_s = str(uuid4()), str(uuid4()), 6
     fire_ms, headers = now_ms(), {"wheelbeat_claim_ttl": claim_s}
     server = urlsplit(amqp_url)
     with TcpProxy(server.port or 5672, server.hostname or "127.0.0.1") as proxy:
@@ -166,6 +166,7 @@ def test_a_run_that_outlasts_the_time_for_which_its_claim_is_made_is_not_repeate
             for task, run_id in (("alone", alone), ("short_late", late)):
                 project.publish(task, run_id, fire_ms=fire_ms, args=(gate,), headers=headers)
             project.until(lambda: len(project.lines("start")) == 2, "both starts")
+            warned = project.logged("runs although")  # on a busy machine they may have been late themselves
             until_forgotten(max(line.at_ms for line in project.lines("start")))
             project.publish("short_late", late, fire_ms=fire_ms, args=(gate,), headers=headers)
             project.until(lambda: project.logged("dropped (other)") == 1, "the end of a copy that comes as late")
@@ -176,7 +177,7 @@ def test_a_run_that_outlasts_the_time_for_which_its_claim_is_made_is_not_repeate
             project.until(lambda: project.count("done")[alone] == 1, "the end of the exclusive run")
             project.until(lambda: project.logged("dropped (finished)") == 1, "the end of its redelivery")
             assert project.count("start")[alone] == 1
-            assert project.logged("runs although") == 0
+            assert project.logged("runs although") == warned
 
 
 def test_a_main_process_that_was_stopped_says_that_its_run_has_lost_the_lease(redis_url: str, tmp_path: Path) -> None:
