@@ -117,6 +117,19 @@ def test_bytes_that_are_still_on_their_way_can_no_longer_arrive(server: PrivateR
             assert client.llen("celery") == 1
 
 
+def test_a_slow_line_is_not_taken_for_a_dead_one(server: PrivateRedis, client: redis.Redis) -> None:
+    """A batch takes several times as long as nothing may move, to the last byte that the system holds for us."""
+    with (
+        TcpProxy(server.port, receive_bytes=65_536) as proxy,
+        Lane(through(proxy, options={"socket_timeout": 2.0}), kind="redis").connected() as lane,
+    ):
+        batch = lane.batch(lane.envelope(), range(600), url="x" * 20_000)
+        proxy.drip(32_768)
+        (outcome,) = lane.send(batch)
+        assert outcome.failures == ()
+    assert client.llen("celery") == 600
+
+
 @pytest.mark.parametrize("denied", [("client|kill", "client|list"), ("client",), ("hmget",)])
 def test_where_the_proof_is_denied_the_outcome_is_uncertain_and_that_is_said(
     server: PrivateRedis, client: redis.Redis, caplog: pytest.LogCaptureFixture, denied: Sequence[str]

@@ -39,7 +39,8 @@ class Mode(Enum):
 class TcpProxy:
     """Forwards ``127.0.0.1:port`` to ``target``. One thread, ended by ``close()``."""
 
-    def __init__(self, target_port: int, target_host: str = "127.0.0.1") -> None:
+    def __init__(self, target_port: int, target_host: str = "127.0.0.1", *, receive_bytes: int | None = None) -> None:
+        """``receive_bytes``: about how much the system takes from a client before the proxy does; else megabytes."""
         self.target = (target_host, target_port)
         self.drip_bytes = 1
         self.tap: Callable[[bytes], None] = lambda _data: None
@@ -51,6 +52,8 @@ class TcpProxy:
         self._pending: dict[socket.socket, bytes] = {}
         """Bytes on their way to a socket that does not take them yet; its peer is not read meanwhile."""
         self._listener = socket.create_server(("127.0.0.1", 0))
+        if receive_bytes is not None:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self._listener.setblocking(False)
         self.port = int(self._listener.getsockname()[1])
         self._thread = threading.Thread(target=self._serve, name="tcp-proxy", daemon=True)
