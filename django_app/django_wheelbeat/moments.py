@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def moment(instant_ms: int | None, zone_name: str) -> SafeString | str:
-    """Show an instant in ms in a zone; a dash for None."""
-    if instant_ms is None:
+    """Show an instant in ms in a zone; a dash for None, and for what the document of an older beat does not have."""
+    if not isinstance(instant_ms, int):
         return "–"
     shown = in_zone(instant_ms, zone_name)
     try:

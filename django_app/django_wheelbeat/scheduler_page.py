@@ -5,7 +5,7 @@ Reads the status rows, and monitors only for the question; asks no running proce
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,14 +27,16 @@ from django_wheelbeat.rows import aware, to_ms
 from django_wheelbeat.zones import default_timezone
 
 if TYPE_CHECKING:
-    from django.http import HttpRequest, QueryDict
+    from django.http import HttpRequest
     from django.template.response import TemplateResponse
     from django.utils.safestring import SafeString
 
     from django_wheelbeat.beats import BeatReport, Load
 
-UPCOMING = "upcoming"
-SPANS_MS = {"second": 1_000, "minute": 60_000, UPCOMING: 60_000}
+UPCOMING_MS = 60_000
+SPANS_MS = {"second": 1_000, "minute": 60_000}
+LAST_MS = 253_402_300_000_000
+"""The year 9999."""
 
 
 class FiringForm(forms.Form):
@@ -44,7 +46,6 @@ class FiringForm(forms.Form):
         label=gettext_lazy("At"),
         widget=forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
         input_formats=[
-            "%Y-%m-%dT%H:%M:%S%z",
             "%Y-%m-%dT%H:%M:%S",
             "%Y-%m-%dT%H:%M",
             "%Y-%m-%d %H:%M:%S",
@@ -56,7 +57,6 @@ class FiringForm(forms.Form):
         choices=[
             ("second", gettext_lazy("second")),
             ("minute", gettext_lazy("minute")),
-            (UPCOMING, gettext_lazy("60 seconds from then on")),
         ],
     )
     after = forms.IntegerField(required=False, widget=forms.HiddenInput)
@@ -65,19 +65,20 @@ class FiringForm(forms.Form):
         """Return begin and end of what was asked for, in ms; only of a valid form."""
         length_ms = SPANS_MS[self.cleaned_data["span"]]
         begin_ms = to_ms(aware(self.cleaned_data["at"])) or 0
-        if self.cleaned_data["span"] != UPCOMING:
-            begin_ms -= begin_ms % length_ms
+        begin_ms -= begin_ms % length_ms
         return begin_ms, begin_ms + length_ms
 
 
-def _now_filled_in(given: QueryDict) -> QueryDict:
-    """Turn the question for what is upcoming into one for the minute that begins now."""
-    if "upcoming" not in given:
-        return given
-    filled = given.copy()
-    filled["span"], filled["at"] = UPCOMING, datetime.fromtimestamp(now_ms() // 1000, UTC).isoformat()
-    del filled["upcoming"]
-    return filled
+class UpcomingForm(forms.Form):
+    """What fires within a minute from now on? Asked further, from the same instant on."""
+
+    since_ms = forms.IntegerField(required=False, min_value=0, max_value=LAST_MS)
+    after = forms.IntegerField(required=False)
+
+    def span_ms(self) -> tuple[int, int]:
+        """See ``FiringForm``; begins now where nothing else is said."""
+        begin_ms = self.cleaned_data["since_ms"] or now_ms()
+        return begin_ms, begin_ms + UPCOMING_MS
 
 
 class Chart(NamedTuple):
@@ -100,23 +101,25 @@ class SchedulerPageMixin:
         """Show the page."""
         if not self.has_scheduler_permission(request):
             raise PermissionDenied
-        asked = ("at" in request.GET or "upcoming" in request.GET) and self.has_view_permission(request)
-        form = FiringForm(_now_filled_in(request.GET) if asked else None)
+        may_ask = self.has_view_permission(request)
+        form = FiringForm(request.GET if "at" in request.GET and may_ask else None)
+        question = UpcomingForm(request.GET) if "upcoming" in request.GET and may_ask else form
         context = {
             "title": _("Scheduler"),
             "reports": [(report, charts_of(report)) for report in beat_reports()],
             "zone": default_timezone(),
-            "form": form if self.has_view_permission(request) else None,
-            **(self._firings(request, form) if asked and form.is_valid() else {}),
+            "form": form if may_ask else None,
+            **(self._firings(request, question) if question.is_valid() else {}),
         }
         return admin_page(self, request, "scheduler", context)
 
-    def _firings(self, request: HttpRequest, form: FiringForm) -> dict[str, Any]:
+    def _firings(self, request: HttpRequest, form: FiringForm | UpcomingForm) -> dict[str, Any]:
         begin_ms, end_ms = form.span_ms()
         found = monitors_firing(
             self.get_queryset(request), begin_ms, end_ms, beat_settings(), form.cleaned_data["after"]
         )
-        go_on = form.data.copy()
+        go_on = request.GET.copy()
+        go_on["since_ms"] = str(begin_ms)
         go_on["after"] = "" if found.go_on_after is None else str(found.go_on_after)
         return {
             "asked": True,

@@ -117,6 +117,15 @@ def test_a_row_without_a_document_is_shown_as_far_as_it_goes(db: Any, login: Cal
     assert b"&lt;host&gt;" in response.content
 
 
+def test_entries_of_an_older_beat_have_no_last_fire_time(db: Any, login: Callable[..., Any]) -> None:
+    older = document()
+    del older["schedule"][0]["last_fire_ms"], older["shards"], older["cold_start"], older["lanes"]
+    report(older)
+    page = login().get(PAGE)
+    assert page.status_code == 200
+    assert "<td>–</td></tr>" in page.content.decode()
+
+
 def test_a_complete_list_of_entries_is_not_called_a_part(db: Any, login: Callable[..., Any]) -> None:
     whole = document()
     whole["jobs"]["entries"] = 1
@@ -138,9 +147,11 @@ def test_what_is_upcoming_is_the_minute_from_now_on(either: Any, login: Callable
     response = browser.get(PAGE, {"upcoming": "1"})
     assert {monitor.name for monitor, _ in response.context["firings"]} == {"often", "soon"}
     assert f'href="/admin/wheelbeat/monitor/{soon.pk}/change/"' in response.content.decode()
-    assert (
-        browser.get(PAGE, {"at": "2030-06-03T12:00:30", "span": "upcoming"}).context["begin"].endswith("12:00:30 UTC")
-    )
+    further = browser.get(PAGE, {"upcoming": "1", "since_ms": "1900000000000", "after": str(soon.pk)})
+    assert further.context["begin"] == "Sun 2030-03-17 17:46:40 UTC"
+    assert "often" not in {monitor.name for monitor, _ in further.context["firings"]}, "its key lies before"
+    for odd in ({"since_ms": "x"}, {"since_ms": "9" * 30}, {"since_ms": "-1"}, {"after": "x"}):
+        assert "firings" not in browser.get(PAGE, {"upcoming": "1", **odd}).context
 
 
 def test_silent_and_stopped_beats_are_told_apart(db: Any, login: Callable[..., Any]) -> None:
