@@ -92,6 +92,15 @@ def test_what_is_forgotten_is_rendered_again() -> None:
     assert render.asked == [0, 1, 1]
 
 
+def test_sizes_are_those_of_the_pieces_that_are_kept() -> None:
+    bodies, render = Bodies(10 * CHUNK_BYTES), Renderer("n")
+    found = bodies.columns(refs(5, 4096), 3, 2, render)
+    lengths = [sum(map(len, pieces)) for pieces in zip(found.body, found.reprs, found.name, strict=True)]
+    assert bodies.sizes(refs(4096, 6, 5)).tolist() == [lengths[1], 0, lengths[0]]
+    bodies.forget(refs(5))
+    assert bodies.sizes(refs(5, 100_000)).tolist() == [0, 0]
+
+
 def test_a_job_that_is_due_twice_is_kept_once() -> None:
     bodies, render = Bodies(10 * CHUNK_BYTES), Renderer()
     for _ in range(2):
