@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from celery_wheelbeat.engine import Engine
+    from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.lanes import Lanes
     from celery_wheelbeat.publishers.envelope import Envelope
 
@@ -126,30 +127,32 @@ class LaneReport:
 
     def _count(self) -> Counted:
         by_kind, reasons = self._census.by_kind(), self._census.apart()
-        fast_kinds = [index for index, answer in self._answers.items() if not isinstance(answer, str)]
         fast, unasked = 0, int(by_kind.sum())
-        for index, answer in self._answers.items():
-            jobs = int(by_kind[index]) if index < len(by_kind) else 0
+        for kind, answer in self._answers.items():
+            jobs = int(by_kind[kind]) if kind < len(by_kind) else 0
             unasked -= jobs
             if isinstance(answer, str):
                 reasons[answer] += jobs
             else:
                 fast += jobs
         for reason, ids in self._lanes.fast.outsiders.by_reason().items():
-            jobs = self._jobs_among(np.fromiter(ids, np.int64, len(ids)), fast_kinds)
-            reasons[reason] += jobs
-            fast -= jobs
-        return Counted(max(0, fast), +reasons, self._observers(), unasked)
+            kinds = self._kinds_of(np.fromiter(ids, np.int64, len(ids)))
+            for kind, jobs in zip(*(column.tolist() for column in np.unique(kinds, return_counts=True)), strict=True):
+                known = self._answers.get(kind)
+                if isinstance(known, str):
+                    continue  # is counted with all of its kind
+                reasons[reason] += jobs
+                if known is None:
+                    unasked -= jobs
+                else:
+                    fast -= jobs
+        return Counted(max(0, fast), +reasons, self._observers(), max(0, unasked))
 
-    def _jobs_among(self, ids: np.ndarray[Any, np.dtype[np.int64]], fast_kinds: list[int]) -> int:
-        """Return how many of ``ids`` would take the fast lane by definition and kind."""
+    def _kinds_of(self, ids: Int64s) -> Int64s:
+        """Return the kinds of those ``ids`` that would take the lane of their kind."""
         jobs = self._engine.shards.columns_of(ids)
-        found = (
-            jobs.enabled
-            & ~lane_rules.apart(ids, jobs.flags)
-            & np.isin(lane_rules.kinds(jobs.route, jobs.flags), fast_kinds)
-        )
-        return int(np.count_nonzero(found))
+        stays = jobs.enabled & ~lane_rules.apart(ids, jobs.flags)
+        return lane_rules.kinds(jobs.route[stays], jobs.flags[stays])
 
     def _observers(self) -> tuple[str, ...]:
         answers = self._answers.values()

@@ -153,6 +153,18 @@ def test_it_is_said_once_answers_have_come_and_again_only_when_they_change(
     assert "1 job: a signal" in caplog.messages[-1]
 
 
+def test_jobs_that_leave_alone_count_even_where_nobody_asks_about_their_kind(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.load(*jobs(0, 5), *jobs(5, 3, route=1))
+    bench.outsiders = {CHECKED_IN: {0, 5, 6, 7}}
+    bench.answer(0, envelope())
+    bench.look(3)
+    assert bench.report.as_json()["celery"] == {CHECKED_IN: 4}
+    (said,) = caplog.messages
+    assert said.startswith("beat: 4 jobs take the fast lane, 4 the celery lane")
+
+
 def test_nothing_is_said_while_monitors_are_loaded(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.load(*jobs(-3, 3))
     for _ in range(100):
