@@ -23,7 +23,7 @@ export WHEELBEAT_CELERY55_PYTHON := $(CURDIR)/$(VENV55)/bin/python
 
 BENCHMARKS := engine memory coldstart edits admin dispatch peers claims
 
-SOAKS := soak soak-schedules soak-account soak-simulation soak-grid soak-edits soak-broker soak-memory soak-claims
+SOAKS := soak soak-schedules soak-account soak-simulation soak-grid soak-edits soak-broker soak-memory soak-claims soak-files
 
 .PHONY: bench bench-full help demo test check lint unit axe $(SOAKS) services venv venv-celery55 clean
 
@@ -77,6 +77,9 @@ soak-memory: venv ## a simulated week of churn: memory flat, the watchdog finds 
 
 soak-claims: services venv ## of several copies one runs: thousands of copies, every store, workers that are killed
 	$(SOAK) $(wildcard tests/acceptance/test_claims_*.py)
+
+soak-files: services venv ## a million lines are imported and exported in bounded memory
+	$(SOAK) tests/integration/admin/test_transfer_soak.py
 
 bench: services venv ## benchmarks, in ten minutes; writes docs/explanation/benchmarks.md
 	$(BIN)/python benchmarks/guard.py

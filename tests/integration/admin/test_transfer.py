@@ -161,6 +161,15 @@ def test_a_million_lines_need_no_more_memory_than_a_block(db: Any, monkeypatch: 
     assert [piece.count("\n") for piece in pieces] == [10] * 10
 
 
+def test_names_are_kept_with_the_line_on_which_they_stood_first() -> None:
+    from django_wheelbeat.transfer.names import Names
+
+    with Names() as names:
+        assert [names.first_line(name, line) for line, name in enumerate(["a", "É", "a", "É", "e"], start=1)] == [
+            1, 2, 1, 2, 5,
+        ]  # fmt: skip
+
+
 def test_a_name_that_somebody_else_adds_meanwhile_is_an_error_of_its_line(
     any_vendor: Any, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
