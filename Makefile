@@ -67,7 +67,7 @@ soak-grid: services venv ## no drift: ten minutes of 5,000 monitors, exactly the
 	$(SOAK) tests/acceptance/test_beat_exact_set.py
 
 soak-edits: services venv ## an edit is in force, and the others on time: a million in one transaction, ten minutes of an open one
-	$(SOAK) tests/acceptance/test_beat_bulk_edits.py tests/integration/changelog/test_changelog_attacks.py
+	$(SOAK) tests/acceptance/test_beat_bulk_edits.py tests/integration/changelog/test_changelog_attacks.py tests/integration/changelog/test_load_columns.py
 
 soak-broker: services venv ## brokers that are killed, cut off, away or full lose nothing; workers get all of it
 	$(SOAK) tests/acceptance/test_dispatch_faults.py $(wildcard tests/acceptance/test_lanes_*.py)
