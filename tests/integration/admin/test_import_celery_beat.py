@@ -189,3 +189,11 @@ def test_redbeat_is_taken_over(db: Any, site_app: Celery, redis_url: str) -> Non
     first = next(fires(schedule_of(row_of(every)), to_ms(LAST)))
     assert to_datetime(first) == LAST + timedelta(seconds=90)
     assert (cron.cron, cron.timezone) == ("*/5 3 * * *", "Europe/Berlin")
+
+
+def test_a_url_of_redbeat_that_cannot_be_read_is_refused_without_its_password(db: Any) -> None:
+    from django.core.management.base import CommandError
+
+    with pytest.raises(CommandError, match=r"redbeat cannot be read: .*%2F") as refused:
+        run("wheelbeat_import_redbeat", url="redis://:secret/s@127.0.0.1:6379/0")
+    assert "secret" not in str(refused.value)
