@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ class Result(NamedTuple):
     state: str
     done: Any
     """When: a datetime, an ISO text, or None."""
-    url: str | None = None
-    """Of its page in the admin, where django-celery-results is installed."""
+    page: tuple[str, int] | None = None
+    """Name and key of its page in an admin site that has django-celery-results; which site is up to the reader."""
 
 
 class Results(NamedTuple):
@@ -67,7 +66,8 @@ def _of_keys(backend: Any, ids: Sequence[str]) -> dict[str, Result]:
 
 def _of_django(model: Any, ids: Sequence[str]) -> dict[str, Result]:
     rows = model._default_manager.filter(task_id__in=ids).values_list("pk", "task_id", "status", "date_done")
-    return {task_id: Result(state, done, _page(model, pk)) for pk, task_id, state, done in rows}
+    name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
+    return {task_id: Result(state, done, (name, pk)) for pk, task_id, state, done in rows}
 
 
 def _of_sql(backend: Any, ids: Sequence[str]) -> dict[str, Result]:
@@ -78,13 +78,6 @@ def _of_sql(backend: Any, ids: Sequence[str]) -> dict[str, Result]:
         return {row.task_id: Result(row.status, row.date_done) for row in rows}
     finally:
         session.close()
-
-
-def _page(model: Any, pk: int) -> str | None:
-    try:
-        return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_change", args=[pk])
-    except NoReverseMatch:
-        return None
 
 
 def _kind(backend: Any) -> str:

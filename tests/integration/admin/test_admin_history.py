@@ -188,6 +188,7 @@ def test_django_s_own_results_are_found(pg: Any) -> None:
         TaskResult.objects.create(task_id="a", status="SUCCESS")
         found = look_up_results(DatabaseBackend(app_with("cache+memory://")), ["a", "b"]).found
         assert {task_id: result.state for task_id, result in found.items()} == {"a": "SUCCESS"}
+        assert found["a"].page == ("admin:django_celery_results_taskresult_change", TaskResult.objects.get().pk)
         TaskResult.objects.all().delete()
         with connection.schema_editor() as editor:
             editor.delete_model(TaskResult)

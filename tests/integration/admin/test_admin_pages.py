@@ -216,3 +216,21 @@ def admin_of_monitors() -> Any:
     from django_wheelbeat.models import Monitor
 
     return admin.site._registry[Monitor]
+
+
+def test_a_result_is_linked_in_the_site_that_has_it(
+    db: Any, login: Callable[..., Any], second_site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django_wheelbeat import history_page
+    from django_wheelbeat.models import Monitor
+    from django_wheelbeat.past_runs import History, PastRun
+    from django_wheelbeat.results import Result
+
+    monitor = Monitor.objects.create(name="a", task="t", interval_ms=60_000)
+    pages = [("admin:wheelbeat_monitor_change", monitor.pk), ("admin:of_no_site", 7), None]
+    runs = [PastRun(1_900_000_000_000, "id", Result(f"STATE{i}", None, page), None) for i, page in enumerate(pages)]
+    monkeypatch.setattr(history_page, "history_of", lambda *_: History(runs, []))
+    page = login().get(f"{second_site}wheelbeat/monitor/{monitor.pk}/runs/").content.decode()
+    assert f'<a href="/second/wheelbeat/monitor/{monitor.pk}/change/">STATE0</a>' in page
+    assert "<td>STATE1</td>" in page
+    assert "<td>STATE2</td>" in page
