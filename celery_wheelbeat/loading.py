@@ -35,6 +35,8 @@ class Loading:
         """The load as it ended; None before."""
         self._engine = engine
         self._terminal = terminal or TerminalLine.of_process()
+        self._before = 0
+        """Jobs that the engine held before: entries."""
         self._begun_s = self._shown_s = self._logged_s = 0.0
 
     def begin(self, jobs: int, text_bytes: float, now_s: float) -> None:
@@ -43,7 +45,7 @@ class Loading:
         reason = capacity.refusal(jobs, text_bytes, max_jobs=max_jobs, available_bytes=memory.available_bytes())
         if reason is not None:
             raise TooManyJobs(f"beat: {reason}")
-        self.jobs = jobs
+        self.jobs, self._before = jobs, len(self._engine)
         self._begun_s = self._shown_s = self._logged_s = now_s
         self._engine.expect(jobs)
         self._show(now_s)
@@ -72,7 +74,7 @@ class Loading:
 
     def _progress(self, now_s: float) -> tuple[str, str, str]:
         """Return how many are read, how many there are, and how it goes on."""
-        done, passed_s = len(self._engine), now_s - self._begun_s
+        done, passed_s = max(0, len(self._engine) - self._before), now_s - self._begun_s
         rate = done / passed_s if passed_s > 0 else 0.0
         pace = f"{rate:,.0f}/s, {max(0, self.jobs - done) / rate:.0f} s to go" if rate else "just begun"
         return f"{done:,}", f"{self.jobs:,}", pace

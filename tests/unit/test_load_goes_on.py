@@ -22,7 +22,7 @@ from table_of_monitors import PLAIN, TableOfMonitors
 from celery_wheelbeat import sources
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.scheduler import WheelScheduler
-from celery_wheelbeat.sources import MonitorDatabase, walk
+from celery_wheelbeat.sources import MonitorDatabase, bulk, walk
 from celery_wheelbeat.sources.bulk import ColumnBlock
 
 if TYPE_CHECKING:
@@ -125,11 +125,12 @@ class Gated:
     def named(self, _names: Sequence[str]) -> Int64s:
         return np.empty(0, np.int64)
 
-    def read(self, after_id: int, up_to_id: int, _shapes: Shapes, _excluded: Int64s) -> ColumnBlock:
+    def read(self, bounds: Sequence[int], _shapes: Shapes, _excluded: Int64s) -> ColumnBlock:
+        after_id, up_to_id = bounds[0], bounds[-1]
         if after_id >= EARLY[-1]:
             assert self.gate.wait(WAIT_S)
         rows = [row for job_id, row in self.table.rows.items() if after_id < job_id <= up_to_id]
-        return ColumnBlock(batch_of([], CronTable()), np.empty(0, np.int64), rows)
+        return ColumnBlock(batch_of([], CronTable()), np.empty(0, np.uint32), rows)
 
     def read_ids(self, *_arguments: Any) -> ColumnBlock:
         raise AssertionError("not in a load")
@@ -146,7 +147,10 @@ def get(port: int, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_ticks_return_and_probes_answer_while_a_reader_waits_for_its_database(tmp_path: Path) -> None:
+def test_ticks_return_and_probes_answer_while_a_reader_waits_for_its_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "TOGETHER", 1)
     table, gate, port = TableOfMonitors(), threading.Event(), free_port()
     for job_id in (*EARLY, *LATE):
         table.rows[job_id] = PLAIN._replace(id=job_id, name=f"m{job_id}", interval_ms=1_000, jitter_s=0)
