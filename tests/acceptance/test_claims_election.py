@@ -97,7 +97,7 @@ def assert_every_copy_runs(redis_url: str, folder: Path, count: int) -> None:
 
 @pytest.mark.redis
 @pytest.mark.parametrize("store", ["redis_url", pytest.param("postgres_url", marks=pytest.mark.postgres)])
-@pytest.mark.parametrize("pool", ["solo", "threads", "gevent", "eventlet"])
+@pytest.mark.parametrize("pool", ["solo", "threads", "gevent"])
 @pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.soak)])
 def test_pools_without_processes(
     pool: str, store: str, count: int, request: pytest.FixtureRequest, tmp_path: Path
