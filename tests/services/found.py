@@ -14,11 +14,10 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import amqp
-import MySQLdb
 import psycopg
 import redis
 
@@ -85,6 +84,8 @@ def postgres_database_beside(url: str, name: str) -> Iterator[str]:
 @contextmanager
 def mysql_database() -> Iterator[str]:
     """Yield the URL of a new, empty MariaDB database."""
+    import MySQLdb  # not in every environment that starts servers
+
     given = os.environ.get("WHEELBEAT_TEST_MYSQL_URL")
     try:
         _mysql(given or MYSQL_URL).close()
@@ -118,7 +119,9 @@ def _mysql_execute(url: str, statement: str) -> None:
         connection.close()
 
 
-def _mysql(url: str) -> MySQLdb.Connection:
+def _mysql(url: str) -> Any:
+    import MySQLdb  # see above
+
     parts = urlsplit(url)
     return MySQLdb.connect(
         host=parts.hostname or "127.0.0.1",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import MySQLdb
-
 from .server import PrivateServer, program
 
 if TYPE_CHECKING:
@@ -57,6 +55,8 @@ class PrivateMariadb(PrivateServer):
         return [*words, *(f"--{key}={value}" for key, value in self.options.items())]
 
     def answers(self) -> bool:
+        import MySQLdb  # not in every environment that starts servers
+
         try:
             MySQLdb.connect(host="127.0.0.1", port=self.port, user="root", connect_timeout=2).close()
         except MySQLdb.OperationalError:

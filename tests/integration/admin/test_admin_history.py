@@ -125,7 +125,7 @@ def test_claims_say_when_it_started_and_how_long_it_took(db: Any, tmp_path: Path
     from celery_wheelbeat.worker.stores.choice import open_store
 
     url = f"sqlite:///{tmp_path}/claims.sqlite3"
-    former, app = current_app._get_current_object(), app_with("cache+memory://")
+    former, app = current_app._get_current_object(), app_with(f"file://{tmp_path}")
     app.conf.wheelbeat_dedup_url = url
     app.set_current()
     try:

@@ -24,6 +24,14 @@ def asked(browser: Any, **fields: Any) -> dict[str, Any]:
     return answer.json()
 
 
+@pytest.fixture(autouse=True)
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests ask more often than a person types."""
+    from django_wheelbeat import monitor_admin
+
+    monkeypatch.setattr(monitor_admin, "PREVIEWS_PER_S", 1_000)
+
+
 @pytest.fixture
 def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     from django_wheelbeat import monitor_admin
