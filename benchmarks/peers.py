@@ -41,7 +41,7 @@ BURST_S = 2.0
 WARM_S = 60.0
 ROUNDS = 4
 """How many numbers are tried on a real grid at most."""
-PEER_UNTIL_S, WHEEL_UNTIL_S = 700.0, 1_200.0
+PEER_UNTIL_S, WHEEL_UNTIL_S = 500.0, 1_000.0
 """How long the benchmark has been running when no other number is tried any more."""
 
 
