@@ -41,6 +41,8 @@ BURST_S = 2.0
 WARM_S = 60.0
 ROUNDS = 4
 """How many numbers are tried on a real grid at most."""
+FIRST_OF_RATE = 0.5
+"""Of what wheelbeat keeps by its rate: in its first minute all messages are first ones, which cost several times more."""
 PEER_UNTIL_S, WHEEL_UNTIL_S = 500.0, 1_000.0
 """How long the benchmark has been running when no other number is tried any more."""
 
@@ -187,7 +189,7 @@ def on_a_grid(report: Report, contender: Contender, servers: Servers, by_its_rat
         took_s = time.monotonic() - begun
         return found
 
-    first = int(by_its_rate * (0.85 if ours else 0.95))
+    first = int(by_its_rate * (FIRST_OF_RATE if ours else 0.95))
     most = most_tasks() if ours else 10 * first
     tried = search(first, most, attempt, rounds=ROUNDS, go_on=lambda: time.monotonic() + took_s < until_s)
     kept = max((one.tasks for one in tried if one.kept), default=0)
