@@ -42,7 +42,7 @@ WARM_S = 60.0
 ROUNDS = 4
 """How many numbers are tried on a real grid at most."""
 FIRST_OF_RATE = 0.5
-"""Of what wheelbeat keeps by its rate: in its first minute all messages are first ones, which cost several times more."""
+"""Of what wheelbeat keeps by its rate: in its first minute all messages are first ones, which cost more."""
 PEER_UNTIL_S, WHEEL_UNTIL_S = 500.0, 1_000.0
 """How long the benchmark has been running when no other number is tried any more."""
 
