@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from celery_wheelbeat.backlog import Backlog
     from celery_wheelbeat.jobs import Int64s
@@ -28,6 +32,24 @@ class Block(NamedTuple):
     token: int
     """Of the backlog."""
     pairs: Pairs
+
+
+class Layout:
+    """Which runs of several blocks, in columns one block behind the other, belong to which of them."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self.blocks = blocks
+        self._ends = np.cumsum([len(block.pairs.ids) for block in blocks])
+
+    def parts(self, positions: NDArray[np.intp]) -> Iterator[tuple[int, slice, NDArray[np.intp]]]:
+        """Yield each block that has some of ``positions`` (ascending): its number, which of them, where in it."""
+        begin = start = 0
+        for number, (end, stop) in enumerate(
+            zip(self._ends.tolist(), np.searchsorted(positions, self._ends).tolist(), strict=True)
+        ):
+            if stop > start:
+                yield number, slice(start, stop), positions[start:stop] - begin
+            begin, start = end, stop
 
 
 class Blocks:

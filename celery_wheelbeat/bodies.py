@@ -1,24 +1,28 @@
 """Bodies: the pieces of messages that belong to single jobs, kept because they are the same in every run.
 
-A bounded cache in front of the renderer: 16 bytes of index per job and one slice of a chunk. A job is known by the
-ref of its payload; ``forget`` hears of every ref that is given up, before it can be given to another job. What is not
-kept is rendered again, never wrong.
+A bounded cache in front of the renderer: 16 bytes of index per job, and its pieces side by side in a chunk. A job is
+known by the ref of its payload; ``forget`` hears of every ref that is given up, before it can be given to another job.
+What is not kept is rendered again, never wrong.
 """
 
 from __future__ import annotations
 
+import mmap
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from celery_wheelbeat.envelopes import Hole, Pieces
+from celery_wheelbeat.slices import Slices, pieces_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
+    from celery_wheelbeat.envelopes import Column
     from celery_wheelbeat.jobs import Int64s, UInt32s
+    from celery_wheelbeat.runs import Octets
 
 _CHUNK_BITS = 20
 CHUNK_BYTES = 1 << _CHUNK_BITS
@@ -34,51 +38,79 @@ _STEP_ROWS = 1 << 20
 
 
 class Columns(NamedTuple):
-    """The pieces of many jobs, one list per kind of piece."""
+    """The pieces of many jobs. Of each, opening, body, reprs and name follow each other in ``buffer``."""
 
-    opening: list[bytes]
-    body: list[bytes]
-    reprs: list[bytes]
-    name: list[bytes]
+    buffer: Octets
+    begin: Int64s
+    opening_width: int
+    body_length: Int64s
+    reprs_length: Int64s
+    name_length: Int64s
 
     @classmethod
     def of(cls, pieces: Sequence[Pieces]) -> Columns:
-        """Turn pieces per job into columns."""
-        return cls(*(list(column) for column in zip(*pieces, strict=True))) if pieces else cls([], [], [], [])
+        """Turn pieces per job (at least one) into columns."""
+        every = Slices.of([piece for one in pieces for piece in one])
+        _, body, reprs, name = every.length.reshape(-1, len(Pieces._fields)).T
+        return cls(every.buffer, every.start[:: len(Pieces._fields)], len(pieces[0].opening), body, reprs, name)
 
-    def by_hole(self) -> dict[Hole, Sequence[bytes]]:
+    def whole(self) -> Slices:
+        """Return all pieces of each job as one."""
+        length = self.opening_width + self.body_length + self.reprs_length + self.name_length
+        return Slices(self.buffer, self.begin, length)
+
+    def by_hole(self) -> dict[Hole, Column]:
         """Return what the renderer fills in."""
-        return {Hole.OPENING: self.opening, Hole.BODY: self.body, Hole.REPRS: self.reprs, Hole.NAME: self.name}
+        body = self.begin + self.opening_width
+        reprs = body + self.body_length
+        found: dict[Hole, Column] = {
+            Hole.BODY: Slices(self.buffer, body, self.body_length),
+            Hole.REPRS: Slices(self.buffer, reprs, self.reprs_length),
+            Hole.NAME: Slices(self.buffer, reprs + self.reprs_length, self.name_length),
+        }
+        if self.opening_width:
+            openings = pieces_at(self.buffer, self.opening_width)[self.begin]
+            found[Hole.OPENING] = openings.view(np.uint8).reshape(-1, self.opening_width)
+        return found
 
 
 class _Chunk(NamedTuple):
-    data: bytes
+    size: int
+    """Bytes that are in use, or were."""
     jobs: int
-    """How many it was made of."""
+    """How many have pieces there, or had."""
     alive: int
     """How many of them are not forgotten."""
 
     @property
-    def is_thin(self) -> bool:
-        return 2 * self.alive < self.jobs
+    def thin_bytes(self) -> int:
+        """Its size where more than half is forgotten."""
+        return self.size if 2 * self.alive < self.jobs else 0
 
 
-_GONE = _Chunk(b"", 0, 0)
+_GONE = _Chunk(0, 0, 0)
 
 
 class Bodies:
     """The cache. ``limit_bytes`` bounds its chunks; a job that does not fit any more is rendered for each run.
 
-    A chunk whose last piece is forgotten goes at once. Where room is wanted, chunks that are more than half forgotten
-    go too, and the rest of their pieces is rendered again: what is forgotten never fills more than half of the cache.
+    Pieces are appended to one chunk until it is full. A chunk whose last piece is forgotten is given back at once.
+    Where room is wanted, chunks that are more than half forgotten go too, and the rest of their pieces is rendered
+    again: what is forgotten never fills more than half of the cache.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.resident_bytes = 0
         self._limit_bytes = limit_bytes
+        self._memory: mmap.mmap | None = None
+        """Room for all chunks, of which the system has given what was written to."""
+        self._octets: Octets = np.empty(0, np.uint8)
+        """The same as an array."""
         self._chunks: list[_Chunk] = []
         self._free: list[int] = []
         """Numbers of chunks that are gone."""
+        self._filled: int | None = None
+        """Number of the chunk that is appended to."""
         self._is_full = False
         """Whether a chunk did not fit, and nothing was forgotten since."""
         self._thin_bytes = 0
@@ -98,26 +130,21 @@ class Bodies:
     ) -> Columns:
         """Return the pieces of ``refs`` for the skeleton of that number, whose openings are ``opening_width`` long.
 
-        ``render`` is asked for the pieces at the positions that are not known; what it raises goes on to the caller
-        and leaves the cache as it was.
+        They may lie in the cache itself, and are valid until it is asked for others or has to forget some. ``render``
+        is asked for the pieces at the positions that are not known; what it raises goes on to the caller and leaves
+        the cache as it was.
         """
         self._grow(int(refs.max(initial=0)) + 1)
         missing = self._missing(refs, skeleton)
         if not len(missing):
             return self._gather(refs, opening_width)
-        rendered = render(missing)
-        if len(missing) == len(refs):
-            self._keep(refs, skeleton, rendered)
-            return Columns.of(rendered)
-        known = np.setdiff1d(np.arange(len(refs)), missing)
-        found = self._gather(refs[known], opening_width)  # before room is made, which may cost some of them
+        rendered = found = Columns.of(render(missing))
+        if len(missing) < len(refs):
+            known = np.delete(np.arange(len(refs)), missing)
+            # before room is made, which may cost some of those that are known
+            found = _merged((known, self._gather(refs[known], opening_width)), (missing, rendered))
         self._keep(refs[missing], skeleton, rendered)
-        pieces: list[Pieces] = [_NONE] * len(refs)
-        for position, one in zip(known.tolist(), zip(*found, strict=True), strict=True):
-            pieces[position] = Pieces(*one)
-        for position, one in zip(missing.tolist(), rendered, strict=True):
-            pieces[position] = one
-        return Columns.of(pieces)
+        return found
 
     def sizes(self, refs: UInt32s) -> Int64s:
         """Return the bytes of the pieces of ``refs``, without openings; 0 of what is not kept."""
@@ -138,11 +165,9 @@ class Bodies:
         numbers, counts = np.unique(_chunk_of(self._place[refs]), return_counts=True)
         self._place[refs] = _NOWHERE
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            before = self._chunks[number]
-            self._chunks[number] = after = before._replace(alive=before.alive - count)
-            if after.is_thin and not before.is_thin:
-                self._thin_bytes += len(after.data)
-            if not after.alive:
+            chunk = self._chunks[number]
+            self._put(number, chunk._replace(alive=chunk.alive - count))
+            if chunk.alive == count:
                 self._drop(number)
 
     def _missing(self, refs: UInt32s, skeleton: int) -> NDArray[np.intp]:
@@ -158,88 +183,121 @@ class Bodies:
         self._reprs_length = np.concatenate((self._reprs_length, np.zeros(more, np.uint16)))
         self._name_length = np.concatenate((self._name_length, np.zeros(more, np.uint16)))
 
-    def _keep(self, refs: UInt32s, skeleton: int, rendered: Sequence[Pieces]) -> None:
+    def _keep(self, refs: UInt32s, skeleton: int, rendered: Columns) -> None:
         self.forget(refs)  # the pieces for another skeleton
         if self._is_full:
             return
-        distinct, first = np.unique(refs, return_index=True)
-        chunk: dict[int, Pieces] = {}
-        size = 0
-        for ref, at in zip(distinct.tolist(), first.tolist(), strict=True):
-            pieces = rendered[at]
-            length = sum(map(len, pieces))
-            if length > CHUNK_BYTES or len(pieces.reprs) > _SHORT_MAX or len(pieces.name) > _SHORT_MAX:
-                continue
-            if size + length > CHUNK_BYTES:
-                self._add_chunk(chunk, size, skeleton)
-                chunk, size = {}, 0
-            chunk[ref] = pieces
-            size += length
-        if chunk:
-            self._add_chunk(chunk, size, skeleton)
+        whole = rendered.whole()
+        fits = (whole.length <= CHUNK_BYTES) & (rendered.reprs_length <= _SHORT_MAX)
+        fits &= rendered.name_length <= _SHORT_MAX
+        _, rest = np.unique(refs, return_index=True)
+        rest = rest[fits[rest]]
+        while len(rest):
+            length = whole.length[rest]
+            number = self._chunk_for(int(length[0]))
+            if number is None:
+                self._is_full = True
+                return
+            chunk = self._chunks[number]
+            ends = length.cumsum()
+            count = int(np.searchsorted(ends, self._room(number), side="right"))
+            part, rest = rest[:count], rest[count:]
+            at = (number << _CHUNK_BITS) + chunk.size + ends[:count] - length[:count]
+            Slices(whole.buffer, whole.start[part], length[:count]).copy_to(self._octets, at)
+            chosen = refs[part]
+            self._place[chosen] = np.uint64(skeleton << _PLACE_BITS) | at.astype(np.uint64)
+            self._body_length[chosen] = rendered.body_length[part]
+            self._reprs_length[chosen] = rendered.reprs_length[part]
+            self._name_length[chosen] = rendered.name_length[part]
+            used = chunk.size + int(ends[count - 1])
+            self._put(number, _Chunk(used, chunk.jobs + count, chunk.alive + count))
 
-    def _add_chunk(self, pieces: Mapping[int, Pieces], size: int, skeleton: int) -> None:
-        """Keep the pieces by ref, ``size`` bytes, if there is room for them."""
-        if self.resident_bytes + size > self._limit_bytes:
-            self._make_room(size)
-        if self.resident_bytes + size > self._limit_bytes or (not self._free and len(self._chunks) >= CHUNKS_MAX):
-            self._is_full = True
-            return
-        number = self._free.pop() if self._free else len(self._chunks)
-        refs = np.fromiter(pieces, np.uint32, len(pieces))
-        lengths = np.array([[*map(len, one)] for one in pieces.values()], np.uint64)
-        ends = lengths.sum(axis=1).cumsum()
-        starts = np.concatenate((ends[:1] * 0, ends[:-1]))
-        self._place[refs] = np.uint64(skeleton << _PLACE_BITS | number << _CHUNK_BITS) | starts
-        self._body_length[refs], self._reprs_length[refs], self._name_length[refs] = lengths.T[1:]
-        chunk = _Chunk(b"".join([piece for one in pieces.values() for piece in one]), len(pieces), len(pieces))
-        self._chunks[number : number + 1] = [chunk]
-        self.resident_bytes += size
+    def _chunk_for(self, size: int) -> int | None:
+        """Return the number of a chunk that has room for ``size`` bytes; None where there is none."""
+        if self._filled is not None and self._room(self._filled) >= size:
+            return self._filled
+        self._filled = self._new_chunk(size)
+        if self._filled is None and self._make_room(size):
+            self._filled = self._new_chunk(size)
+        return self._filled
 
-    def _make_room(self, size: int) -> None:
+    def _new_chunk(self, size: int) -> int | None:
+        if self._memory is None:
+            self._reserve()
+        if self._free:
+            return self._free.pop()
+        number = len(self._chunks)
+        if (number << _CHUNK_BITS) + size > self._limit_bytes or number >= CHUNKS_MAX:
+            return None
+        self._chunks.append(_GONE)
+        return number
+
+    def _room(self, number: int) -> int:
+        end = min(CHUNK_BYTES, self._limit_bytes - (number << _CHUNK_BITS))
+        return end - self._chunks[number].size
+
+    def _reserve(self) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        self._memory = mmap.mmap(-1, max(1, self._limit_bytes), flags=flags)
+        if hasattr(mmap, "MADV_HUGEPAGE"):  # the runs of a second are spread over all of it
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self._octets = np.frombuffer(self._memory, np.uint8)
+
+    def _put(self, number: int, chunk: _Chunk) -> None:
+        before = self._chunks[number]
+        self._chunks[number] = chunk
+        self._thin_bytes += chunk.thin_bytes - before.thin_bytes
+        self.resident_bytes += chunk.size - before.size
+        if number == self._filled and chunk.thin_bytes > CHUNK_BYTES // 2:
+            self._filled = None  # what is appended to it would go with it
+
+    def _make_room(self, size: int) -> bool:
         """Drop the chunks that are more than half forgotten, if that is worth a look through the index."""
         if self._thin_bytes < max(size, self._limit_bytes // 16):
-            return
+            return False
         thin = np.zeros(CHUNKS_MAX + 1, np.bool_)
-        numbers = [number for number, chunk in enumerate(self._chunks) if chunk.is_thin]
+        numbers = [number for number, chunk in enumerate(self._chunks) if chunk.thin_bytes]
         thin[numbers] = True
         for start in range(0, len(self._place), _STEP_ROWS):
             places = self._place[start : start + _STEP_ROWS]
             places[thin[_chunk_of(places)]] = _NOWHERE
         for number in numbers:
             self._drop(number)
+        return True
 
     def _drop(self, number: int) -> None:
-        chunk = self._chunks[number]
-        self._thin_bytes -= len(chunk.data)
-        self.resident_bytes -= len(chunk.data)
-        self._chunks[number] = _GONE
+        self._put(number, _GONE)
         self._free.append(number)
+        if number == self._filled:
+            self._filled = None
+        start = number << _CHUNK_BITS
+        if self._memory is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._memory.madvise(mmap.MADV_DONTNEED, start, min(CHUNK_BYTES, len(self._memory) - start))
 
     def _gather(self, refs: UInt32s, opening_width: int) -> Columns:
-        places = (self._place[refs] & np.uint64((1 << _PLACE_BITS) - 1)).astype(np.int64)
-        begin = places & (CHUNK_BYTES - 1)
-        body = begin + opening_width
-        reprs = body + self._body_length[refs]
-        name = reprs + self._reprs_length[refs]
-        end = (name + self._name_length[refs]).tolist()
-        chunks = [self._chunks[number].data for number in (places >> _CHUNK_BITS).tolist()]
-        body_at, reprs_at, name_at = body.tolist(), reprs.tolist(), name.tolist()
-        openings = [b""] * len(chunks) if not opening_width else _slices(chunks, begin.tolist(), body_at)
         return Columns(
-            openings,
-            _slices(chunks, body_at, reprs_at),
-            _slices(chunks, reprs_at, name_at),
-            _slices(chunks, name_at, end),
+            self._octets,
+            (self._place[refs] & np.uint64((1 << _PLACE_BITS) - 1)).astype(np.int64),
+            opening_width,
+            self._body_length[refs].astype(np.int64),
+            self._reprs_length[refs].astype(np.int64),
+            self._name_length[refs].astype(np.int64),
         )
 
 
-_NONE = Pieces(b"", b"", b"", b"")
+def _merged(known: tuple[NDArray[np.intp], Columns], rendered: tuple[NDArray[np.intp], Columns]) -> Columns:
+    """Return the pieces of two kinds of jobs as one, each at its positions."""
+    count = len(known[0]) + len(rendered[0])
+    body, reprs, name, length = (np.empty(count, np.int64) for _ in range(4))
+    for positions, columns in (known, rendered):
+        body[positions], reprs[positions] = columns.body_length, columns.reprs_length
+        name[positions], length[positions] = columns.name_length, columns.whole().length
+    begin = length.cumsum() - length
+    buffer = np.empty(int(length.sum()), np.uint8)
+    for positions, columns in (known, rendered):
+        columns.whole().copy_to(buffer, begin[positions])
+    return Columns(buffer, begin, rendered[1].opening_width, body, reprs, name)
 
 
 def _chunk_of(places: NDArray[np.uint64]) -> NDArray[np.int64]:
     return (places >> np.uint64(_CHUNK_BITS)).astype(np.int64) & CHUNKS_MAX
-
-
-def _slices(chunks: Sequence[bytes], starts: Sequence[int], ends: Sequence[int]) -> list[bytes]:
-    return [chunk[start:end] for chunk, start, end in zip(chunks, starts, ends)]  # noqa: B905 - the hot loop

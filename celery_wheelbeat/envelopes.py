@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.errors import WheelbeatError
-from celery_wheelbeat.runs import texts_of, uuid_octets
+from celery_wheelbeat.runs import uuid_octets
+from celery_wheelbeat.slices import Slices, column, pieces_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.runs import Octets
 
-    Column = Sequence[bytes] | Octets | bytes
-    """What goes into a hole: a piece per message, rows of one width, or the same in all."""
+    Column = Slices | Octets | bytes
+    """What goes into a hole: pieces of different lengths, rows of one width, or the same in all messages."""
 
 FIRST_FIRE_MS = 10**12
 LAST_FIRE_MS = 10**13 - 1
@@ -86,42 +87,68 @@ class Skeleton:
         """Bytes outside of the holes."""
         return sum(map(len, self.constants))
 
-    def render(self, columns: Mapping[Hole, Column]) -> bytes:
-        """Return one message per element of the columns, one behind the other. Not all columns may be ``bytes``."""
-        parts: list[Sequence[bytes]] = []
+    def render(self, columns: Mapping[Hole, Column]) -> Messages:
+        """Return one message per element of the columns. Not all columns may be ``bytes``."""
+        count = next(_count(columns[hole]) for hole in self.holes if not isinstance(columns[hole], bytes))
+        stretches: list[Slices | Octets] = []
         side_by_side: list[bytes | Octets] = [self.constants[0]]
-        count = next(len(columns[hole]) for hole in self.holes if not isinstance(columns[hole], bytes))
         for hole, constant in zip(self.holes, self.constants[1:], strict=True):
-            column = columns[hole]
-            if isinstance(column, bytes | np.ndarray):
-                side_by_side += [column, constant]
-            else:
-                parts += [*_rows(side_by_side, count), column]
+            filling = columns[hole]
+            if isinstance(filling, Slices):
+                stretches += [_rows(side_by_side, count), filling]
                 side_by_side = [constant]
-        parts += _rows(side_by_side, count)
-        pieces = [b""] * (len(parts) * count)
-        for place, part in enumerate(parts):
-            pieces[place :: len(parts)] = part
-        return b"".join(pieces)
+            else:
+                side_by_side += [filling, constant]
+        stretches.append(_rows(side_by_side, count))
+        lengths = np.zeros(count, np.int64)
+        for stretch in stretches:
+            lengths += stretch.length if isinstance(stretch, Slices) else stretch.shape[1]
+        ends = lengths.cumsum()
+        octets = np.empty(int(ends[-1]), np.uint8)
+        at = ends - lengths
+        for stretch in stretches:
+            if isinstance(stretch, Slices):
+                stretch.copy_to(octets, at)
+                at += stretch.length
+            elif width := stretch.shape[1]:
+                pieces_at(octets, width)[at] = column(stretch, 0, width)
+                at += width
+        return Messages(octets, ends)
 
 
-def _rows(side_by_side: Sequence[bytes | Octets], count: int) -> Iterator[list[bytes]]:
-    """Yield what lies side by side in each message as one piece: a third of the time of joining the single ones."""
+class Messages(NamedTuple):
+    """Finished messages, one behind the other."""
+
+    octets: Octets
+    """One dimension."""
+    ends: Int64s
+    """Where each of them ends in ``octets``."""
+
+    def part(self, where: slice) -> memoryview:
+        """Return the messages ``where.start`` … ``where.stop`` - 1, at least one."""
+        begin = int(self.ends[where.start - 1]) if where.start else 0
+        return self.octets[begin : int(self.ends[where.stop - 1])].data
+
+
+def _count(filling: Slices | Octets | bytes) -> int:
+    return len(filling.length if isinstance(filling, Slices) else filling)
+
+
+def _rows(side_by_side: Sequence[bytes | Octets], count: int) -> Octets:
+    """Return what lies side by side in each message as rows; a single one where it is the same in all messages."""
     template = b"".join(one if isinstance(one, bytes) else bytes(one.shape[1]) for one in side_by_side)
-    if not template:
-        return
-    if all(isinstance(one, bytes) for one in side_by_side):
-        yield [template] * count
-        return
+    same = np.frombuffer(template, np.uint8).reshape(1, -1)
+    if not template or all(isinstance(one, bytes) for one in side_by_side):
+        return same
     rows = np.empty((count, len(template)), np.uint8)
-    rows[:] = np.frombuffer(template, np.uint8)
+    column(rows, 0, len(template))[:] = column(same, 0, len(template))
     at = 0
     for one in side_by_side:
         width = len(one) if isinstance(one, bytes) else one.shape[1]
-        if not isinstance(one, bytes):
-            rows[:, at : at + width] = one
+        if not isinstance(one, bytes) and width:
+            column(rows, at, width)[:] = column(np.ascontiguousarray(one), 0, width)
         at += width
-    yield texts_of(rows)
+    return rows
 
 
 def cut(message: bytes, marks: Iterable[Mark]) -> Skeleton:

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.blocks import Blocks
+from celery_wheelbeat.blocks import Blocks, Layout
 from celery_wheelbeat.canary import Canary
-from celery_wheelbeat.job_messages import ids_of
+from celery_wheelbeat.job_messages import Runs, ids_of
 from celery_wheelbeat.lane import Lane, Settled
 from celery_wheelbeat.lane_rules import kinds
 from celery_wheelbeat.pairs import Pairs, joined
 from celery_wheelbeat.publishers import Failed, FailureKind
-from celery_wheelbeat.publishers.batch_maker import make_batch
+from celery_wheelbeat.publishers.batch_maker import Draft, make
 from celery_wheelbeat.publishers.batches import Comparison, Outcome, Verdict
 from celery_wheelbeat.publishers.forms import Group, Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
     from numpy.typing import NDArray
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.observe.lateness import Lateness
     from celery_wheelbeat.outsiders import Outsiders
-    from celery_wheelbeat.publishers.batch_maker import Load
+    from celery_wheelbeat.pairs import Pair
     from celery_wheelbeat.publishers.envelope_maker import Form
     from celery_wheelbeat.publishers.forms import Forms
     from celery_wheelbeat.publishers.sender import Sender
-    from celery_wheelbeat.runs import Octets, RunIds
+    from celery_wheelbeat.runs import RunIds
     from celery_wheelbeat.shards import JobColumns
 
 logger = logging.getLogger("celery.beat")
@@ -94,7 +94,7 @@ class FastDispatch(Lane):
         self._slow = slow
         self._messages = messages
         self._edges = edges
-        self._sent: dict[int, Sequence[int]] = {}
+        self._sent: dict[int, NDArray[np.intp]] = {}
         """Token of a batch → position in its block of each message."""
         self._singles: dict[int, list[int]] = {}
         """Token of a batch that was sent to find a culprit → tokens of its runs."""
@@ -131,13 +131,12 @@ class FastDispatch(Lane):
             return self._send_suspects(self._suspects.popleft(), self.run_ids)
         blocks = self._blocks.take(self._blocks_wanted())
         pairs = joined([block for _, block in blocks])
-        jobs, ids = self._engine.shards.columns_of(pairs.ids), ids_of(self.run_ids, pairs)
-        start = 0
-        for token, block in self._blocks.fit(blocks, self._messages.sizes(jobs), self.sender.capacity()):
-            part = slice(start, start + len(block.ids))
-            self._send_block(token, block, jobs.at(part), ids[part])
-            start = part.stop
-        return start
+        jobs = self._engine.shards.columns_of(pairs.ids)
+        blocks = self._blocks.fit(blocks, self._messages.sizes(jobs), self.sender.capacity())
+        sent = slice(sum(len(block.pairs.ids) for block in blocks))
+        pairs, jobs = pairs.at(sent), jobs.at(sent)
+        self._send(Layout(blocks), Runs(pairs, jobs, ids_of(self.run_ids, pairs)))
+        return sent.stop
 
     def _blocks_wanted(self) -> int:
         """Return how many blocks are sent at a time: what is computed for several at once costs less for each run."""
@@ -162,86 +161,102 @@ class FastDispatch(Lane):
 
     # Sending.
 
-    def _send_block(self, token: int, pairs: Pairs, jobs: JobColumns, ids: Octets) -> None:
-        self._skip(token, np.flatnonzero(~jobs.enabled), "removed")
-        stays = jobs.enabled & ~self._leave(token, pairs, jobs)
-        loads: list[Load] = []
-        order: list[int] = []
-        (positions,) = np.nonzero(stays)
-        for group in self.forms.groups(kinds(jobs.route[positions], jobs.flags[positions]), jobs.interval[positions]):
-            where = positions[group.positions]
+    def _send(self, layout: Layout, runs: Runs) -> None:
+        """Send what of some blocks is for this lane, and see to the rest."""
+        jobs = runs.jobs
+        self._skip(layout, np.flatnonzero(~jobs.enabled), "removed")
+        (stays,) = np.nonzero(jobs.enabled & ~self._leave(layout, runs.pairs, jobs))
+        drafts = [Draft() for _ in layout.blocks]
+        orders: list[list[NDArray[np.intp]]] = [[] for _ in layout.blocks]
+        for group in self._groups(stays, jobs):
             if isinstance(group.answer, Pending):
-                self._park(token, group._replace(positions=where), jobs)
+                self._park(layout, group, jobs)
             elif isinstance(group.answer, str):
-                self._move(token, where)
+                self._move(layout, group.positions)
             else:
-                rendered = self._messages.render(group.answer, where, pairs, jobs, ids)
+                rendered = self._messages.render(group.answer, group.positions, runs)
                 if rendered.unfit:
-                    self.outsiders.note_unfit({int(pairs.ids[at]): why for at, why in rendered.unfit.items()})
-                    self._move(token, np.array(sorted(rendered.unfit), np.intp))
+                    self.outsiders.note_unfit({int(runs.pairs.ids[at]): why for at, why in rendered.unfit.items()})
+                    self._move(layout, np.array(sorted(rendered.unfit), np.intp))
                 if len(rendered.positions):
-                    loads.append(rendered.load)
-                    order += rendered.positions.tolist()
+                    made = make(rendered.load, self._edges.now())
+                    for number, part, order in layout.parts(rendered.positions):
+                        drafts[number].add(made, part)
+                        orders[number].append(order)
                     self.canary.remember(group.form, jobs.ref[rendered.positions[:1]])
-        if not order:
-            self.backlog.confirm_block(token)  # nothing is left in it
-            return
-        self._log(order, jobs)
-        self._sent[token] = order
-        self.sender.submit(make_batch(token, self.sender.epoch, loads, self._edges.now()))
+        start = 0
+        for block, draft, parts in zip(layout.blocks, drafts, orders, strict=True):
+            if parts:
+                order = self._sent[block.token] = np.concatenate(parts)
+                self._log(start + order, jobs)
+                self.sender.submit(draft.batch(block.token, self.sender.epoch))
+            else:
+                self.backlog.confirm_block(block.token)  # nothing is left in it
+            start += len(block.pairs.ids)
 
-    def _leave(self, token: int, pairs: Pairs, jobs: JobColumns) -> NDArray[np.bool_]:
+    def _groups(self, positions: NDArray[np.intp], jobs: JobColumns) -> Iterator[Group]:
+        """Yield the jobs at ``positions`` by form."""
+        for group in self.forms.groups(kinds(jobs.route[positions], jobs.flags[positions]), jobs.interval[positions]):
+            yield group._replace(positions=positions[group.positions])
+
+    def _leave(self, layout: Layout, pairs: Pairs, jobs: JobColumns) -> NDArray[np.bool_]:
         """Skip what is quarantined, move what the celery lane has to send; returns the positions of both."""
         leaves = np.zeros(len(pairs.ids), np.bool_)
         if self._quarantined:
             quarantined = np.fromiter(self._quarantined, np.int64, len(self._quarantined))
             leaves = jobs.enabled & np.isin(pairs.ids, quarantined)
-            self._skip(token, np.flatnonzero(leaves), "quarantined")
+            self._skip(layout, np.flatnonzero(leaves), "quarantined")
         odd = self.outsiders.among(pairs, jobs) & jobs.enabled & ~leaves
-        self._move(token, np.flatnonzero(odd))
+        self._move(layout, np.flatnonzero(odd))
         return leaves | odd
 
     def _send_suspects(self, tokens: list[int], run_ids: RunIds) -> int:
         """Send some runs of a refused batch alone, so that the broker's next refusal has fewer culprits."""
         pairs = Pairs.of([self._taken[token] for token in tokens])
-        jobs, ids = self._engine.shards.columns_of(pairs.ids), ids_of(run_ids, pairs)
+        jobs = self._engine.shards.columns_of(pairs.ids)
+        runs = Runs(pairs, jobs, ids_of(run_ids, pairs))
         gone = [token for token, enabled in zip(tokens, jobs.enabled.tolist(), strict=True) if not enabled]
         self.backlog.skip(gone, "removed")
         for token in gone:
             del self._taken[token]
-        (positions,) = np.nonzero(jobs.enabled)
-        loads: list[Load] = []
+        draft = Draft()
         order: list[int] = []
-        for group in self.forms.groups(kinds(jobs.route[positions], jobs.flags[positions]), jobs.interval[positions]):
-            where = positions[group.positions]
+        for group in self._groups(np.flatnonzero(jobs.enabled), jobs):
             if isinstance(group.answer, (str, Pending)):
-                self._release([tokens[at] for at in where.tolist()])
+                self._release([tokens[at] for at in group.positions.tolist()])
                 continue
-            rendered = self._messages.render(group.answer, where, pairs, jobs, ids)
+            rendered = self._messages.render(group.answer, group.positions, runs)
             self._release([tokens[at] for at in rendered.unfit])
-            if len(rendered.positions):
-                loads.append(rendered.load)
+            if count := len(rendered.positions):
+                draft.add(make(rendered.load, self._edges.now()), slice(0, count))
                 order += [tokens[at] for at in rendered.positions.tolist()]
         if order:
             self._next_batch += 1
             self._singles[self._next_batch] = order
-            self.sender.submit(make_batch(self._next_batch, self.sender.epoch, loads, self._edges.now()))
+            self.sender.submit(draft.batch(self._next_batch, self.sender.epoch))
         return len(tokens)
 
-    def _log(self, order: Sequence[int], jobs: JobColumns) -> None:
-        if self._edges.admits_lines(len(order)) and logger.isEnabledFor(logging.INFO):
-            for name, route in zip(self._messages.names(jobs.ref[order]), jobs.route[order].tolist(), strict=True):
+    def _log(self, positions: NDArray[np.intp], jobs: JobColumns) -> None:
+        if self._edges.admits_lines(len(positions)) and logger.isEnabledFor(logging.INFO):
+            refs, routes = jobs.ref[positions], jobs.route[positions].tolist()
+            for name, route in zip(self._messages.names(refs), routes, strict=True):
                 logger.info("Scheduler: Sending due task %s (%s)", name, self.forms.task_of(route))
 
     # Leaving a block.
 
-    def _skip(self, token: int, positions: NDArray[np.intp], reason: str) -> None:
-        if len(positions):
-            self.backlog.skip(self.backlog.break_up(token, positions.tolist()), reason)
+    def _skip(self, layout: Layout, positions: NDArray[np.intp], reason: str) -> None:
+        for tokens in self._broken_out(layout, positions):
+            self.backlog.skip(tokens, reason)
 
-    def _move(self, token: int, positions: NDArray[np.intp]) -> None:
+    def _move(self, layout: Layout, positions: NDArray[np.intp]) -> None:
+        for tokens in self._broken_out(layout, positions):
+            self._slow.backlog.adopt(self.backlog.release(tokens))
+
+    def _broken_out(self, layout: Layout, positions: NDArray[np.intp]) -> Iterator[dict[int, Pair]]:
+        """Take the runs at ``positions`` out of their blocks; yields them by tokens of their own."""
         if len(positions):
-            self._slow.backlog.adopt(self.backlog.release(self.backlog.break_up(token, positions.tolist())))
+            for number, _, where in layout.parts(positions):
+                yield self.backlog.break_up(layout.blocks[number].token, where.tolist())
 
     def _release(self, tokens: Sequence[int]) -> None:
         if not tokens:
@@ -250,13 +265,13 @@ class FastDispatch(Lane):
             self._taken.pop(token, None)
         self._slow.backlog.adopt(self.backlog.release(tokens))
 
-    def _park(self, token: int, group: Group, jobs: JobColumns) -> None:
+    def _park(self, layout: Layout, group: Group, jobs: JobColumns) -> None:
         """Let runs wait for the answer about their form, and ask if nobody has."""
         if group.answer is Pending.UNASKED:
             self.forms.asked(group.form)
             self.sender.ask(group.form, self._messages.arguments(jobs.ref[group.positions[:CANDIDATES]]))
-        singles = self.backlog.break_up(token, group.positions.tolist())
-        self._parked.setdefault(group.form, []).extend(singles)
+        for tokens in self._broken_out(layout, group.positions):
+            self._parked.setdefault(group.form, []).extend(tokens)
 
     # Answers.
 
@@ -294,7 +309,7 @@ class FastDispatch(Lane):
             self.last_error = failure.reason
             if singles is None:
                 order = self._sent[outcome.token]
-                pairs = self.backlog.break_up(outcome.token, [order[position] for position in failure.positions])
+                pairs = self.backlog.break_up(outcome.token, order[list(failure.positions)].tolist())
                 self._taken.update(pairs)
                 tokens = list(pairs)
             else:

@@ -39,10 +39,20 @@ _SHORT_BYTES = 1_000
 _loads: Callable[[bytes], Any] = loads
 
 
+class Runs(NamedTuple):
+    """Runs that are about to be sent, in columns of equal length."""
+
+    pairs: Pairs
+    jobs: JobColumns
+    ids: Octets
+    """Run ids, n × 36."""
+
+
 class Rendered(NamedTuple):
-    """Messages of some runs, and the runs that have none."""
+    """What the messages of some runs are made of, and the runs that have none."""
 
     load: Load
+    """To be made at once: its pieces may lie in a cache."""
     positions: NDArray[np.intp]
     """Of the runs in ``load``."""
     unfit: dict[int, str]
@@ -67,11 +77,10 @@ class JobMessages:
         self._payloads: Payloads | None = None
         """Whose refs the pieces are kept by; the engine has others after each of its starts."""
 
-    def render(
-        self, envelope: Envelope, positions: NDArray[np.intp], pairs: Pairs, jobs: JobColumns, ids: Octets
-    ) -> Rendered:
-        """Render the runs at ``positions`` of ``pairs``, whose jobs have ``envelope``. ``ids``: of all runs."""
+    def render(self, envelope: Envelope, positions: NDArray[np.intp], runs: Runs) -> Rendered:
+        """Look up what the messages of the runs at ``positions`` need; their jobs have ``envelope``."""
         payloads, number = self._followed(), self._forms.number_of(envelope)
+        pairs, jobs, ids = runs
         unfit: dict[int, str] = {}
         while True:
             refs, job_ids = jobs.ref[positions], pairs.ids[positions]
@@ -86,10 +95,8 @@ class JobMessages:
                 unfit.update((int(positions[at]), reason) for at, reason in found.reasons.items())
                 positions = np.delete(positions, list(found.reasons))
                 continue
-            if len(positions) < len(ids):
-                ids, fire_ms = ids[positions], pairs.fire_ms[positions]
-            else:
-                fire_ms = pairs.fire_ms
+            every = len(positions) == len(ids)
+            ids, fire_ms = (ids, pairs.fire_ms) if every else (ids[positions], pairs.fire_ms[positions])
             return Rendered(Load(envelope, columns, ids, fire_ms), positions, unfit)
 
     def _followed(self) -> Payloads:

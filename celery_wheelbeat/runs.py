@@ -140,6 +140,11 @@ def texts_of(rows: Octets) -> list[bytes]:
     return cells
 
 
+def rows_of(texts: Sequence[bytes]) -> Octets:
+    """Return texts of one length (at least one) as rows of octets."""
+    return np.frombuffer(b"".join(texts), np.uint8).reshape(len(texts), -1)
+
+
 def _within(values: Int64s, low: int, end: int) -> bool:
     return int(values.min()) >= low and int(values.max()) < end
 

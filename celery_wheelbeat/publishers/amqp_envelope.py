@@ -9,13 +9,17 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Uncut, cut, fire_octets
 from celery_wheelbeat.publishers.envelope import Envelope, Sample, Stamps, marks_of
 from celery_wheelbeat.publishers.observers import marks_of_observers
+from celery_wheelbeat.slices import Slices
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
+    from celery_wheelbeat.envelopes import Column, Messages
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.publishers.capture import Recording
     from celery_wheelbeat.publishers.task_body import Encoded, TaskBody
@@ -99,11 +103,13 @@ class AmqpEnvelope(Envelope):
         """See ``Envelope``."""
         return struct.pack(">cd", b"d", seconds)
 
-    def render(self, pieces: Mapping[Hole, Sequence[bytes]], stamps: Stamps) -> bytes:
+    def render(self, pieces: Mapping[Hole, Column], stamps: Stamps) -> Messages:
         """See ``Envelope``."""
-        if Hole.INNER in self.skeleton.holes:
-            lengths = [self._inner_fixed + len(name) for name in pieces[Hole.NAME]]
-            pieces = {**pieces, Hole.INNER: [_INNER + length.to_bytes(4, "big") for length in lengths]}
+        names = pieces[Hole.NAME]
+        if Hole.INNER in self.skeleton.holes and isinstance(names, Slices):
+            lengths = (names.length + self._inner_fixed).astype(">u4").view(np.uint8).reshape(-1, 4)
+            inner = np.broadcast_to(np.frombuffer(_INNER, np.uint8), (len(lengths), len(_INNER)))
+            pieces = {**pieces, Hole.INNER: np.hstack((inner, lengths))}
         return super().render(pieces, stamps)
 
     def _body_frames(self, body: bytes) -> bytes:

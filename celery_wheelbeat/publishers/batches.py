@@ -24,7 +24,8 @@ class Parcel(NamedTuple):
     """Redis: the list; AMQP: the exchange, which the messages say themselves."""
     size: int
     """How many."""
-    data: bytes
+    data: memoryview
+    """Octets; parcels of several batches may share their memory."""
 
 
 class Batch(NamedTuple):

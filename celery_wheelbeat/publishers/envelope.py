@@ -17,7 +17,7 @@ from celery_wheelbeat.worker.headers import JOB
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from celery_wheelbeat.envelopes import Column
+    from celery_wheelbeat.envelopes import Column, Messages
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.publishers.capture import Recording
     from celery_wheelbeat.publishers.observers import Traces
@@ -44,9 +44,9 @@ class Sample(NamedTuple):
 class Stamps(NamedTuple):
     """What differs from run to run, one element per message."""
 
-    ids: Column
+    ids: Octets
     fire_ms: Int64s
-    nonces: Column
+    nonces: Octets
     tags: Column
     """Empty on AMQP."""
     now: datetime
@@ -111,8 +111,8 @@ class Envelope(ABC):
         """Return what a recording of ``message`` holds, without what the way of sending adds."""
         return message
 
-    def render(self, pieces: Mapping[Hole, Sequence[bytes]], stamps: Stamps) -> bytes:
-        """Return the messages of jobs with ``pieces``, one behind the other."""
+    def render(self, pieces: Mapping[Hole, Column], stamps: Stamps) -> Messages:
+        """Return the messages of jobs with ``pieces``."""
         columns: dict[Hole, Column] = {
             Hole.ID: stamps.ids,
             Hole.FIRE: self.fires(stamps.fire_ms),

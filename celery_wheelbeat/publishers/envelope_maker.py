@@ -24,6 +24,7 @@ from celery_wheelbeat.publishers.envelope import Sample, Stamps, expected_now, h
 from celery_wheelbeat.publishers.failures import diagnose, is_state
 from celery_wheelbeat.publishers.observers import names_of, only_observers, traces_of
 from celery_wheelbeat.publishers.task_body import TaskBody
+from celery_wheelbeat.runs import rows_of
 from celery_wheelbeat.worker.headers import JOB
 
 if TYPE_CHECKING:
@@ -210,14 +211,14 @@ def rendered(envelope: Envelope, recording: Recording, sample: Sample) -> bytes:
     """Render with ``envelope`` the message that ``recording`` holds, as the queue would get it."""
     pieces = envelope.pieces(envelope.body.of(sample.args, sample.kwargs), sample.name, sample.key)
     stamps = Stamps(
-        ids=[recording.headers["id"].encode()],
+        ids=rows_of([recording.headers["id"].encode()]),
         fire_ms=np.array([sample.fire_ms], np.int64),
-        nonces=[recording.headers["wheelbeat_nonce"].encode()],
-        tags=[recording.delivery_tag.encode()],
+        nonces=rows_of([recording.headers["wheelbeat_nonce"].encode()]),
+        tags=recording.delivery_tag.encode(),
         now=expected_now(recording, envelope.lifetime),
         traces=traces_of(recording.headers),
     )
-    return envelope.unframed(envelope.render(Columns.of([pieces]).by_hole(), stamps))
+    return envelope.unframed(envelope.render(Columns.of([pieces]).by_hole(), stamps).octets.tobytes())
 
 
 @contextmanager

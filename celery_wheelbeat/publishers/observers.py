@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.envelopes import Hole, Mark
+from celery_wheelbeat.runs import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.publishers.detection import Hook
+    from celery_wheelbeat.runs import Octets
 
 OBSERVERS = {"sentry_sdk": "Sentry", "opentelemetry": "OpenTelemetry"}
 """Top-level package → name."""
@@ -36,6 +38,8 @@ QUEUED_AT_WIDTH = 17
 """Characters of seconds since the epoch with six decimals, as ``new_traces`` makes them."""
 STARTED_AT_WIDTH = 20
 """The same with nine decimals."""
+_HEX_DIGITS = np.array([at for at in range(36) if at not in (8, 13, 18, 23)])
+"""Where a UUID as text has digits and no hyphens."""
 _CHECK_IN_FROM_MS = 60_000
 """Sentry does not check in for shorter intervals."""
 
@@ -43,11 +47,11 @@ _CHECK_IN_FROM_MS = 60_000
 class Traces(NamedTuple):
     """What the holes of observers are filled with, one element per message."""
 
-    traces: Sequence[bytes]
+    traces: Octets
     """32 hex digits."""
-    spans: Sequence[bytes]
+    spans: Octets
     """16 hex digits."""
-    chances: Sequence[bytes]
+    chances: Octets
     """``0.`` and six digits: Sentry compares it with sample rates."""
     queued_at_s: float
     """The same for all."""
@@ -111,27 +115,27 @@ def traces_of(headers: dict[str, Any]) -> Traces:
     found = _TRACE.fullmatch(str(headers.get("traceparent", headers.get("sentry-trace", ""))))
     chance = _CHANCE.search(str(headers.get("baggage", "")))
     return Traces(
-        [found[1].encode() if found else b""],
-        [found[2].encode() if found else b""],
-        [chance[1].encode() if chance else b""],
+        rows_of([found[1].encode() if found else b""]),
+        rows_of([found[2].encode() if found else b""]),
+        rows_of([chance[1].encode() if chance else b""]),
         float(headers.get(_QUEUED_AT, 0)),
         str(headers.get(_STARTED_AT, "")).encode(),
     )
 
 
-def new_traces(ids: Sequence[bytes], nonces: Sequence[bytes], entropy: bytes, now_s: float) -> Traces:
+def new_traces(ids: Octets, nonces: Octets, entropy: bytes, now_s: float) -> Traces:
     """Make the traces of new messages: trace id = run id, span id = the first half of the nonce.
 
-    ``entropy``: four bytes per message.
+    ``ids``: n × 36; ``nonces``: n × 32; ``entropy``: four bytes per message.
     """
     chances = np.frombuffer(entropy, np.uint32) % 1_000_000
     micros = int(now_s * 1_000_000)
     if micros % 10 == 0:
         micros += 1  # six decimals for certain: every message is as long as its envelope says
     return Traces(
-        [run_id.replace(b"-", b"") for run_id in ids],
-        [nonce[:16] for nonce in nonces],
-        [b"0.%06d" % chance for chance in chances.tolist()],
+        ids[:, _HEX_DIGITS],
+        nonces[:, :16],
+        rows_of([b"0.%06d" % chance for chance in chances.tolist()]),
         micros / 1_000_000,
         b"%.9f" % now_s,
     )

@@ -123,7 +123,7 @@ class RedisWire:
             raise ConnectionError("the server only takes reads; asking again which one is the master")
         self._marker = self._marker or f"{self._channel.global_keyprefix}{self._name_marker()}".encode()
         self._sent.append(batch)
-        parts: list[bytes] = []
+        parts: list[bytes | memoryview] = []
         lead, tail = (MULTI, self._mark(batch) + EXEC) if self.provable else (b"", b"")
         for key, size, data in batch.parcels:
             parts += [lead + b"*%d\r\n$5\r\nLPUSH\r\n%b" % (size + 2, bulk(key)), data]

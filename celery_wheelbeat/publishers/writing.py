@@ -25,7 +25,9 @@ TLS_WRITE_BYTES = 65_536
 """Most of one write over TLS, which takes all of what it is given or says nothing."""
 
 
-def write_in_turns(sock: socket.socket, data: bytes, clock: Clock, on_wait: Callable[[float], None]) -> None:
+def write_in_turns(
+    sock: socket.socket, data: bytes | memoryview, clock: Clock, on_wait: Callable[[float], None]
+) -> None:
     """Write all of ``data``: never by halves, because the other side reads the rest whenever it goes on.
 
     While nothing moves, ``on_wait`` is called with the seconds since the last byte; what it raises ends the write.

@@ -1,0 +1,80 @@
+"""Slices: many pieces of one buffer of octets, and copies of them all at once.
+
+A copy is one operation of numpy for each length that occurs, and where many lengths occur one for each power of two:
+what it costs hardly depends on how different the pieces are, and no piece ever becomes an object of Python.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.runs import Octets
+
+LENGTHS_MAX = 24
+"""Distinct lengths that are copied exactly; of more, each piece is copied as two that overlap."""
+
+
+class Slices(NamedTuple):
+    """Piece ``i`` is ``buffer[start[i] : start[i] + length[i]]``."""
+
+    buffer: Octets
+    """One dimension."""
+    start: Int64s
+    length: Int64s
+
+    @classmethod
+    def of(cls, pieces: Sequence[bytes]) -> Slices:
+        """Return ``pieces`` side by side."""
+        length = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        return cls(np.frombuffer(b"".join(pieces), np.uint8), length.cumsum() - length, length)
+
+    def copy_to(self, out: Octets, at: Int64s) -> None:
+        """Copy each piece to where ``at`` says in ``out``, which must have room for it."""
+        if not len(self.length):
+            return
+        longest = int(self.length.max())
+        if int(self.length.min()) == longest:
+            _copy(self.buffer, self.start, out, at, longest)
+            return
+        counts = np.bincount(self.length) if longest < _COUNTED_MAX else None
+        distinct = np.unique(self.length) if counts is None else np.flatnonzero(counts)
+        if len(distinct) > LENGTHS_MAX:
+            self._copy_halves(out, at)
+            return
+        for length in distinct.tolist():
+            (chosen,) = np.nonzero(self.length == length)
+            _copy(self.buffer, self.start[chosen], out, at[chosen], length)
+
+    def _copy_halves(self, out: Octets, at: Int64s) -> None:
+        """Copy of each piece as many octets from its begin, and up to its end, as the power of two below its length."""
+        half = np.int64(1) << (np.frexp(self.length)[1].astype(np.int64) - 1)
+        half[self.length == 0] = 0
+        self._replace(length=half).copy_to(out, at)
+        rest = self.length - half
+        self._replace(start=self.start + rest, length=half).copy_to(out, at + rest)
+
+
+_COUNTED_MAX = 1 << 16
+
+
+def _copy(source: Octets, start: Int64s, out: Octets, at: Int64s, length: int) -> None:
+    if length:
+        pieces_at(out, length)[at] = pieces_at(source, length)[start]
+
+
+def pieces_at(octets: Octets, length: int) -> NDArray[Any]:
+    """Return a view of which element ``i`` is ``octets[i : i + length]``."""
+    return np.ndarray((len(octets) - length + 1,), f"V{length}", octets, 0, (1,))
+
+
+def column(rows: Octets, start: int, length: int) -> NDArray[Any]:
+    """Return a view of which element ``i`` is ``rows[i, start : start + length]``; rows lie side by side."""
+    return np.ndarray((len(rows),), f"V{length}", rows, start, (rows.shape[1],))
