@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.errors import WheelbeatError
-from celery_wheelbeat.runs import uuid_octets
+from celery_wheelbeat.runs import repeated, rows_of, uuid_octets
 from celery_wheelbeat.slices import Slices, column, pieces_at
 
 if TYPE_CHECKING:
@@ -197,7 +197,8 @@ def fire_octets(fire_ms: Int64s, lead: bytes = b"") -> Octets:
 
 
 def _spread(values: Int64s, write: Callable[[int], bytes]) -> Octets:
-    """Write each distinct value once; all of them have to be of one length."""
-    distinct, where = np.unique(values, return_inverse=True)
-    written = [write(value) for value in distinct.tolist()]
-    return np.frombuffer(b"".join(written), np.uint8).reshape(len(written), -1)[where]
+    """Write each value once where it stands several times in a row; all of them have to be of one length."""
+    distinct, times = repeated(values)
+    written = rows_of([write(value) for value in distinct.tolist()])
+    width = written.shape[1]
+    return np.repeat(column(written, 0, width), times).view(np.uint8).reshape(-1, width)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from celery_wheelbeat import sha1
+from celery_wheelbeat.slices import column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -130,8 +131,14 @@ def uuid_octets(octets: Octets, version: int) -> Octets:
     digits = np.frombuffer(octets.tobytes().hex().encode(), np.uint8).reshape(-1, 32)
     text = np.full((len(octets), 36), ord("-"), np.uint8)
     for hyphens, (start, stop) in enumerate(_GROUPS):
-        text[:, start + hyphens : stop + hyphens] = digits[:, start:stop]
+        column(text, start + hyphens, stop - start)[:] = column(digits, start, stop - start)
     return text
+
+
+def repeated(values: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the values (at least one) without those that equal the one before, and how often each stands there."""
+    begins = np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1))
+    return values[begins], np.diff(begins, append=len(values))
 
 
 def texts_of(rows: Octets) -> list[bytes]:
@@ -156,7 +163,7 @@ def _digits(values: Int64s, count: int) -> Octets:
     for group in range(groups - 1, -1, -1):
         values, last_four = np.divmod(values, 10_000)
         text[:, group] = _FOUR_DIGITS[last_four]
-    return text.view(np.uint8)[:, 4 * groups - count :]
+    return np.ascontiguousarray(text.view(np.uint8)[:, 4 * groups - count :])
 
 
 class RunIds:
@@ -172,19 +179,24 @@ class RunIds:
         if len(ids) < sha1.WORTH_IT or not (_within(ids, 0, _ID_END) and _within(fire_ms, *_FIRE_RANGE)):
             return self.of_names(map(b"monitor:%d@%d".__mod__, zip(ids.tolist(), fire_ms.tolist(), strict=True)))
         begun = _namespace_uuid(self.namespace).bytes + b"monitor:"
-        blocks = np.zeros((len(ids), sha1.BLOCK_BYTES), np.uint8)
-        blocks[:, : len(begun)] = np.frombuffer(begun, np.uint8)
-        fires = _digits(fire_ms, _FIRE_DIGITS)
+        blocks = np.empty((len(ids), sha1.BLOCK_BYTES), np.uint8)
+        distinct_fires, times = repeated(fire_ms)
+        fires = np.repeat(column(_digits(distinct_fires, _FIRE_DIGITS), 0, _FIRE_DIGITS), times)
         digit_counts = np.searchsorted(_POWERS_OF_TEN, ids, side="right") + 1
         distinct = np.flatnonzero(np.bincount(digit_counts)).tolist()
         for digits in distinct:
-            rows = np.flatnonzero(digit_counts == digits) if len(distinct) > 1 else slice(None)
-            at = len(begun) + digits
-            end = at + 1 + _FIRE_DIGITS
-            blocks[rows, len(begun) : at] = _digits(ids[rows], digits)
-            blocks[rows, at] = ord("@")
-            blocks[rows, at + 1 : end] = fires[rows]
-            sha1.pad(blocks, rows, end)
+            end = len(begun) + digits + 1 + _FIRE_DIGITS
+            same = begun + bytes(digits) + b"@" + bytes(_FIRE_DIGITS) + sha1.padding(end)
+            rows = np.flatnonzero(digit_counts == digits) if len(distinct) > 1 else None
+            alike = np.full(len(ids) if rows is None else len(rows), np.frombuffer(same, "V64"))
+            made = alike.view(np.uint8).reshape(-1, sha1.BLOCK_BYTES)
+            numbers = _digits(ids if rows is None else ids[rows], digits)
+            column(made, len(begun), digits)[:] = column(numbers, 0, digits)
+            column(made, end - _FIRE_DIGITS, _FIRE_DIGITS)[:] = fires if rows is None else fires[rows]
+            if rows is None:
+                blocks = made
+            else:
+                column(blocks, 0, sha1.BLOCK_BYTES)[rows] = alike
         return uuid_octets(sha1.digests(blocks)[:, :16].copy(), version=5)
 
     def render(self, keys: Sequence[str], fire_ms: Int64s, suffix: str = "") -> list[str]:

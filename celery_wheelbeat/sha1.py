@@ -31,13 +31,9 @@ _1, _2, _5, _27, _30, _31 = (np.array(bits, np.uint32) for bits in (1, 2, 5, 27,
 """Arrays, since turning a number into one takes a third of the time of a shift."""
 
 
-def pad(blocks: Octets, rows: NDArray[np.intp] | slice, message_bytes: int) -> None:
-    """Write the padding of messages of ``message_bytes`` (≤ ``MESSAGE_MAX``) into ``rows`` of ``blocks``.
-
-    ``blocks``: n × 64, zero behind each message.
-    """
-    blocks[rows, message_bytes] = 0x80
-    blocks[rows, BLOCK_BYTES - 2 :] = np.frombuffer((8 * message_bytes).to_bytes(2, "big"), np.uint8)
+def padding(message_bytes: int) -> bytes:
+    """Return what fills the block behind a message of ``message_bytes`` (≤ ``MESSAGE_MAX``)."""
+    return b"\x80" + bytes(MESSAGE_MAX - message_bytes) + (8 * message_bytes).to_bytes(8, "big")
 
 
 def digests(blocks: Octets) -> Octets:
@@ -49,6 +45,9 @@ def digests(blocks: Octets) -> Octets:
 
 
 def _compress(blocks: Octets) -> UInt32s:
+    # outputs by position and functions by local names: a tenth of the time of so short columns is how they are called
+    add, xor, both, either = np.add, np.bitwise_xor, np.bitwise_and, np.bitwise_or
+    left, right = np.left_shift, np.right_shift
     schedule = _schedule(blocks)
     count = schedule.shape[1]
     spare, choice = np.empty(count, np.uint32), np.empty(count, np.uint32)
@@ -56,26 +55,26 @@ def _compress(blocks: Octets) -> UInt32s:
     for number, word in enumerate(schedule):
         part = number // 20
         if part == 0:  # choose: d ^ (b & (c ^ d))
-            np.bitwise_xor(c, d, out=choice)
-            np.bitwise_and(choice, b, out=choice)
-            np.bitwise_xor(choice, d, out=choice)
+            xor(c, d, choice)
+            both(choice, b, choice)
+            xor(choice, d, choice)
         elif part == 2:  # majority: (b & c) | (d & (b | c))
-            np.bitwise_and(b, c, out=choice)
-            np.bitwise_or(b, c, out=spare)
-            np.bitwise_and(spare, d, out=spare)
-            np.bitwise_or(choice, spare, out=choice)
+            both(b, c, choice)
+            either(b, c, spare)
+            both(spare, d, spare)
+            either(choice, spare, choice)
         else:  # parity
-            np.bitwise_xor(b, c, out=choice)
-            np.bitwise_xor(choice, d, out=choice)
-        np.add(e, choice, out=e)
-        np.add(e, word, out=e)
-        np.left_shift(a, _5, out=spare)
-        np.right_shift(a, _27, out=choice)
-        np.bitwise_or(spare, choice, out=spare)
-        np.add(e, spare, out=e)
-        np.left_shift(b, _30, out=spare)
-        np.right_shift(b, _2, out=b)
-        np.bitwise_or(b, spare, out=b)
+            xor(b, c, choice)
+            xor(choice, d, choice)
+        add(e, choice, e)
+        add(e, word, e)
+        left(a, _5, spare)
+        add(e, spare, e)
+        right(a, _27, spare)
+        add(e, spare, e)
+        left(b, _30, spare)
+        right(b, _2, b)
+        either(b, spare, b)
         a, b, c, d, e = e, a, b, c, d
     return np.stack((a, b, c, d, e)) + np.array(_START, np.uint32)[:, None]
 
@@ -88,12 +87,12 @@ def _schedule(blocks: Octets) -> UInt32s:
     for first in range(16, _ROUNDS, _SCHEDULE_STEP):
         last = min(first + _SCHEDULE_STEP, _ROUNDS)
         mixed, carried = words[first:last], spare[: last - first]
-        np.bitwise_xor(words[first - 3 : last - 3], words[first - 8 : last - 8], out=mixed)
-        np.bitwise_xor(mixed, words[first - 14 : last - 14], out=mixed)
-        np.bitwise_xor(mixed, words[first - 16 : last - 16], out=mixed)
-        np.right_shift(mixed, _31, out=carried)
-        np.left_shift(mixed, _1, out=mixed)
-        np.bitwise_or(mixed, carried, out=mixed)
+        np.bitwise_xor(words[first - 3 : last - 3], words[first - 8 : last - 8], mixed)
+        np.bitwise_xor(mixed, words[first - 14 : last - 14], mixed)
+        np.bitwise_xor(mixed, words[first - 16 : last - 16], mixed)
+        np.right_shift(mixed, _31, carried)
+        np.left_shift(mixed, _1, mixed)
+        np.bitwise_or(mixed, carried, mixed)
     for part, constant in enumerate(_ROUND_CONSTANTS):
         words[20 * part : 20 * (part + 1)] += np.uint32(constant)
     return words

@@ -77,4 +77,6 @@ def pieces_at(octets: Octets, length: int) -> NDArray[Any]:
 
 def column(rows: Octets, start: int, length: int) -> NDArray[Any]:
     """Return a view of which element ``i`` is ``rows[i, start : start + length]``; rows lie side by side."""
+    if not len(rows):
+        return np.empty(0, f"V{length}")
     return np.ndarray((len(rows),), f"V{length}", rows, start, (rows.shape[1],))

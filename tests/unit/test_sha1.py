@@ -18,11 +18,8 @@ def expected(messages: list[bytes]) -> bytes:
 
 
 def padded(messages: list[bytes]) -> np.ndarray:
-    blocks = np.zeros((len(messages), sha1.BLOCK_BYTES), np.uint8)
-    for row, message in enumerate(messages):
-        blocks[row, : len(message)] = np.frombuffer(message, np.uint8)
-        sha1.pad(blocks, np.array([row]), len(message))
-    return blocks
+    blocks = [message + sha1.padding(len(message)) for message in messages]
+    return np.frombuffer(b"".join(blocks), np.uint8).reshape(-1, sha1.BLOCK_BYTES)
 
 
 @given(st.lists(st.binary(max_size=sha1.MESSAGE_MAX), min_size=1, max_size=20))
