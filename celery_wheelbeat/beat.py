@@ -231,8 +231,8 @@ class Beat:
         if self.state == "starting":
             self._start_engine(known, now_ms)
             self.state = "loading" if opened.loading else "running"
-        self._marks = {self.parts.publisher.destination: self._begun_ms}
-        self._marks.update((destination, document.mark_ms) for destination, document in known.items())
+        self.parts.engine.misfires.first_start = not known
+        self._marks = {self.parts.publisher.destination: self._begun_ms, **{to: m.mark_ms for to, m in known.items()}}
 
     def _begin_without_database(self, now_ms: int) -> None:
         """Let the wheel turn. Nothing is sent under another id than the one that the database would give it."""

@@ -81,7 +81,7 @@ class Engine:
         self._late_once = LateOnce()
         self._refused = 0
         rule = MisfireRule(config.misfire_gap_ms, config.starting_deadline_ms, config.all_max, config.lookback_ms)
-        self._misfires = Misfires(rule, crons, ledger)
+        self.misfires = Misfires(rule, crons, ledger)
 
     def start(self, now_ms: int, *, step_number: int = 0, relived_until_ms: int = 0) -> None:
         """Set the cursor to the last tick at or before ``now_ms``; nothing is armed yet.
@@ -118,7 +118,7 @@ class Engine:
         batch = self._within_limit(batch)
         self._late_once.note(batch, self.shards, self.cursor_ms, self._settled_ms)
         self._insert(batch, loading=True)
-        return self._misfires.offer_after_start(self.shards, batch, marks_of(batch, marks, routes), self.cursor_ms)
+        return self.misfires.offer_after_start(self.shards, batch, marks_of(batch, marks, routes), self.cursor_ms)
 
     def apply(self, changes: ChangeBatch) -> ApplyReport:
         """Bring the jobs to the state in ``changes``, armed strictly after the cursor tick. Idempotent.
@@ -282,7 +282,7 @@ class Engine:
         for shard in self.shards:
             rows, fires = shard.pop(tick)
             if len(rows):
-                ids, routes = shard.table.columns.ids[rows], shard.table.routes(rows)
+                ids, routes = shard.table.ids(rows), shard.table.routes(rows)
                 due.append(DueBatch(shard.number, rows, ids, fires, routes, Offer.DUE, step))
         self.cursor = tick
         self._expect(due)
@@ -333,7 +333,7 @@ class Engine:
     ) -> list[DueBatch]:
         found = shard.table.rows.take(rows)
         gap = Gap(shard.table.schedules(rows), found.flags, after_ms, np.full(len(rows), until_ms))
-        return self._misfires.offer(self.shards, found.ids, gap, cause)
+        return self.misfires.offer(self.shards, shard.table.ids(rows), gap, cause)
 
     def _lane_due(self) -> list[DueBatch]:
         due = self.shards.batches(*self.lane.due(self.cursor_ms), Offer.DUE)

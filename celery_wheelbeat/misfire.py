@@ -79,6 +79,8 @@ class Misfires:
         self._rule = rule
         self._crons = crons
         self._ledger = ledger
+        self.first_start = False
+        """The marks are where this process began, as no former one has left any. Set by whoever knows the marks."""
 
     def offer(self, shards: Shards, ids: Int64s, gap: Gap, reason: str) -> list[DueBatch]:
         """Settle the gap of the jobs ``ids``; what is not offered is skipped for ``reason``."""
@@ -95,7 +97,8 @@ class Misfires:
     ) -> list[DueBatch]:
         """Settle what each enabled job missed in (its mark, ``cursor_ms``], never before its ``effective_from``.
 
-        The first moments after the mark may have been sent: offered again, outside the account. A once that is not
+        The first moments after the mark are offered whatever the policy. They may have been sent, so they stand outside
+        the account; at a first start nobody can have sent them, and they count as all runs do. A once that is not
         finished is offered even if the mark has passed it: its definition may have come late, or died with a process.
         """
         positions = np.flatnonzero((mark_ms != NO_MARK_MS) & ((batch.flags & Flag.ENABLED) > 0))
@@ -110,8 +113,10 @@ class Misfires:
         begin[once] = batch.effective_from_ms[positions[once]] - 1
         end = np.full(len(ids), cursor_ms)
         certain_from = np.minimum(mark_ms + self._rule.lookback_ms, end)
-        again, fires = fires_between(schedules, begin, certain_from, self._crons)
-        due = shards.batches(ids[again], fires, Offer.REOFFERED)
+        early, fires = fires_between(schedules, begin, certain_from, self._crons)
+        if self.first_start:
+            self._ledger.expect(len(fires))
+        due = shards.batches(ids[early], fires, Offer.MISFIRE if self.first_start else Offer.REOFFERED)
         gap = Gap(schedules, batch.flags[positions], np.maximum(begin, certain_from), end)
         return due + self.offer(shards, ids, gap, "restart")
 

@@ -39,7 +39,7 @@ class EngineModel:
     expected: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
 
-    def load(self, job: Job, mark_ms: int | None) -> list[OfferedRun]:
+    def load(self, job: Job, mark_ms: int | None, *, first_start: bool = False) -> list[OfferedRun]:
         """Add a job and settle what it missed after ``mark_ms``."""
         self._owe(job, after_ms=self.cursor_ms)
         self.jobs[job.id] = job
@@ -51,11 +51,10 @@ class EngineModel:
         if job.kind == Kind.ONCE and job.misfire != Misfire.SKIP:
             begin = job.effective_from_ms - 1
         certain_from = min(mark_ms + self.config.lookback_ms, self.cursor_ms)
-        again = [
-            OfferedRun(job.id, fire, Offer.REOFFERED, self._step_of(job, fire))
-            for fire in fires(job, begin, certain_from)
-        ]
-        return again + self._settle(
+        offer = Offer.MISFIRE if first_start else Offer.REOFFERED
+        early = [OfferedRun(job.id, fire, offer, self._step_of(job, fire)) for fire in fires(job, begin, certain_from)]
+        self.expected += len(early) if first_start else 0
+        return early + self._settle(
             job, fires(job, max(begin, certain_from), self.cursor_ms), self.cursor_ms, "restart"
         )
 

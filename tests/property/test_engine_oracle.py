@@ -218,12 +218,12 @@ class EngineOracle(RuleBasedStateMachine):
 
     @rule(
         gap_ms=st.sampled_from([0, 800, 5_000, 9_000, 90_000, 1_000_000]),
-        first_start=st.sampled_from([False, False, True]),
+        start=st.sampled_from(["restart", "restart", "first", "no mark"]),
         parts=st.integers(1, 3),
     )
-    def restart(self, gap_ms: int, first_start: bool, parts: int) -> None:
+    def restart(self, gap_ms: int, start: str, parts: int) -> None:
         """Start anew from the definitions, some time after the last mark."""
-        mark_ms = None if first_start else self.model.cursor_ms
+        mark_ms, first_start = None if start == "no mark" else self.model.cursor_ms, start == "first"
         self.now_ms += gap_ms
         former = self.model
         self.model = EngineModel(
@@ -233,10 +233,11 @@ class EngineOracle(RuleBasedStateMachine):
             relived_until_ms=former.relived_until_ms,
         )
         self.new_engine()
+        self.engine.misfires.first_start = first_start
         everything = sorted(former.jobs.values(), key=lambda job: job.id)
         for part in range(parts):
             loaded = everything[part::parts]
-            expected = [run for job in loaded for run in self.model.load(job, mark_ms)]
+            expected = [run for job in loaded for run in self.model.load(job, mark_ms, first_start=first_start)]
             due = self.engine.load(batch_of(loaded, self.crons), {"broker": mark_ms}, self.routes)
             self.compare(due, expected)
 

@@ -276,6 +276,7 @@ class Auditor:
         if self._started:
             usable = [doc["mark_ms"] for doc in documents if doc["mark_ms"] <= self.now_ms + AHEAD_MS]
             self.expectation.mark_ms = max(usable, default=self._start_ms)
+            self.expectation.first_start = not usable
             return
         usable = [doc for doc in documents if doc["mark_ms"] <= self.now_ms + AHEAD_MS]
         newest = max(usable, key=lambda doc: doc["mark_ms"], default=None)
@@ -284,6 +285,7 @@ class Auditor:
         self._start_ms = self.now_ms // self.rules.tick_ms * self.rules.tick_ms
         """What passes while monitors are being loaded is missed, also at a first start."""
         self.expectation.start(self.now_ms, newest["mark_ms"] if newest else self._start_ms, steps, relived_ms)
+        self.expectation.first_start = newest is None
         self._known_entries = newest["entries"] if newest else {}
         self._started = True
 

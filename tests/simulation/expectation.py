@@ -57,7 +57,9 @@ class Expectation:
     rules: Rules
     cursor_ms: int = 0
     mark_ms: int | None = None
-    """Mark that the start goes by; None = first start."""
+    """Mark that the start goes by; None = nothing is offered of what passed."""
+    first_start: bool = False
+    """The mark is where this process began: nobody can have sent what came after it."""
     relived_until_ms: int = 0
     step: int = 0
     jobs: dict[int, Job] = field(default_factory=dict)
@@ -85,7 +87,9 @@ class Expectation:
             begin = job.effective_from_ms - 1  # late rather than never
         certain_from = min(self.mark_ms + self.rules.lookback_ms, self.cursor_ms)
         again = job.plan.fires(begin, certain_from)
-        self.due += [Offered(job.id, fire, self._step_of(job, fire), reoffered=True) for fire in again]
+        self.expected += len(again) if self.first_start else 0
+        reoffered = not self.first_start
+        self.due += [Offered(job.id, fire, self._step_of(job, fire), reoffered=reoffered) for fire in again]
         missed = job.plan.fires(max(begin, certain_from), self.cursor_ms)
         self._settle(job, missed, self.cursor_ms, "restart")
 

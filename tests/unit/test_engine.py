@@ -191,6 +191,16 @@ class TestRestart:
         assert len(runs_of(due)) == 12
         assert engine.ledger.expected == 0
 
+    def test_at_a_first_start_the_same_runs_count(self):
+        engine = engine_of()
+        engine.misfires.first_start = True
+        engine.advance(T + 8_000)
+        jobs = [Job(n, interval_ms=1_000, offset_ms=0, misfire=Misfire.SKIP) for n in range(4)]
+        due = load(engine, jobs, mark_ms=T)
+        assert {batch.offer for batch in due} == {Offer.MISFIRE}
+        assert sorted({fire_ms - T for _, fire_ms in runs_of(due)}) == [1_000, 2_000, 3_000, 4_000, 5_000]
+        assert (engine.ledger.expected, engine.ledger.skipped["restart"]) == (4 * 8, 4 * 3)
+
     def test_the_rest_of_the_gap_goes_by_policy(self):
         engine = engine_of()
         due = load(engine, [Job(1, interval_ms=60_000, offset_ms=0, misfire=Misfire.LATEST)], mark_ms=T - 600_000)
