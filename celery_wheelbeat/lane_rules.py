@@ -42,7 +42,9 @@ def reason_apart(job_id: int, flags: int) -> str | None:
     return ONE_OFF if flags & Flag.ONE_OFF else None
 
 
-def apart_by_reason(ids: Int64s, flags: NDArray[np.uint16]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def apart_by_reason(
+    ids: NDArray[np.integer[Any]], flags: NDArray[np.uint16]
+) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Yield each reason with the jobs that it holds for; no job is in two of them."""
     entries = ids < 0
     yield ENTRY, entries

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.jobs import NEVER_MS
-from celery_wheelbeat.table import ENABLED, IN_LANE, OFFSET_BITS, RARE
+from celery_wheelbeat.table import ENABLED, IN_LANE, OFFSET_BITS, RARE, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -79,6 +79,7 @@ class Survey:
         return LoadAhead(self._from_s, counts[:HOUR_S], counts.reshape(-1, 60).sum(axis=1))
 
     def _add_block(self, rows: Rows, rare: dict[int, Rare]) -> None:
+        rows = rows._replace(interval=widened(rows.interval))
         enabled = (rows.flags & ENABLED) > 0
         in_lane = enabled & ((rows.flags & IN_LANE) > 0)
         lane_intervals = rows.interval[in_lane & (rows.interval > 0)]
@@ -88,7 +89,7 @@ class Survey:
         plain = armed & ~special
         self._add_intervals(rows, plain & (rows.interval > 0))
         crons = rows.interval[plain & (rows.interval < 0)]
-        self._note_crons(~crons)
+        self._note_crons(~widened(crons))
         self._add_at(self._second_of(rows.next_fire[plain & (rows.interval == 0)]))
 
     def _special(self, rows: Rows, armed: NDArray[np.bool_], rare: dict[int, Rare]) -> NDArray[np.bool_]:

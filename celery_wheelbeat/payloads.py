@@ -29,6 +29,7 @@ PAGE_BYTES = 1 << 26
 """A page is full at this many bytes, however few its rows."""
 PAGES_MAX = 1 << (32 - PAGE_BITS)
 _FROM_ONE = np.arange(1, PAGE_ROWS + 1, dtype=np.int64)
+_WIDTHS = (np.int8, np.int16, np.int32, np.int64)
 _MIXER = 0x9E37_79B9_7F4A_7C15
 _SUM_BITS = 1 << 64
 
@@ -43,7 +44,7 @@ class Text(NamedTuple):
 class Ends(NamedTuple):
     """Where texts end that lie one after the other: a straight line, and how far each end is off it.
 
-    Two bytes a text instead of four where the texts are about alike.
+    One byte a text instead of four where they are of one length or nearly, two where they are about alike.
     """
 
     total: int
@@ -54,7 +55,7 @@ class Ends(NamedTuple):
         """Build them from the end of each text, at least one."""
         off = ends - _line(int(ends[-1]), len(ends))
         most = max(int(off.max()), -int(off.min()))
-        return cls(int(ends[-1]), off.astype(np.int16 if most < 1 << 15 else np.int32 if most < 1 << 31 else np.int64))
+        return cls(int(ends[-1]), off.astype(next(width for width in _WIDTHS if most <= np.iinfo(width).max)))
 
     def span(self, position: int) -> slice:
         """Return where the text at ``position`` lies."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.schedule_columns import spans
-from celery_wheelbeat.table import ENABLED, IN_LANE, decode
+from celery_wheelbeat.table import ENABLED, IN_LANE, decode, widened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,8 +95,8 @@ class Recount:
 
 def seal_of(rows: Rows) -> int:
     """Return an order-independent checksum (sum mod 2^64) of definitions."""
-    mixed = rows.ids.view(np.uint64) * _MIXERS[0]
-    mixed ^= rows.interval.view(np.uint64) * _MIXERS[1]
+    mixed = rows.ids.astype(np.int64).view(np.uint64) * _MIXERS[0]
+    mixed ^= widened(rows.interval).view(np.uint64) * _MIXERS[1]
     mixed ^= (rows.flags.astype(np.uint64) << np.uint64(32)) ^ rows.route
     mixed *= _MIXERS[2]
     mixed ^= mixed >> np.uint64(29)

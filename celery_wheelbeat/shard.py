@@ -14,7 +14,7 @@ import numpy as np
 from celery_wheelbeat.jobs import NEVER_MS
 from celery_wheelbeat.recount import Change, Recount
 from celery_wheelbeat.schedule_columns import next_fires
-from celery_wheelbeat.table import DEAD, ENABLED, RARE, Rows, Table
+from celery_wheelbeat.table import DEAD, ENABLED, IN_MS_END, RARE, Rows, Table
 from celery_wheelbeat.wheel import NO_ROWS, Wheel
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ class Shard:
         self.wheel = Wheel(cursor, ticks.window_ticks)
         self.recount = Recount()
         self._crons = crons
-        self._unfiled: list[UInt32s] = []
+        self._filed_rows = 0
+        """Rows from here on are not in the wheel yet."""
 
     @property
     def cursor_ms(self) -> int:
@@ -79,7 +80,7 @@ class Shard:
         table = self.table
         if loading and table.ends_before(new.ids):
             table.set_rare(new.ids, rare)
-            self._unfiled.append(table.append(new))
+            table.append(new)
             return NOTHING_REPLACED
         rows = table.rows_of(new.ids)
         known = rows >= 0
@@ -92,7 +93,7 @@ class Shard:
             self.file()
             self._replace(rows[known], new.take(known))
         if not known.all():
-            self._unfiled.append(table.append(new.take(~known)))
+            table.append(new.take(~known))
         return replaced
 
     def remove(self, ids: Int64s) -> Rows:
@@ -167,17 +168,17 @@ class Shard:
 
     def file(self) -> None:
         """Put rows into the wheel that were added since the last slot was emptied."""
-        if not self._unfiled:
+        begin, end = self._filed_rows, self.table.row_count
+        if begin == end:
             return
-        rows = np.concatenate(self._unfiled)
-        self._unfiled.clear()
-        self._arm(rows, self.table.columns.next_fire[rows])
+        self._filed_rows = end
+        self._arm(np.arange(begin, end, dtype=np.uint32), self.table.columns.next_fire[begin:end])
 
     def rebuild(self, cursor: int) -> None:
         """Throw the wheel away and file every armed row anew, as seen from ``cursor``."""
         self.cursor = cursor
         self.wheel = Wheel(cursor, self.ticks.window_ticks)
-        self._unfiled = [self.armed()]
+        self._filed_rows = 0
 
     def renumber(self, cursor: int) -> None:
         """Sort the table and drop its dead rows; every row number handed out before is void."""
@@ -219,7 +220,7 @@ class Shard:
         """Return the fire time after each of ``fires``, which lie on the grids of ``rows``."""
         columns = self.table.columns
         interval = columns.interval[rows]
-        plain = (interval > 0) & ((columns.flags[rows] & RARE) == 0)
+        plain = (interval > 0) & (interval < IN_MS_END) & ((columns.flags[rows] & RARE) == 0)
         following = fires + interval
         if not plain.all():
             other = np.flatnonzero(~plain)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from celery_wheelbeat.jobs import NEVER_MS
-from celery_wheelbeat.table import ENABLED, IN_LANE, ONCE, POLLED, RARE
+from celery_wheelbeat.table import ENABLED, IN_LANE, ONCE, POLLED, RARE, widened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ def check_table(shard: Shard, owner_mask: int, cron_count: int, report: SweepRep
     misplaced = sum(table.overlay.get(job_id) != table.sorted_rows + at for at, job_id in enumerate(behind))
     report.add("unsorted", misplaced + max(0, len(table.overlay) - len(behind)))
     alive = table.living()
-    ids, interval, flags = rows.ids[alive], rows.interval[alive], rows.flags[alive]
+    ids, interval, flags = table.ids(alive), widened(rows.interval[alive]), rows.flags[alive]
     foreign = (ids & owner_mask) != shard.number
     if not report.healthy or behind:
         foreign[np.setdiff1d(np.arange(len(ids)), np.unique(ids, return_index=True)[1])] = True
@@ -59,7 +59,7 @@ def check_fires(shard: Shard, truth: Callable[[ScheduleColumns], Int64s], cursor
     if not wrong.any():
         return True
     past = wrong & (armed_for <= cursor_ms)
-    ids = table.columns.ids[alive]
+    ids = table.ids(alive)
     report.add("past_due", int(np.count_nonzero(past)), ids[past])
     report.add("off_grid", int(np.count_nonzero(wrong & ~past)), ids[wrong & ~past])
     table.columns.next_fire[alive] = right
@@ -73,7 +73,7 @@ def check_wheel(shard: Shard, report: SweepReport) -> bool:
     window = wheel.window_ticks
     edges = {(tick // window + 1) * window for tick in (shard.cursor, shard.cursor + shard.lead_ticks)}
     report.add("edge", int(wheel.edge not in edges))
-    next_fire, ids = table.rows.next_fire, table.rows.ids
+    next_fire, ids = table.rows.next_fire, table.ids(slice(table.row_count))
     held = np.zeros(len(ids), np.int64)
     seen = np.zeros(len(ids), np.bool_)
     dirty_places = (wheel.dirty_slots, wheel.dirty_far)

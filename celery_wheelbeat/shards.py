@@ -6,7 +6,7 @@ Reading only, apart from handing out the shards themselves. The shards and the p
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from celery_wheelbeat.payloads import Payloads
 from celery_wheelbeat.schedule_columns import NOT_CRON
 from celery_wheelbeat.schedules import Bounded, Interval, Once
 from celery_wheelbeat.shard import Shard
-from celery_wheelbeat.table import DEAD, ENABLED, ONCE, POLLED
+from celery_wheelbeat.table import DEAD, ENABLED, ONCE, POLLED, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -118,7 +118,7 @@ class Shards:
         for shard, share in shares:
             yield shard, ordered.take(share)
 
-    def _shares(self, ids: Int64s) -> tuple[NDArray[np.intp], list[tuple[Shard, slice]]]:
+    def _shares(self, ids: NDArray[np.integer[Any]]) -> tuple[NDArray[np.intp], list[tuple[Shard, slice]]]:
         """Return the positions of ``ids`` by shard, and what part of them each shard owns."""
         count = len(self._shards)
         numbers = (ids & (count - 1)).astype(np.uint8 if count <= 1 << 8 else np.uint16)
@@ -148,7 +148,7 @@ class Shards:
         found = [np.empty(0, np.int64)]
         for shard in self._shards if len(refs) else ():
             rows = shard.table.rows
-            found.append(rows.ids[np.isin(rows.ref, refs) & (rows.flags & DEAD == 0)])
+            found.append(shard.table.ids(np.flatnonzero(np.isin(rows.ref, refs) & (rows.flags & DEAD == 0))))
         return np.concatenate(found)
 
     @property
@@ -217,7 +217,7 @@ class Shards:
             columns.route[positions] = stored.route[rows]
             columns.flags[positions] = flags & PUBLIC_FLAGS
             columns.ref[positions] = stored.ref[rows]
-            columns.interval[positions] = stored.interval[rows]
+            columns.interval[positions] = widened(stored.interval[rows])
         return columns
 
     def payload_sizes(self, ids: Int64s) -> Int64s:

@@ -1,8 +1,9 @@
-"""The jobs of one shard as columns: 32 bytes each, found by id without a dict of all of them.
+"""The jobs of one shard as columns: 23 bytes each, found by id without a dict of all of them.
 
 The table owns its columns; nobody else writes to them. ``ids[:sorted_rows]`` ascends and is searched; ids that came
 out of order lie behind it and in ``overlay``, until ``renumber`` sorts everything. What only few jobs have lives in
-``rare``, by id. ``next_fire`` is the next armed fire time, NEVER_MS where none is armed.
+``rare``, by id. ``next_fire`` is the next armed fire time, NEVER_MS where none is armed. Ids, intervals and routes are
+*narrow* as long as all of a table are, see ``Rows``.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from celery_wheelbeat.runs import interval_offset_ms
 from celery_wheelbeat.schedule_columns import NOT_CRON, ScheduleColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from celery_wheelbeat.jobs import DefinitionBatch, Int64s, Positions, UInt32s
+
+    Integers = NDArray[np.integer[Any]]
+    Unsigned = NDArray[np.unsignedinteger[Any]]
 
 ENABLED = int(Flag.ENABLED)
 RARE = 1 << 8
@@ -35,7 +39,11 @@ POLLED = 1 << 12
 ONCE = 1 << 13
 
 OFFSET_BITS = 32
-"""A cron job's ``interval`` holds ``~(cron_index << 32 | offset_ms)``: negative, and no column of its own."""
+"""A cron job's interval is ``~(cron_index << 32 | offset_ms)``: negative, and no column of its own."""
+IN_MS_END = 1 << 30
+"""Narrow intervals from here on (12 days) count whole seconds, beginning with 0."""
+_NARROW_OFFSET_BITS = 13
+_NARROW_CRONS = 1 << (31 - _NARROW_OFFSET_BITS)
 _SMALLEST = 16
 _GROWTH = 1.125
 
@@ -52,15 +60,20 @@ class Rare(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Stored columns of ``n`` jobs."""
+    """Stored columns of ``n`` jobs.
 
-    ids: Int64s
-    interval: Int64s
-    """> 0: interval in ms; < 0: cron group and offset; 0: once or polled."""
+    Three of them are narrow where all values allow it. Ids and routes just take fewer bytes; a narrow interval has the
+    sign of the whole one, which tells intervals from crons, but its value only through ``widened``.
+    """
+
+    ids: Int64s | UInt32s
+    """Narrow: four bytes, none negative."""
+    interval: Int64s | NDArray[np.int32]
+    """> 0: interval in ms; < 0: cron group and offset; 0: once or polled. Narrow: see ``narrowed``."""
     next_fire: Int64s
     flags: NDArray[np.uint16]
-    route: NDArray[np.uint16] | UInt32s
-    """Two bytes as long as all of them fit, see ``narrow``."""
+    route: Unsigned
+    """One byte, two or four."""
     ref: UInt32s
 
     def take(self, positions: Positions) -> Rows:
@@ -76,30 +89,99 @@ class Rows(NamedTuple):
 
     @classmethod
     def empty(cls, capacity: int) -> Rows:
-        """Return columns with room for ``capacity`` jobs."""
+        """Return narrow columns with room for ``capacity`` jobs."""
         return cls(
-            np.empty(capacity, np.int64),
-            np.empty(capacity, np.int64),
+            np.empty(capacity, np.uint32),
+            np.empty(capacity, np.int32),
             np.empty(capacity, np.int64),
             np.empty(capacity, np.uint16),
-            np.empty(capacity, np.uint16),
+            np.empty(capacity, np.uint8),
             np.empty(capacity, np.uint32),
         )
 
-    def with_room_for(self, routes: NDArray[np.unsignedinteger[Any]]) -> Rows:
-        """Return columns that can hold ``routes``: these, or with a wider copy of that one column."""
-        if routes.itemsize <= self.route.itemsize:
-            return self
-        return self._replace(route=self.route.astype(routes.dtype))
+    def narrow(self) -> Rows:
+        """Return the same jobs in as few bytes as they need."""
+        return self._replace(
+            ids=_unsigned(self.ids, (np.uint32,)),
+            interval=narrowed(self.interval),
+            route=_unsigned(self.route, (np.uint8, np.uint16)),
+        )
+
+    def wider_than(self, other: Rows) -> bool:
+        """Say whether one of these columns is wider than the same one of ``other``."""
+        return (
+            self.ids.itemsize > other.ids.itemsize
+            or self.interval.itemsize > other.interval.itemsize
+            or self.route.itemsize > other.route.itemsize
+        )
+
+    def like(self, other: Rows) -> Rows:
+        """Return the same jobs, each column at least as wide as in ``other``."""
+        wider = self
+        if other.ids.itemsize > self.ids.itemsize:
+            wider = wider._replace(ids=self.ids.astype(np.int64))
+        if other.interval.itemsize > self.interval.itemsize:
+            wider = wider._replace(interval=widened(self.interval))
+        if other.route.itemsize > self.route.itemsize:
+            wider = wider._replace(route=self.route.astype(other.route.dtype))
+        return wider
 
     def put(self, positions: Positions, values: Rows) -> None:
-        """Write ``values`` to ``positions`` of these columns, which must have room for their routes."""
+        """Write ``values``, none of them wider than these columns, to ``positions`` of them."""
+        same = self.interval.itemsize == values.interval.itemsize
         self.ids[positions] = values.ids
-        self.interval[positions] = values.interval
+        self.interval[positions] = values.interval if same else widened(values.interval)
         self.next_fire[positions] = values.next_fire
         self.flags[positions] = values.flags
         self.route[positions] = values.route
         self.ref[positions] = values.ref
+
+
+def narrowed(interval: Int64s | NDArray[np.int32]) -> Int64s | NDArray[np.int32]:
+    """Return the intervals in four bytes each if all of them fit, else as they are.
+
+    Up to 12 days any fits, above whole seconds up to 34 years, and crons up to number 262,143 with an offset of whole
+    seconds up to 8,191.
+    """
+    if interval.itemsize == np.dtype(np.int32).itemsize:
+        return interval
+    if interval.min(initial=0) >= 0 and interval.max(initial=0) < IN_MS_END:
+        return interval.astype(np.int32)
+    small, cron, long = interval.astype(np.int32), np.flatnonzero(interval < 0), np.flatnonzero(interval >= IN_MS_END)
+    packed, seconds = ~interval[cron], interval[long] // 1000
+    index, offset_ms = packed >> OFFSET_BITS, packed & ((1 << OFFSET_BITS) - 1)
+    offset_s = offset_ms // 1000
+    whole = (offset_s * 1000 == offset_ms).all() and (seconds * 1000 == interval[long]).all()
+    within = (index < _NARROW_CRONS) & (offset_s < 1 << _NARROW_OFFSET_BITS)
+    if not (whole and within.all() and (seconds < IN_MS_END).all()):
+        return interval
+    small[cron] = ~((index << _NARROW_OFFSET_BITS) | offset_s)
+    small[long] = IN_MS_END + seconds
+    return small
+
+
+def widened(interval: Int64s | NDArray[np.int32]) -> Int64s:
+    """Return the intervals in eight bytes each; the inverse of ``narrowed``."""
+    whole: Int64s = interval.astype(np.int64, copy=False)
+    if interval.itemsize == whole.itemsize:
+        return whole
+    cron, long = whole < 0, whole >= IN_MS_END
+    if cron.any():
+        packed = ~whole[cron]
+        index, offset_s = packed >> _NARROW_OFFSET_BITS, packed & ((1 << _NARROW_OFFSET_BITS) - 1)
+        whole[cron] = ~((index << OFFSET_BITS) | offset_s * 1000)
+    if long.any():
+        whole[long] = (whole[long] - IN_MS_END) * 1000
+    return whole
+
+
+def _unsigned(values: Integers, widths: Sequence[type[np.unsignedinteger[Any]]]) -> Any:
+    """Return ``values`` in the first of ``widths`` that is less than they have and enough; else as they are."""
+    low, high = values.min(initial=0), values.max(initial=0)
+    for width in widths:
+        if np.dtype(width).itemsize < values.itemsize and low >= 0 and high <= np.iinfo(width).max:
+            return values.astype(width)
+    return values
 
 
 def encode(batch: DefinitionBatch, tick_ms: int, refs: UInt32s) -> tuple[Rows, dict[int, Rare]]:
@@ -126,7 +208,8 @@ def encode(batch: DefinitionBatch, tick_ms: int, refs: UInt32s) -> tuple[Rows, d
         columns = (getattr(schedules, name).tolist() for name in Rare._fields)
         attributes = dict(zip(batch.ids[rare].tolist(), map(Rare, *columns), strict=True))
     next_fire = np.full(len(batch), NEVER_MS)
-    return Rows(batch.ids, interval, next_fire, flags.astype(np.uint16), narrow(batch.route_index), refs), attributes
+    rows = Rows(batch.ids, interval, next_fire, flags.astype(np.uint16), batch.route_index, refs)
+    return rows.narrow(), attributes
 
 
 def _phases(batch: DefinitionBatch, is_interval: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -142,21 +225,16 @@ def _phases(batch: DefinitionBatch, is_interval: NDArray[np.bool_]) -> tuple[NDA
     return jittered, on_grid
 
 
-def narrow(routes: UInt32s) -> NDArray[np.uint16] | UInt32s:
-    """Return ``routes`` in two bytes each where all of them fit."""
-    return routes.astype(np.uint16) if routes.max(initial=0) < 1 << 16 else routes
-
-
 def decode(rows: Rows, rare: Mapping[int, Rare]) -> ScheduleColumns:
     """Read the schedules out of stored columns; the inverse of ``encode``."""
-    ids, interval, flags = rows.ids, rows.interval, rows.flags
+    ids, interval, flags = rows.ids, widened(rows.interval), rows.flags
     count = len(ids)
     cron = interval < 0
     packed = np.where(cron, ~interval, 0)
     phase = np.full(count, NEVER_MS)
     phase[interval > 0] = 0
     jittered = np.flatnonzero((interval > 0) & ((flags & (ON_GRID | RARE)) == 0))
-    phase[jittered] = interval_offset_ms(ids[jittered], interval[jittered])
+    phase[jittered] = interval_offset_ms(ids[jittered].astype(np.int64), interval[jittered])
     schedules = ScheduleColumns(
         np.maximum(interval, 0),
         phase,
@@ -194,10 +272,11 @@ class Table:
         """The columns up to the last row, as views."""
         return self.columns.take(slice(self.row_count))
 
-    def rows_of(self, ids: Int64s) -> Int64s:
+    def rows_of(self, ids: Integers) -> Int64s:
         """Return the row of each id, dead ones included, -1 where there is none."""
         ascending = self.columns.ids[: self.sorted_rows]
-        rows = np.searchsorted(ascending, ids)
+        # of one type, or all of the column is copied; an id that does not fit is found to be another one below
+        rows = np.searchsorted(ascending, ids.astype(ascending.dtype, copy=False))
         if self.sorted_rows:
             known = ascending[np.minimum(rows, self.sorted_rows - 1)] == ids
             rows[~known] = -1
@@ -208,7 +287,7 @@ class Table:
                 rows[position] = self.overlay.get(int(ids[position]), -1)
         return rows
 
-    def ends_before(self, ids: Int64s) -> bool:
+    def ends_before(self, ids: Integers) -> bool:
         """Say whether all ``ids`` (ascending) come after every id of the table, which is sorted."""
         rows = self.row_count
         return rows == self.sorted_rows and (not rows or bool(ids[0] > self.columns.ids[rows - 1]))
@@ -218,26 +297,23 @@ class Table:
         if row_count > len(self.columns.ids):
             self._grow(row_count)
 
-    def append(self, new: Rows) -> UInt32s:
-        """Add jobs whose ids (ascending) are not in the table; returns their rows."""
+    def append(self, new: Rows) -> None:
+        """Add jobs whose ids (ascending) are not in the table, behind all others."""
         first = self.row_count
         count = len(new.ids)
         in_order = self.ends_before(new.ids)
         self._reserve(first + count)
-        self.columns = self.columns.with_room_for(new.route)
-        self.columns.put(slice(first, first + count), new)
+        self._put(slice(first, first + count), new)
         self.row_count += count
         if in_order:
             self.sorted_rows += count
         else:
             self.overlay.update(zip(new.ids.tolist(), range(first, first + count), strict=True))
-        return np.arange(first, first + count, dtype=np.uint32)
 
     def write(self, rows: Int64s, new: Rows) -> None:
         """Replace the jobs in ``rows`` by other definitions of the same ids."""
         self.dead_rows -= int(np.count_nonzero(self.columns.flags[rows] & DEAD))
-        self.columns = self.columns.with_room_for(new.route)
-        self.columns.put(rows, new)
+        self._put(rows, new)
 
     def bury(self, rows: Int64s) -> None:
         """Mark the jobs in ``rows`` as deleted. They must be alive."""
@@ -247,7 +323,7 @@ class Table:
         for job_id in self.columns.ids[rows].tolist():
             self.rare.pop(job_id, None)
 
-    def set_rare(self, ids: Int64s, attributes: Mapping[int, Rare]) -> None:
+    def set_rare(self, ids: Integers, attributes: Mapping[int, Rare]) -> None:
         """Give ``ids`` the rare attributes in ``attributes``, and none to those that are not in it."""
         if not self.rare and not attributes:
             return
@@ -260,6 +336,10 @@ class Table:
     def schedules(self, rows: Positions) -> ScheduleColumns:
         """Decode the schedules of ``rows``."""
         return decode(self.columns.take(rows), self.rare)
+
+    def ids(self, rows: Positions) -> Int64s:
+        """Return the id of each of ``rows``."""
+        return self.columns.ids[rows].astype(np.int64)
 
     def routes(self, rows: Positions) -> UInt32s:
         """Return the route of each of ``rows``."""
@@ -282,7 +362,7 @@ class Table:
         rows = self.rows
         alive = self.living()
         order = alive[np.argsort(rows.ids[alive], kind="stable")]
-        self.columns = rows.take(order)
+        self.columns = rows.take(order).narrow()
         self.row_count = self.sorted_rows = len(order)
         self.dead_rows = 0
         self.overlay.clear()
@@ -294,6 +374,12 @@ class Table:
         self._grow(max(row_count, int(capacity * _GROWTH), _SMALLEST))
 
     def _grow(self, capacity: int) -> None:
-        grown = Rows.empty(capacity).with_room_for(self.rows.route)
+        grown = Rows.empty(capacity).like(self.columns)
         grown.put(slice(self.row_count), self.rows)
         self.columns = grown
+
+    def _put(self, rows: Positions, new: Rows) -> None:
+        if new.wider_than(self.columns):
+            new = new.narrow()  # perhaps it only came with others that need more
+            self.columns = self.columns.like(new)
+        self.columns.put(rows, new)

@@ -100,7 +100,7 @@ class Watchdog:
                 self._report_damaged(owner, rows[np.isin(pages, damaged)], report)
 
     def _report_damaged(self, shard: Shard, rows: NDArray[np.intp], report: SweepReport) -> None:
-        report.add("payload", len(rows), shard.table.columns.ids[rows])
+        report.add("payload", len(rows), shard.table.ids(rows))
         self._evict(shard, rows, report)
 
     def _check_lane(self, shard: Shard, settled_ms: int, report: SweepReport) -> None:
@@ -111,7 +111,7 @@ class Watchdog:
         )
         if not len(absent):
             return
-        report.add("lost", len(absent), table.columns.ids[absent])
+        report.add("lost", len(absent), table.ids(absent))
         foreign = (table.columns.flags[absent] & POLLED) > 0
         grids = table.rows.take(absent[~foreign])
         self._lane.put(grids, self._shards, {}, after_ms=shard.cursor_ms, settled_ms=settled_ms)

@@ -106,7 +106,7 @@ class MonitorEntries:
 
     def _views(self) -> Iterator[JobView]:
         for shard in self._engine.shards:
-            ids = shard.table.rows.ids
+            ids = shard.table.ids(slice(shard.table.row_count))
             for start in range(0, len(ids), _CHUNK):
                 for view in self._engine.lookup(ids[start : start + _CHUNK]):
                     if view is not None and view.id >= 0 and view.flags & Flag.ENABLED:

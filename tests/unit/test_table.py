@@ -9,7 +9,7 @@ from definitions import Job, batch_of
 from celery_wheelbeat.cron import Cron, CronTable
 from celery_wheelbeat.jobs import NEVER_MS
 from celery_wheelbeat.schedule_columns import ScheduleColumns, next_fires
-from celery_wheelbeat.table import IN_LANE, ON_GRID, RARE, Table, encode
+from celery_wheelbeat.table import IN_LANE, ON_GRID, RARE, Table, encode, narrowed, widened
 
 NOW_MS = 1_750_000_000_000
 
@@ -117,11 +117,11 @@ def test_only_rare_things_cost_a_record(job_id, marks):
     assert bool(rare) == bool(marks & RARE)
 
 
-def test_routes_take_two_bytes_until_one_of_them_needs_more():
+def test_routes_take_one_byte_until_one_of_them_needs_more():
     table = Table()
     fill(table, list(range(100)))
     rows, _ = encode(batch_of([Job(200, interval_ms=60_000)], CronTable()), 1000, np.array([7], np.uint32))
-    assert table.columns.route.dtype == np.uint16
+    assert table.columns.route.dtype == np.uint8
     table.append(rows._replace(route=np.array([70_000], np.uint32)))
     assert table.routes(np.array([0, 100])).tolist() == [0, 70_000]
     table.write(np.array([3]), table.rows.take([3])._replace(route=np.array([2**32 - 1], np.uint32)))
@@ -137,3 +137,55 @@ def test_a_wide_route_may_come_with_an_edit():
     fill(table, list(range(10)))
     table.write(np.array([3]), table.rows.take([3])._replace(route=np.array([65_536], np.uint32)))
     assert table.rows.route.tolist() == [0, 0, 0, 65_536, 0, 0, 0, 0, 0, 0]
+
+
+DAY_MS = 86_400_000
+NARROW = [1, 999, 60_000, 2**30 - 1, 30 * DAY_MS, 365 * DAY_MS, (2**30 - 1) * 1000, 0, ~0, ~(7 << 32 | 8_191_000)]
+WIDE = [2**30 + 1, 2**30 * 1000, 100 * 366 * DAY_MS, ~(1 << 18 << 32), ~(3 << 32 | 8_192_000), ~(3 << 32 | 1_500)]
+
+
+def test_intervals_keep_value_and_sign_in_four_bytes():
+    whole = np.array([*NARROW, ~((2**18 - 1) << 32)])
+    narrow = narrowed(whole)
+    assert narrow.dtype == np.int32
+    assert np.sign(narrow).tolist() == np.sign(whole).tolist()
+    assert widened(narrow).tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize("value", WIDE)
+def test_an_interval_that_does_not_fit_stays_as_it_is(value):
+    whole = np.array([*NARROW, value])
+    assert narrowed(whole) is whole
+    assert widened(whole) is whole
+
+
+def test_a_table_is_narrow_until_one_job_does_not_fit():
+    table = Table()
+    fill(table, list(range(100)))
+    assert (table.columns.ids.dtype, table.columns.interval.dtype) == (np.uint32, np.int32)
+    crons = CronTable()
+    jobs = [
+        Job(-5, interval_ms=60_000),
+        Job(7, cron=Cron("0 4 * * *"), offset_ms=1_500),
+        Job(2**32, interval_ms=60_000),
+    ]
+    rows, _ = encode(batch_of(jobs, crons), 1000, np.zeros(3, np.uint32))
+    table.append(rows.take([0]))
+    assert (table.columns.ids.dtype, table.columns.interval.dtype) == (np.int64, np.int32)
+    table.write(np.array([7]), rows.take([1]))
+    table.append(rows.take([2]))
+    assert (table.columns.ids.dtype, table.columns.interval.dtype) == (np.int64, np.int64)
+    assert table.ids(np.array([99, 100, 101])).tolist() == [99, -5, 2**32]
+    assert table.rows_of(np.array([-5, 7, 2**32])).tolist() == [100, 7, 101]
+    assert table.schedules(np.array([6, 7])).offset_ms.tolist() == [0, 1_500]
+    assert table.schedules(np.array([6, 7])).interval_ms.tolist() == [60_000, 0]
+    table.bury(np.array([7, 100, 101]))
+    table.renumber()
+    assert (table.columns.ids.dtype, table.columns.interval.dtype) == (np.uint32, np.int32)
+    assert table.schedules(np.array([98])).interval_ms.tolist() == [60_000]
+
+
+def test_an_id_that_does_not_fit_is_not_another_job():
+    table = Table()
+    fill(table, [0, 1, 2, 2**32 - 1])
+    assert table.rows_of(np.array([2**32, 2**32 + 1, -1, 2**32 - 1, 2])).tolist() == [-1, -1, -1, 3, 2]

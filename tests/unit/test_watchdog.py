@@ -14,6 +14,7 @@ from celery_wheelbeat.findings import FINDINGS
 from celery_wheelbeat.jobs import NEVER_MS, Asked
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.payloads import PAGE_ROWS
+from celery_wheelbeat.table import narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -182,7 +183,7 @@ def lose_an_interval(shard: Shard) -> None:
 
 def point_to_no_cron(shard: Shard) -> None:
     """Point to a cron group that does not exist."""
-    shard.table.columns.interval[3] = ~(77 << 32)
+    shard.table.columns.interval[3] = narrowed(np.array([~(77 << 32)]))[0]
 
 
 def lose_rare_attributes(shard: Shard) -> None:
