@@ -16,7 +16,7 @@ from services import TcpProxy, wait_until
 from celery_wheelbeat.worker.claims import Asked, State, Verdict
 from celery_wheelbeat.worker.stores.choice import open_store
 from celery_wheelbeat.worker.stores.lines import Losses
-from celery_wheelbeat.worker.stores.redis_line import RedisLine
+from celery_wheelbeat.worker.stores.redis_line import RedisLine, packed
 
 EXECUTION = "11" * 4
 ASKED = Asked("aa" * 8, EXECUTION, "d0" * 4, redelivered=False)
@@ -46,12 +46,12 @@ class Scripted:
 def test_answers_are_read_however_they_are_cut_into_pieces(piece: int) -> None:
     said = b"$7\r\nelected\r\n:-3\r\n+OK\r\n$-1\r\n_\r\n*2\r\n:1\r\n$0\r\n\r\n=8\r\ntxt:a\r\nb\r\n"
     said += b">2\r\n+moved\r\n:1\r\n:9\r\n"
-    line = RedisLine(Scripted(said, piece), Losses())
+    line = RedisLine(Scripted(said, piece), Losses(), b"")
     assert [line.ask(b"x") for _ in range(8)] == [b"elected", -3, b"OK", None, None, [1, b""], b"txt:a\r\nb", 9]
 
 
 def test_a_refusal_is_raised_and_leaves_the_line_as_it_was() -> None:
-    line = RedisLine(Scripted(b"-NOSCRIPT no matching script\r\n-OOM full\r\n:1\r\n?\r\n", 4_096), Losses())
+    line = RedisLine(Scripted(b"-NOSCRIPT no matching script\r\n-OOM full\r\n:1\r\n?\r\n", 4_096), Losses(), b"")
     with pytest.raises(NoScriptError):
         line.ask(b"x")
     with pytest.raises(ResponseError, match="OOM full"):
@@ -65,16 +65,28 @@ def test_a_refusal_is_raised_and_leaves_the_line_as_it_was() -> None:
 
 def test_posted_commands_are_answered_before_what_comes_next_and_a_refused_one_is_lost() -> None:
     losses = Losses()
-    server = Scripted(b":1\r\n-OOM full\r\n:7\r\n", 4_096)
-    line = RedisLine(server, losses)
-    line.post(b"first", b"\r\n")
-    line.post(b"second")
-    assert server.sent == b"*2\r\n$5\r\nfirst\r\n$2\r\n\r\n\r\n*1\r\n$6\r\nsecond\r\n"
+    server = Scripted(b"+OK\r\n:1\r\n-OOM full\r\n:7\r\n", 4_096)
+    line = RedisLine(server, losses, b"prelude.")
+    line.post(packed(b"first", b"\r\n"))
+    line.post(packed(b"second"))
+    assert server.sent == b"prelude.*2\r\n$5\r\nfirst\r\n$2\r\n\r\n\r\n*1\r\n$6\r\nsecond\r\n"
     assert losses.take() == 0
     assert line.ask(b"third") == 7
     assert (losses.take(), losses.take()) == (1, 0)
     line.post(b"fourth")
     line.close()
+    assert losses.take() == 1
+
+
+def test_a_server_that_has_forgotten_the_prelude_is_told_it_again_before_the_next_post() -> None:
+    losses = Losses()
+    server = Scripted(b"+OK\r\n-NOSCRIPT no matching script\r\n:7\r\n+OK\r\n:8\r\n:9\r\n", 1)
+    line = RedisLine(server, losses, b"prelude.")
+    line.post(b"first.")
+    assert line.ask(b"second.") == 7
+    line.post(b"third.")
+    assert line.ask(b"fourth.") == 9
+    assert server.sent == b"prelude.first.second.prelude.third.fourth."
     assert losses.take() == 1
 
 
@@ -116,11 +128,12 @@ def test_a_mark_that_redis_refuses_is_counted(redis_url: str) -> None:
     key = uuid4().hex
     with closing(open_store(redis_url)) as store, redis.Redis.from_url(redis_url) as client:
         assert store.claim(key, ASKED, 60) is Verdict.ELECTED
+        store.post(key, EXECUTION, State.RUNNING)
         client.script_flush()
         store.post(key, EXECUTION, State.DONE)
         assert store.claim(uuid4().hex, ASKED, 60) is Verdict.ELECTED
         assert store.losses.take() == 1
-        store.post(key, EXECUTION, State.DONE)  # the claim has brought every script back
+        store.post(key, EXECUTION, State.DONE)  # which brings the script back
         assert store.claim(key, ASKED._replace(execution="22" * 4), 60) is Verdict.FINISHED
         assert store.losses.take() == 0
 

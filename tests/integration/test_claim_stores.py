@@ -32,6 +32,7 @@ from services import (
 
 from celery_wheelbeat.errors import ClaimStoreDown, InvalidSetting
 from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
+from celery_wheelbeat.worker.stores import redis as redis_store
 from celery_wheelbeat.worker.stores.choice import choose_store, open_store
 from celery_wheelbeat.worker.stores.memcached import MemcachedStore
 from celery_wheelbeat.worker.stores.redis import RedisStore
@@ -39,6 +40,8 @@ from celery_wheelbeat.worker.stores.sql import MARIADB, POSTGRES, Dialect, SqlSt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from services import Certificates
 
     from celery_wheelbeat.worker.stores import Store
 
@@ -233,6 +236,19 @@ def test_start_and_end_are_kept_by_the_clock_of_the_server(store: Store) -> None
     assert ended is not None
     assert ended.started_ms == running.started_ms
     assert ended.started_ms <= ended.ended_ms <= time.time() * 1000 + 1_000
+
+
+def test_a_claim_that_was_prolonged_began_when_it_began(store: Store) -> None:
+    key = new_key()
+    assert store.claim(key, asked(), 60) is Verdict.ELECTED
+    running = store.read(key)
+    assert running is not None
+    assert store.prolong(key, NONCES[0], 3_600)
+    assert store.read(key) == running
+    assert store.mark(key, EXECUTIONS[0], State.DONE)
+    ended = store.read(key)
+    assert ended is not None
+    assert ended.started_ms == running.started_ms <= ended.ended_ms <= time.time() * 1000 + 1_000
 
 
 def test_a_posted_mark_arrives_and_disturbs_no_later_answer(store: Store) -> None:
@@ -574,20 +590,27 @@ def test_options_of_the_url_stay_in_force(postgres_url: str) -> None:
 
 
 @pytest.mark.redis
-def test_claims_follow_the_master_that_a_sentinel_names() -> None:
-    with PrivateRedis() as master, PrivateRedis() as replica, redis.Redis.from_url(replica.url) as copy:
+@pytest.mark.parametrize("wire", ["plain", "tls"])
+@pytest.mark.parametrize("named", ["result_backend", "wheelbeat_dedup_url"])
+def test_claims_follow_the_master_that_a_sentinel_names(request: pytest.FixtureRequest, named: str, wire: str) -> None:
+    tls: Certificates | None = request.getfixturevalue("tls") if wire == "tls" else None
+    with PrivateRedis(tls=tls) as master, PrivateRedis(tls=tls) as replica, replica.client() as copy:
         copy.replicaof("127.0.0.1", master.port)
         wait_until(lambda: copy.info("replication")["master_link_status"] == "up", "the replica's link")
         with PrivateSentinel(master) as sentinel:
             wait_until(lambda: sentinel.replicas() == 1, "the Sentinel's knowledge of the replica")
-            app = Celery("claims", backend=sentinel.url, set_as_current=False)
-            app.conf.result_backend_transport_options = {"master_name": MASTER_NAME}
-            store = choose_store(app, None).store
+            by_backend = named == "result_backend"
+            app = Celery("claims", backend=sentinel.url if by_backend else "rpc://", set_as_current=False)
+            app.conf.result_backend_transport_options = sentinel.transport_options
+            app.conf.redis_backend_use_ssl = tls and tls.redis_client
+            choice = choose_store(app, None if by_backend else sentinel.url)
+            assert choice.where == f"{named} (sentinel)"
+            store = choice.store
             assert store is not None
             key = new_key()
             assert store.claim(key, asked(), 60) is Verdict.ELECTED
             wait_until(lambda: copy.exists(b"wb:" + bytes.fromhex(key)) == 1, "the replication of the claim")
-            master.stop()
+            master.kill()
             with pytest.raises(ClaimStoreDown):
                 store.claim(new_key(), asked(), 60)
             wait_until(lambda: sentinel.master_port() == replica.port, "the failover")
@@ -651,6 +674,42 @@ def test_a_user_of_redis_who_may_touch_only_keys_with_the_prefix_of_the_results_
             store.release("job", "owner")
         found = {name.removesuffix(bytes.fromhex(key)) for name in owner.scan_iter()}
         assert found == {b"team_wb:", b"team_wb:probe", b"team_wb:lease:job"}
+
+
+@pytest.mark.redis
+def test_a_redis_that_does_not_know_the_set_is_asked_by_script_from_then_on(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def misspelt(_: int) -> bytes:
+        return b"\0" * 10 + b"\r\n$2\r\nNX\r\n$3\r\nGOT\r\n$2\r\nEX\r\n$2\r\n60\r\n"
+
+    monkeypatch.setattr(redis_store, "_if_there_is_none", misspelt)
+    with closing(open_store(redis_url)) as store, redis.Redis.from_url(redis_url) as client:
+        key = new_key()
+        assert store.claim(key, asked(), 60) is Verdict.ELECTED
+        client.config_resetstat()
+        assert store.claim(key, asked(NONCES[1], EXECUTIONS[1]), 60) is Verdict.OTHER
+        running = store.read(key)
+        assert running is not None
+        assert running.started_ms > 1_700_000_000_000
+        assert store.mark(key, EXECUTIONS[0], State.DONE)
+        assert store.claim(key, asked(execution=EXECUTIONS[1], redelivered=True), 60) is Verdict.FINISHED
+        assert client.info("errorstats") == {}
+
+
+@pytest.mark.redis
+def test_a_redis_that_is_full_still_knows_a_copy() -> None:
+    with PrivateRedis() as private, redis.Redis.from_url(private.url) as client:
+        store = open_store(private.url)
+        key = new_key()
+        assert store.claim(key, asked(), 60) is Verdict.ELECTED
+        client.config_set("maxmemory", "1")
+        assert store.claim(key, asked(NONCES[1], EXECUTIONS[1]), 60) is Verdict.OTHER
+        with pytest.raises(ClaimStoreDown, match="does not answer"):
+            store.claim(new_key(), asked(), 60)
+        client.config_set("maxmemory", "0")
+        assert store.claim(new_key(), asked(), 60) is Verdict.ELECTED
+        store.close()
 
 
 @pytest.mark.redis

@@ -1,30 +1,39 @@
-"""Claims and leases in Redis or Valkey: one script, one round trip.
+"""Claims and leases in Redis or Valkey: one command, one round trip.
 
-A claim is 27 bytes under a key of 19: at most 150 bytes of Redis memory with its expiry. The scripts state the rules of
-``claims.decide`` again, because only the server can decide atomically; the conformance suite holds both together.
+A claim is 27 bytes under a key of 19: at most 150 bytes of Redis memory with its expiry. Most that ask are the first,
+and a ``SET`` that writes only where there is nothing elects them. To another it returns what is held, and most verdicts
+need no more than that. What replaces a claim is a script, which states the rules of ``claims.decide`` again, because
+only the server can decide atomically; the conformance suite holds both together.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
+from functools import lru_cache
 from typing import Any
 
 from redis import ConnectionPool
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
-from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict
+from celery_wheelbeat.worker.claims import KEY_BYTES, Asked, Claim, State, Verdict, decide
 from celery_wheelbeat.worker.overlap import Lease
 from celery_wheelbeat.worker.stores.connections import Connections
 from celery_wheelbeat.worker.stores.lines import Losses
-from celery_wheelbeat.worker.stores.redis_line import RedisLine
+from celery_wheelbeat.worker.stores.redis_line import RedisLine, packed
 
 TIMEOUT_S = 1.0
 FENCE_REMEMBERED_S = 86_400
 _LAYOUT = struct.Struct(">c8s4s4s6s4s")
-"""State, nonce, execution, digest, start in ms, run time in ms."""
+"""State, nonce, execution, digest, start in ms, run time in ms.
+
+A ``SET`` knows no time, so that a claim which it wrote has in place of its start the seconds after which it expires:
+less than any start. It began that long before its key expires, which Redis says in ms since 7.0.
+"""
+_NO_START = 1 << 32
+"""What is less is no start."""
 
 _NOW_MS = """
 local t = redis.call('TIME')
@@ -37,6 +46,7 @@ class _Script:
         self.source = source.encode()
         sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()  # how EVALSHA names a script
         self.call = (b"EVALSHA", sha, b"1")
+        """What comes before the key and the arguments."""
 
 
 # ARGV: nonce + execution + digest, redelivered and may_take_over as 0 or 1, ttl in seconds
@@ -68,22 +78,40 @@ _MARK = _Script(
     """
 local held = redis.call('GET', KEYS[1])
 if not held or held:sub(10, 13) ~= ARGV[1] then return 0 end
-"""
-    + _NOW_MS
-    + """
-local ran = now - struct.unpack('>I6', held, 18)
+local started = struct.unpack('>I6', held, 18)
+local ran
+if started < 4294967296 then
+  ran = started * 1000 - redis.call('PTTL', KEYS[1])
+else
+  local t = redis.call('TIME')
+  ran = t[1] * 1000 + math.floor(t[2] / 1000) - started
+end
 ran = math.max(1, math.min(ran, 4294967295))
 redis.call('SET', KEYS[1], ARGV[2] .. held:sub(2, 23) .. struct.pack('>I4', ran), 'KEEPTTL')
 return 1
 """
 )
 
-# ARGV: nonce, ttl in seconds
+# ARGV: nonce, ttl in seconds. The start has to be written before the expiry that tells it is another.
 _PROLONG = _Script(
     """
 local held = redis.call('GET', KEYS[1])
 if not held or held:sub(2, 9) ~= ARGV[1] then return 0 end
-return redis.call('EXPIRE', KEYS[1], ARGV[2])
+local started = struct.unpack('>I6', held, 18)
+if started >= 4294967296 then return redis.call('EXPIRE', KEYS[1], ARGV[2]) end
+started = redis.call('PEXPIRETIME', KEYS[1]) - started * 1000
+redis.call('SET', KEYS[1], held:sub(1, 17) .. struct.pack('>I6', started) .. held:sub(24), 'EX', ARGV[2])
+return 1
+"""
+)
+
+_READ = _Script(
+    """
+local held = redis.call('GET', KEYS[1])
+if held and #held == 27 and struct.unpack('>I6', held, 18) < 4294967296 then
+  return {held, redis.call('PEXPIRETIME', KEYS[1])}
+end
+return {held, 0}
 """
 )
 
@@ -121,7 +149,7 @@ return 1
 """
 )
 
-_SCRIPTS = (_CLAIM, _MARK, _PROLONG, _ACQUIRE, _RENEW, _RELEASE)
+_SCRIPTS = (_CLAIM, _MARK, _PROLONG, _READ, _ACQUIRE, _RENEW, _RELEASE)
 _VERDICTS = {verdict.word.encode(): verdict for verdict in Verdict}
 
 
@@ -137,6 +165,11 @@ class RedisStore:
     def __init__(self, pool: ConnectionPool, prefix: str = "") -> None:
         self._pool = pool
         self._claims = prefix.encode() + b"wb:"
+        key = b"$%d\r\n%b" % (len(self._claims) + KEY_BYTES, self._claims)
+        self._set = b"*7\r\n$3\r\nSET\r\n" + key
+        self._evaluate_mark = b"*6\r\n" + packed(*_MARK.call).partition(b"\r\n")[2] + key
+        self._sets = True
+        """Whether the server knows ``SET`` with both ``NX`` and ``GET``: Redis since 7.0."""
         parameters = {
             **pool.connection_kwargs,
             "socket_timeout": TIMEOUT_S,
@@ -151,7 +184,7 @@ class RedisStore:
         def connect() -> RedisLine:
             connection: Any = pool.connection_class(**parameters)
             connection.connect()
-            return RedisLine(connection, self.losses)
+            return RedisLine(connection, self.losses, packed(b"SCRIPT", b"LOAD", _MARK.source))
 
         self._connections = Connections(where, connect, RedisLine.close, (RedisError, OSError))
 
@@ -162,17 +195,26 @@ class RedisStore:
 
     def claim(self, key: str, asked: Asked, ttl_s: int) -> Verdict:
         """See ``ClaimStore``."""
-        tokens = bytes.fromhex(asked.nonce + asked.execution + asked.digest)
+        name, tokens = bytes.fromhex(key), bytes.fromhex(asked.nonce + asked.execution + asked.digest)
+        if self._sets:
+            command = b"".join((self._set, name, b"\r\n$27\r\nR", tokens, _if_there_is_none(ttl_s)))
+            held = self._connections.lend(RedisLine.hear, command)
+            if held is None:
+                return Verdict.ELECTED
+            if (verdict := self._judge(held, asked)) is not None:
+                return verdict
         may = b"%d%d" % (asked.redelivered, asked.may_take_over)
-        return _VERDICTS[self._call(_CLAIM, self._claims + bytes.fromhex(key), tokens, may, b"%d" % ttl_s)]
+        return _VERDICTS[self._call(_CLAIM, self._claims + name, tokens, may, b"%d" % ttl_s)]
 
     def mark(self, key: str, execution: str, state: State) -> bool:
         """See ``ClaimStore``."""
-        return bool(self._call(_MARK, *self._mark_of(key, execution, state)))
+        words = (self._claims + bytes.fromhex(key), bytes.fromhex(execution), state.letter.encode())
+        return bool(self._call(_MARK, *words))
 
     def post(self, key: str, execution: str, state: State) -> None:
         """See ``ClaimStore``."""
-        self._connections.lend(RedisLine.post, *_MARK.call, *self._mark_of(key, execution, state))
+        words = (self._evaluate_mark, bytes.fromhex(key), bytes.fromhex(execution), state.letter.encode())
+        self._connections.lend(RedisLine.post, b"%b%b\r\n$4\r\n%b\r\n$1\r\n%b\r\n" % words)
 
     def prolong(self, key: str, nonce: str, ttl_s: int) -> bool:
         """See ``ClaimStore``."""
@@ -180,18 +222,13 @@ class RedisStore:
 
     def read(self, key: str) -> Claim | None:
         """See ``ClaimStore``."""
-        held = self._connections.lend(RedisLine.ask, b"GET", self._claims + bytes.fromhex(key))
-        if held is None:
-            return None
-        state, nonce, execution, digest, started, ran = _LAYOUT.unpack(held)
-        started_ms, ran_ms = int.from_bytes(started), int.from_bytes(ran)
-        ended_ms = started_ms + ran_ms if ran_ms else 0
-        return Claim(State(state.decode()), nonce.hex(), execution.hex(), digest.hex(), started_ms, ended_ms)
+        held, expires_ms = self._call(_READ, self._claims + bytes.fromhex(key))
+        return None if held is None else _claim_of(held, expires_ms)
 
     def prepare(self) -> None:
         """See ``ClaimStore``: loads the scripts, and fails where the server is a read-only replica or full."""
         self._connections.lend(_load)
-        self._connections.lend(RedisLine.ask, b"SET", self._claims + b"probe", b"1", b"PX", b"1000")
+        self._connections.lend(RedisLine.ask, packed(b"SET", self._claims + b"probe", b"1", b"PX", b"1000"))
 
     def purge(self, limit: int) -> int:  # noqa: ARG002 - Redis expires claims itself
         """See ``ClaimStore``."""
@@ -213,7 +250,7 @@ class RedisStore:
 
     def info(self) -> dict[str, str]:
         """Return what ``dedup-check`` judges: version, role, memory and eviction policy."""
-        text = self._connections.lend(RedisLine.ask, b"INFO").decode()
+        text = self._connections.lend(RedisLine.ask, packed(b"INFO")).decode()
         return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
     def close(self) -> None:
@@ -223,25 +260,53 @@ class RedisStore:
     def _call(self, script: _Script, key: bytes, *arguments: bytes) -> Any:
         return self._connections.lend(_evaluate, script, key, *arguments)
 
-    def _mark_of(self, key: str, execution: str, state: State) -> tuple[bytes, bytes, bytes]:
-        return self._claims + bytes.fromhex(key), bytes.fromhex(execution), state.letter.encode()
+    def _judge(self, held: bytes | ResponseError, asked: Asked) -> Verdict | None:
+        """Judge by what a ``SET`` has found; None where the script has to.
+
+        It is asked after any refusal, too: it still knows a copy where the server is full, or may not be written.
+        """
+        if isinstance(held, ResponseError):
+            self._sets = "syntax error" not in str(held)
+            return None
+        try:
+            verdict = decide(_claim_of(held), asked)
+        except (struct.error, ValueError):  # not ours
+            return None
+        return None if verdict in (Verdict.TAKEN_OVER, Verdict.REOPENED) else verdict
 
     def _lease_at(self, name: str) -> bytes:
         return self._claims + b"lease:" + name.encode(errors="surrogatepass")
 
 
+@lru_cache(maxsize=64)
+def _if_there_is_none(ttl_s: int) -> bytes:
+    """Return the end of the ``SET`` of a claim: of its value, and the options."""
+    options = packed(b"NX", b"GET", b"EX", b"%d" % ttl_s).partition(b"\r\n")[2]
+    return ttl_s.to_bytes(6) + bytes(4) + b"\r\n" + options
+
+
+def _claim_of(held: bytes, expires_ms: int = 0) -> Claim:
+    """Read a claim; its times mean nothing where ``expires_ms``, when its key expires, is not given."""
+    state, nonce, execution, digest, started, ran = _LAYOUT.unpack(held)
+    started_ms, ran_ms = int.from_bytes(started), int.from_bytes(ran)
+    if started_ms < _NO_START:
+        started_ms = expires_ms - started_ms * 1000
+    ended_ms = started_ms + ran_ms if ran_ms else 0
+    return Claim(State(state.decode()), nonce.hex(), execution.hex(), digest.hex(), started_ms, ended_ms)
+
+
 def _evaluate(line: RedisLine, script: _Script, *words: bytes) -> Any:
+    command = packed(*script.call, *words)
     try:
-        return line.ask(*script.call, *words)
+        return line.ask(command)
     except NoScriptError:
         _load(line)
-        return line.ask(*script.call, *words)
+        return line.ask(command)
 
 
 def _load(line: RedisLine) -> None:
-    """Load every script, so that a posted one finds its own as well."""
     for script in _SCRIPTS:
-        line.ask(b"SCRIPT", b"LOAD", script.source)
+        line.ask(packed(b"SCRIPT", b"LOAD", script.source))
 
 
 def _ms(seconds: float) -> bytes:

@@ -18,30 +18,45 @@ READ_BYTES = 4_096
 
 
 class RedisLine:
-    """One connection, in whichever version of the protocol, and how many answers on it nobody has waited for."""
+    """One connection, in whichever version of the protocol, and how many answers on it nobody has waited for.
 
-    def __init__(self, connection: Any, losses: Losses) -> None:
+    ``prelude`` is a command without which the server does not know what is posted: it goes first, and again where the
+    server has forgotten it.
+    """
+
+    def __init__(self, connection: Any, losses: Losses, prelude: bytes) -> None:
         self._connection = connection
         self._socket = connection._sock  # redis-py hands it out under no other name
         self._losses = losses
+        self._prelude = prelude
+        self._prepared = False
         self._unread = b""
         self._owed = 0
 
-    def ask(self, *words: bytes) -> Any:
+    def ask(self, command: bytes) -> Any:
         """Send a command and return its answer; raises ``ResponseError`` where it is refused."""
-        self._socket.sendall(_packed(words))
-        while self._owed:
-            if isinstance(self._answer(), ResponseError):
-                self._losses.add(1)
-            self._owed -= 1
-        answer = self._answer()
+        answer = self.hear(command)
         if isinstance(answer, ResponseError):
             raise answer
         return answer
 
-    def post(self, *words: bytes) -> None:
+    def hear(self, command: bytes) -> Any:
+        """Send a command and return its answer, a ``ResponseError`` where it is refused."""
+        self._socket.sendall(command)
+        while self._owed:
+            answer = self._answer()
+            if isinstance(answer, ResponseError):
+                self._losses.add(1)
+                self._prepared = self._prepared and not isinstance(answer, NoScriptError)
+            self._owed -= 1
+        return self._answer()
+
+    def post(self, command: bytes) -> None:
         """Send a command whose answer is read before that of the next one."""
-        self._socket.sendall(_packed(words))
+        if not self._prepared:
+            self.ask(self._prelude)
+            self._prepared = True
+        self._socket.sendall(command)
         self._owed += 1
 
     def close(self) -> None:
@@ -91,7 +106,8 @@ class RedisLine:
         self._unread += received
 
 
-def _packed(words: tuple[bytes, ...]) -> bytes:
+def packed(*words: bytes) -> bytes:
+    """Write a command as the protocol has it."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         parts += (b"$%d\r\n" % len(word), word, b"\r\n")
