@@ -8,7 +8,7 @@ What is not kept is rendered again, never wrong.
 from __future__ import annotations
 
 import mmap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,9 @@ CHUNKS_MAX = (1 << (_PLACE_BITS - _CHUNK_BITS)) - 1
 _SHORT_MAX = 2**16 - 1
 _STEP_ROWS = 1 << 20
 """Rows of the index that are looked through at once."""
+_ROW = np.dtype([("place", np.uint64), ("body", np.uint32), ("reprs", np.uint16), ("name", np.uint16)])
+"""Place: number of the skeleton, then of the chunk, then offset. The others are lengths."""
+_LENGTHS = ("body", "reprs", "name")
 
 
 class Columns(NamedTuple):
@@ -115,11 +118,9 @@ class Bodies:
         """Whether a chunk did not fit, and nothing was forgotten since."""
         self._thin_bytes = 0
         """Size of the chunks that are more than half forgotten."""
-        self._place: NDArray[np.uint64] = np.full(0, _NOWHERE)
-        """By ref: number of the skeleton, then of the chunk, then offset."""
-        self._body_length: NDArray[np.uint32] = np.zeros(0, np.uint32)
-        self._reprs_length: NDArray[np.uint16] = np.zeros(0, np.uint16)
-        self._name_length: NDArray[np.uint16] = np.zeros(0, np.uint16)
+        self._rows: NDArray[Any] = np.empty(0, _ROW)
+        """By ref; side by side, since a look-up in so large an array waits for memory."""
+        self._place: NDArray[np.uint64] = self._rows["place"]
 
     def columns(
         self,
@@ -135,24 +136,26 @@ class Bodies:
         the cache as it was.
         """
         self._grow(int(refs.max(initial=0)) + 1)
-        missing = self._missing(refs, skeleton)
+        rows = self._at(refs)
+        (missing,) = np.nonzero(rows["place"] >> np.uint64(_PLACE_BITS) != np.uint64(skeleton))
         if not len(missing):
-            return self._gather(refs, opening_width)
+            return self._columns(rows, opening_width)
         rendered = found = Columns.of(render(missing))
         if len(missing) < len(refs):
             known = np.delete(np.arange(len(refs)), missing)
             # before room is made, which may cost some of those that are known
-            found = _merged((known, self._gather(refs[known], opening_width)), (missing, rendered))
+            found = _merged((known, self._columns(rows[known], opening_width)), (missing, rendered))
         self._keep(refs[missing], skeleton, rendered)
         return found
 
     def sizes(self, refs: UInt32s) -> Int64s:
         """Return the bytes of the pieces of ``refs``, without openings; 0 of what is not kept."""
         self._grow(int(refs.max(initial=0)) + 1)
-        sizes = self._body_length[refs].astype(np.int64)
-        sizes += self._reprs_length[refs]
-        sizes += self._name_length[refs]
-        sizes[self._place[refs] == _NOWHERE] = 0
+        rows = self._at(refs)
+        sizes = rows["body"].astype(np.int64)
+        sizes += rows["reprs"]
+        sizes += rows["name"]
+        sizes[rows["place"] == _NOWHERE] = 0
         return sizes
 
     def forget(self, refs: UInt32s) -> None:
@@ -170,18 +173,17 @@ class Bodies:
             if chunk.alive == count:
                 self._drop(number)
 
-    def _missing(self, refs: UInt32s, skeleton: int) -> NDArray[np.intp]:
-        return np.flatnonzero(self._place[refs] >> np.uint64(_PLACE_BITS) != np.uint64(skeleton))
+    def _at(self, refs: UInt32s) -> NDArray[Any]:
+        """Return the rows of ``refs``: copied as octets, which a copy field by field is not."""
+        return self._rows.view(f"V{_ROW.itemsize}")[refs].view(_ROW)
 
     def _grow(self, rows: int) -> None:
-        more = rows - len(self._place)
-        if more <= 0:
-            return
-        more += len(self._place) // 8
-        self._place = np.concatenate((self._place, np.full(more, _NOWHERE)))
-        self._body_length = np.concatenate((self._body_length, np.zeros(more, np.uint32)))
-        self._reprs_length = np.concatenate((self._reprs_length, np.zeros(more, np.uint16)))
-        self._name_length = np.concatenate((self._name_length, np.zeros(more, np.uint16)))
+        more = rows - len(self._rows)
+        if more > 0:
+            added = np.zeros(more + len(self._rows) // 8, _ROW)
+            added["place"] = _NOWHERE
+            self._rows = np.concatenate((self._rows, added))
+            self._place = self._rows["place"]
 
     def _keep(self, refs: UInt32s, skeleton: int, rendered: Columns) -> None:
         self.forget(refs)  # the pieces for another skeleton
@@ -204,11 +206,12 @@ class Bodies:
             part, rest = rest[:count], rest[count:]
             at = (number << _CHUNK_BITS) + chunk.size + ends[:count] - length[:count]
             Slices(whole.buffer, whole.start[part], length[:count]).copy_to(self._octets, at)
-            chosen = refs[part]
-            self._place[chosen] = np.uint64(skeleton << _PLACE_BITS) | at.astype(np.uint64)
-            self._body_length[chosen] = rendered.body_length[part]
-            self._reprs_length[chosen] = rendered.reprs_length[part]
-            self._name_length[chosen] = rendered.name_length[part]
+            added = np.empty(count, _ROW)
+            added["place"] = np.uint64(skeleton << _PLACE_BITS) | at.astype(np.uint64)
+            added["body"] = rendered.body_length[part]
+            added["reprs"] = rendered.reprs_length[part]
+            added["name"] = rendered.name_length[part]
+            self._rows[refs[part]] = added
             used = chunk.size + int(ends[count - 1])
             self._put(number, _Chunk(used, chunk.jobs + count, chunk.alive + count))
 
@@ -274,15 +277,9 @@ class Bodies:
         if self._memory is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._memory.madvise(mmap.MADV_DONTNEED, start, min(CHUNK_BYTES, len(self._memory) - start))
 
-    def _gather(self, refs: UInt32s, opening_width: int) -> Columns:
-        return Columns(
-            self._octets,
-            (self._place[refs] & np.uint64((1 << _PLACE_BITS) - 1)).astype(np.int64),
-            opening_width,
-            self._body_length[refs].astype(np.int64),
-            self._reprs_length[refs].astype(np.int64),
-            self._name_length[refs].astype(np.int64),
-        )
+    def _columns(self, rows: NDArray[Any], opening_width: int) -> Columns:
+        begin = (rows["place"] & np.uint64((1 << _PLACE_BITS) - 1)).astype(np.int64)
+        return Columns(self._octets, begin, opening_width, *(rows[name].astype(np.int64) for name in _LENGTHS))
 
 
 def _merged(known: tuple[NDArray[np.intp], Columns], rendered: tuple[NDArray[np.intp], Columns]) -> Columns:

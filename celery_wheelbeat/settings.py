@@ -140,7 +140,7 @@ class Settings:
         high=100_000_000,
     )
     window: int = _setting(
-        8_000, int, "Runs that each lane may have on its way, unconfirmed.", unit="runs", low=1, high=100_000
+        16_000, int, "Runs that each lane may have on its way, unconfirmed.", unit="runs", low=1, high=100_000
     )
     envelope_bytes: int = _setting(
         536_870_912,
