@@ -59,6 +59,17 @@ class JobColumns(NamedTuple):
     interval: Int64s
     """Interval in ms; ≤ 0: not an interval job."""
 
+    @classmethod
+    def empty(cls, count: int) -> JobColumns:
+        """Return columns to be filled in."""
+        return cls(
+            np.empty(count, np.bool_),
+            np.empty(count, np.uint32),
+            np.empty(count, np.uint16),
+            np.empty(count, np.uint32),
+            np.empty(count, np.int64),
+        )
+
     def at(self, where: slice) -> JobColumns:
         """Return the jobs at ``where``."""
         return JobColumns(
@@ -202,22 +213,20 @@ class Shards:
 
     def columns_of(self, ids: Int64s) -> JobColumns:
         """Return each of ``ids`` as it is defined now, in columns."""
-        count = len(ids)
-        columns = JobColumns(
-            np.zeros(count, np.bool_),
-            np.zeros(count, np.uint32),
-            np.zeros(count, np.uint16),
-            np.zeros(count, np.uint32),
-            np.zeros(count, np.int64),
-        )
-        for shard, positions, rows in self.located(ids):
-            stored = shard.table.columns
-            flags = stored.flags[rows]
-            columns.enabled[positions] = (flags & ENABLED) > 0
-            columns.route[positions] = stored.route[rows]
-            columns.flags[positions] = flags & PUBLIC_FLAGS
-            columns.ref[positions] = stored.ref[rows]
-            columns.interval[positions] = widened(stored.interval[rows])
+        order, shares = self._shares(ids)
+        ordered = ids[order]
+        parts = [shard.table.looked_up(ordered[share]) for shard, share in shares]
+        columns = JobColumns.empty(len(ids))
+        if parts:
+            flags, routes, refs, intervals = zip(*parts, strict=True)
+            if len({part.itemsize for part in intervals}) > 1:
+                intervals = tuple(map(widened, intervals))
+            joined_flags = np.concatenate(flags)
+            columns.enabled[order] = joined_flags & (ENABLED | DEAD) == ENABLED
+            columns.route[order] = np.concatenate(routes)
+            columns.flags[order] = joined_flags & PUBLIC_FLAGS
+            columns.ref[order] = np.concatenate(refs)
+            columns.interval[order] = widened(np.concatenate(intervals))
         return columns
 
     def payload_sizes(self, ids: Int64s) -> Int64s:

@@ -287,6 +287,26 @@ class Table:
                 rows[position] = self.overlay.get(int(ids[position]), -1)
         return rows
 
+    def looked_up(self, ids: Int64s) -> tuple[NDArray[np.uint16], Unsigned, UInt32s, Int64s | NDArray[np.int32]]:
+        """Return flags, route, ref and interval of each id as they are stored; the flags are 0 where there is no row.
+
+        For a few ids in each of many tables: it is the calls that take the time.
+        """
+        stored = self.columns
+        if not self.row_count:
+            nothing = np.zeros(len(ids), np.uint32)
+            return nothing.astype(np.uint16), nothing, nothing, nothing.astype(np.int32)
+        if self.overlay or not self.sorted_rows:
+            rows = self.rows_of(ids)
+            known = rows >= 0
+        else:
+            ascending = stored.ids[: self.sorted_rows]
+            rows = np.searchsorted(ascending, ids.astype(ascending.dtype, copy=False))
+            known = ascending.take(rows, mode="clip") == ids
+        flags = stored.flags.take(rows, mode="clip") * known
+        route, ref = stored.route.take(rows, mode="clip"), stored.ref.take(rows, mode="clip")
+        return flags, route, ref, stored.interval.take(rows, mode="clip")
+
     def ends_before(self, ids: Integers) -> bool:
         """Say whether all ``ids`` (ascending) come after every id of the table, which is sorted."""
         rows = self.row_count

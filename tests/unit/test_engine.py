@@ -327,6 +327,23 @@ def test_lookup_shows_the_definition_in_force():
     assert engine.next_fire(9, T) is None
 
 
+def test_columns_of_jobs_are_those_of_their_views():
+    """Of tables with new rows, dead rows, wide and narrow columns, and of one without a row."""
+    first = [Job(number, interval_ms=60_000 + number, route_index=number % 3) for number in range(0, 400, 4)]
+    others = [Job(number, interval_ms=86_400_000 * 365) for number in range(1, 40, 4)]
+    engine = engine_of(*first, *others)
+    engine.apply(changes_of(engine.crons, *[Job(number, interval_ms=5_000, enabled=False) for number in (8, 12)]))
+    engine.apply(changes_of(engine.crons, Job(2**40, interval_ms=5), Job(2**40 + 2, interval_ms=5), deleted=[4, 16, 5]))
+    ids = np.array([396, 3, 8, 4, 0, 5, 1, 2**40 + 2, 7_000, 2**40, 12, 0, -9])
+    columns = engine.shards.columns_of(ids)
+    for at, view in enumerate(engine.lookup(ids.tolist())):
+        assert columns.enabled[at] == (view is not None), ids[at]
+        if view is not None:
+            assert (columns.route[at], columns.flags[at]) == (view.route_index, view.flags), ids[at]
+    assert columns.interval[[0, 4, 6]].tolist() == [60_396, 60_000, 86_400_000 * 365]
+    assert len(engine.shards.columns_of(ids[:0]).enabled) == 0
+
+
 def test_finished_jobs_are_switched_off():
     engine = engine_of(Job(1, interval_ms=1_000), Job(2, interval_ms=1_000))
     engine.finish([1, 55])
