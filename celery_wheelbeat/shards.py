@@ -215,16 +215,16 @@ class Shards:
         """Return each of ``ids`` as it is defined now, in columns."""
         order, shares = self._shares(ids)
         ordered = ids[order]
-        parts = [shard.table.looked_up(ordered[share]) for shard, share in shares]
+        nearest = [shard.table.nearest(ordered[share]) for shard, share in shares]
         columns = JobColumns.empty(len(ids))
-        if parts:
-            flags, routes, refs, intervals = zip(*parts, strict=True)
+        if nearest:
+            found, flags, routes, refs, intervals = zip(*nearest, strict=True)
             if len({part.itemsize for part in intervals}) > 1:
                 intervals = tuple(map(widened, intervals))
-            joined_flags = np.concatenate(flags)
-            columns.enabled[order] = joined_flags & (ENABLED | DEAD) == ENABLED
+            every = np.concatenate(flags)
+            columns.enabled[order] = (every & (ENABLED | DEAD) == ENABLED) & (np.concatenate(found) == ordered)
             columns.route[order] = np.concatenate(routes)
-            columns.flags[order] = joined_flags & PUBLIC_FLAGS
+            columns.flags[order] = every & PUBLIC_FLAGS
             columns.ref[order] = np.concatenate(refs)
             columns.interval[order] = widened(np.concatenate(intervals))
         return columns

@@ -59,6 +59,16 @@ class Rare(NamedTuple):
     incident_until_ms: int
 
 
+class Nearest(NamedTuple):
+    """Some of the stored columns of jobs that were looked for."""
+
+    ids: Int64s | UInt32s
+    flags: NDArray[np.uint16]
+    route: Unsigned
+    ref: UInt32s
+    interval: Int64s | NDArray[np.int32]
+
+
 class Rows(NamedTuple):
     """Stored columns of ``n`` jobs.
 
@@ -276,7 +286,7 @@ class Table:
         """Return the row of each id, dead ones included, -1 where there is none."""
         ascending = self.columns.ids[: self.sorted_rows]
         # of one type, or all of the column is copied; an id that does not fit is found to be another one below
-        rows = np.searchsorted(ascending, ids.astype(ascending.dtype, copy=False))
+        rows = ascending.searchsorted(ids.astype(ascending.dtype, copy=False))
         if self.sorted_rows:
             known = ascending[np.minimum(rows, self.sorted_rows - 1)] == ids
             rows[~known] = -1
@@ -287,25 +297,27 @@ class Table:
                 rows[position] = self.overlay.get(int(ids[position]), -1)
         return rows
 
-    def looked_up(self, ids: Int64s) -> tuple[NDArray[np.uint16], Unsigned, UInt32s, Int64s | NDArray[np.int32]]:
-        """Return flags, route, ref and interval of each id as they are stored; the flags are 0 where there is no row.
+    def nearest(self, ids: Int64s) -> Nearest:
+        """Return for each id its job, dead ones included, or any other where it has none: whoever asks compares.
 
-        For a few ids in each of many tables: it is the calls that take the time.
+        For a few ids in each of many tables, where it is the calls that take the time.
         """
         stored = self.columns
         if not self.row_count:
             nothing = np.zeros(len(ids), np.uint32)
-            return nothing.astype(np.uint16), nothing, nothing, nothing.astype(np.int32)
+            return Nearest(np.full(len(ids), -1), nothing.astype(np.uint16), nothing, nothing, nothing.astype(np.int32))
         if self.overlay or not self.sorted_rows:
             rows = self.rows_of(ids)
-            known = rows >= 0
         else:
             ascending = stored.ids[: self.sorted_rows]
-            rows = np.searchsorted(ascending, ids.astype(ascending.dtype, copy=False))
-            known = ascending.take(rows, mode="clip") == ids
-        flags = stored.flags.take(rows, mode="clip") * known
-        route, ref = stored.route.take(rows, mode="clip"), stored.ref.take(rows, mode="clip")
-        return flags, route, ref, stored.interval.take(rows, mode="clip")
+            rows = ascending.searchsorted(ids.astype(ascending.dtype, copy=False))
+        return Nearest(
+            stored.ids.take(rows, mode="clip"),
+            stored.flags.take(rows, mode="clip"),
+            stored.route.take(rows, mode="clip"),
+            stored.ref.take(rows, mode="clip"),
+            stored.interval.take(rows, mode="clip"),
+        )
 
     def ends_before(self, ids: Integers) -> bool:
         """Say whether all ``ids`` (ascending) come after every id of the table, which is sorted."""
