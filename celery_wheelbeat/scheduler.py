@@ -17,6 +17,7 @@ from celery.beat import Scheduler
 from celery_wheelbeat import __version__
 from celery_wheelbeat.beat import Beat
 from celery_wheelbeat.errors import InvalidMonitor
+from celery_wheelbeat.observe import memory
 from celery_wheelbeat.parts import assemble
 from celery_wheelbeat.publishers import attempt
 from celery_wheelbeat.schedule_view import ScheduleView
@@ -193,6 +194,7 @@ class WheelScheduler(Scheduler):
             beat = self._beat = Beat(parts)
             supervision = self._supervision = Supervision(beat)
             self._embedded = self._embedded or threading.current_thread() is not threading.main_thread()
+            memory.share_arena()
             beat.start()
             supervision.start()
         return beat, supervision

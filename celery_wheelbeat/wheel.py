@@ -14,6 +14,7 @@ file a row that it already holds as valid.
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,9 +51,10 @@ class Wheel:
         if near.all():
             _file(self.slots, rows, ticks)
             return
-        far = ~near
-        _file(self.slots, rows[near], ticks[near])
-        _file(self.far, rows[far], ticks[far] // self.window_ticks)
+        # by position: a mask is looked through anew, row by row, for each column
+        here, there = np.flatnonzero(near), np.flatnonzero(~near)
+        _file(self.slots, rows[here], ticks[here])
+        _file(self.far, rows[there], ticks[there] // self.window_ticks)
 
     def moved_away(self, ticks: Int64s) -> None:
         """Mark the places of rows that were armed for ``ticks`` and no longer are."""
@@ -113,14 +115,14 @@ def _file(places: dict[int, bytes], rows: UInt32s, keys: Int64s) -> None:
         _extend(places, low, np.ascontiguousarray(rows).view(np.uint8).data)
         return
     # numpy sorts 16-bit keys by radix: several times faster than int64, and one hour of ticks always fits
-    order = np.argsort((keys - low).astype(np.uint16) if span < 1 << 16 else keys, kind="stable")
-    keys = keys[order]
+    above = keys - low if span >= 1 << 16 else (keys - low).astype(np.uint16)
+    order = np.argsort(above, kind="stable")
+    above = above[order]
     content = rows[order].view(np.uint8).data
-    ends = np.append(np.flatnonzero(keys[1:] != keys[:-1]) + 1, len(keys))
-    start = 0
-    for end in ends.tolist():
-        _extend(places, int(keys[start]), content[4 * start : 4 * end])
-        start = end
+    starts = np.concatenate(([0], np.flatnonzero(above[1:] != above[:-1]) + 1))
+    bounds = [*(ROW_BYTES * starts).tolist(), len(content)]
+    for place, (start, end) in zip((low + above[starts].astype(np.int64)).tolist(), pairwise(bounds), strict=True):
+        _extend(places, place, content[start:end])
 
 
 def _extend(places: dict[int, bytes], place: int, content: memoryview | bytes) -> None:

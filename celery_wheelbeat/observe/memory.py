@@ -10,6 +10,8 @@ from pathlib import Path
 _MEMINFO = Path("/proc/meminfo")
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
+_ARENA_MAX = -8
+"""``M_ARENA_MAX`` of glibc's ``mallopt``."""
 
 
 def available_bytes(meminfo: Path = _MEMINFO, groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int | None:
@@ -26,6 +28,16 @@ def available_bytes(meminfo: Path = _MEMINFO, groups: Path = _GROUPS, own_group:
                 break
             group = group.parent
     return min(found, default=None)
+
+
+def share_arena() -> None:
+    """Let every thread that begins from now on allocate where the first one does.
+
+    Else each has an arena of its own, the free end of which is never given back: tens of megabytes for each reader of
+    a load, and what one of them frees is of no use to any other thread.
+    """
+    with suppress(OSError, AttributeError):  # a C library other than glibc
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
 
 
 def settle() -> None:

@@ -79,13 +79,14 @@ class PostgresColumns:
             pieces = [self._session.call(statement, partial(_one_row, parameters)) for parameters in asked]
             packed = Packed(b"".join(piece.packed for piece in pieces))
             columns = self._columns(packed, pieces)
+            rare_ids = [unpack_int64s(piece.rare_ids) for piece in pieces]
+            del pieces  # a copy of all texts
             unknown = shapes.unknown(columns)
             representatives = self._rows(list(unknown.values()))
             by_id = {row.id: row for row in representatives}
             shapes.learn({number: by_id[job_id] for number, job_id in unknown.items()})
             split = shapes.compile(columns, excluded)
-            alone = [columns.ids[~split.plain], *(unpack_int64s(piece.rare_ids) for piece in pieces)]
-            rows = self._rows(np.concatenate(alone).tolist())
+            rows = self._rows(np.concatenate([columns.ids[~split.plain], *rare_ids]).tolist())
         prints = packed.prints()
         return ColumnBlock(split.batch, prints if split.plain.all() else prints[split.plain], rows)
 
