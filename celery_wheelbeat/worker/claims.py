@@ -9,11 +9,14 @@ was prefetched and never ran comes back redelivered, too.
 
 from __future__ import annotations
 
-import json
 import re
 from enum import Enum
 from hashlib import blake2b, sha256
-from typing import Any, NamedTuple
+from json import JSONEncoder, encoder
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 LEVELS_DESCRIBED = 8
 """Of arguments that only pickle carries; what lies deeper, or in a circle, is described as Python does it."""
@@ -21,7 +24,7 @@ KEY_BYTES = 16
 NONCE_BYTES = 8
 EXECUTION_BYTES = 4
 DIGEST_BYTES = 4
-_NONCE = re.compile("[0-9a-f]{32}")
+_HEX = "0123456789abcdef"
 _ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+")
 
 
@@ -117,7 +120,7 @@ def claim_key(task_id: str, fire_ms: int, nesting: int, retries: int, apart: str
     copies of each other.
     """
     text = f"{task_id}\0{fire_ms}\0{nesting}\0{retries}\0{apart}"
-    return blake2b(_octets(text), digest_size=KEY_BYTES).hexdigest()
+    return blake2b(text.encode(errors="surrogatepass"), digest_size=KEY_BYTES).hexdigest()
 
 
 def content_id(task: str, args: Any, kwargs: Any) -> str:
@@ -132,15 +135,16 @@ def digest_of(task: str, args: Any, kwargs: Any) -> str:
 
 def nonce_token(nonce: str) -> str:
     """Shorten the nonce of a message to what a claim keeps of it: the first half of 32 hex digits, else a hash."""
-    if _NONCE.fullmatch(nonce):
+    if len(nonce) == 32 and not nonce.strip(_HEX):
         return nonce[: 2 * NONCE_BYTES]
     return blake2b(_octets(nonce), digest_size=NONCE_BYTES).hexdigest()
 
 
 def _text_of(task: str, args: Any, kwargs: Any) -> bytes:
     try:
-        return _encode([task, args, kwargs]).encode()
-    except (TypeError, ValueError):  # keys that are no strings, circular arguments: only pickle carries those
+        return "".join(_pieces_of([task, args, kwargs], 0)).encode()
+    except (TypeError, ValueError, RecursionError):
+        # keys that are no strings, arguments in a circle or very deep: only pickle carries those
         return _octets(f"{task}\0{_stable(args)}\0{_stable(kwargs)}")
 
 
@@ -161,7 +165,16 @@ def _stable(value: object, levels: int = LEVELS_DESCRIBED) -> str:
         return type(value).__qualname__
 
 
-_encode = json.JSONEncoder(sort_keys=True, default=_stable).encode  # json.dumps would build one for each message
+_pieces_of: Callable[[object, int], Iterable[str]]
+"""Writes JSON with sorted keys; the second argument is how deep the text begins."""
+if c_make_encoder := getattr(encoder, "c_make_encoder", None):
+    # JSONEncoder builds one for each message, which takes as long as the encoding, in order to recognize circles; here
+    # they end in a RecursionError
+    _pieces_of = c_make_encoder(None, _stable, encoder.encode_basestring_ascii, None, ": ", ", ", True, False, True)
+else:
+
+    def _pieces_of(value: object, _depth: int) -> Iterable[str]:
+        return JSONEncoder(sort_keys=True, default=_stable).iterencode(value)
 
 
 def _octets(text: str) -> bytes:

@@ -677,14 +677,13 @@ def test_a_user_of_redis_who_may_touch_only_keys_with_the_prefix_of_the_results_
 
 
 @pytest.mark.redis
-def test_a_redis_that_does_not_know_the_set_is_asked_by_script_from_then_on(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_redis_that_does_not_know_the_set_is_asked_by_script_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def misspelt(_: int) -> bytes:
         return b"\0" * 10 + b"\r\n$2\r\nNX\r\n$3\r\nGOT\r\n$2\r\nEX\r\n$2\r\n60\r\n"
 
     monkeypatch.setattr(redis_store, "_if_there_is_none", misspelt)
-    with closing(open_store(redis_url)) as store, redis.Redis.from_url(redis_url) as client:
+    with PrivateRedis() as private, redis.Redis.from_url(private.url) as client:
+        store = open_store(private.url)
         key = new_key()
         assert store.claim(key, asked(), 60) is Verdict.ELECTED
         client.config_resetstat()
@@ -695,6 +694,7 @@ def test_a_redis_that_does_not_know_the_set_is_asked_by_script_from_then_on(
         assert store.mark(key, EXECUTIONS[0], State.DONE)
         assert store.claim(key, asked(execution=EXECUTIONS[1], redelivered=True), 60) is Verdict.FINISHED
         assert client.info("errorstats") == {}
+        store.close()
 
 
 @pytest.mark.redis
