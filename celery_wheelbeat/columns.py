@@ -300,6 +300,7 @@ def _proper_texts(columns: Columns) -> NDArray[np.bool_]:
     proper &= _bytes_at(columns.payload, ends - 2) == _CLOSING[1]
     for text, text_ends, mark in (
         (columns.payload, ends, _MARKER),
+        (columns.payload, ends, b"\0"),
         (columns.names, name_at + columns.name_lengths, b"\0"),
     ):
         found = text.find(mark)

@@ -36,11 +36,15 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
     """
     try:
         if vendor == "sqlite":
-            from celery_wheelbeat.sources import sqlite  # noqa: PLC0415 - see above
+            from celery_wheelbeat.sources import joined_columns, sqlite  # noqa: PLC0415 - see above
 
-            session = Session(vendor, sqlite.connector(parameters))
+            connect = sqlite.connector(parameters)
+            session = Session(vendor, connect)
             return MonitorDatabase(
-                vendor, sqlite.SqliteSource(session, sqlite.file_identity(parameters)), Store(session)
+                vendor,
+                sqlite.SqliteSource(session, sqlite.file_identity(parameters)),
+                Store(session),
+                lambda: joined_columns.JoinedColumns(Session(vendor, connect), sqlite.listed),
             )
         if vendor == "postgresql":
             from celery_wheelbeat.sources import postgres, postgres_columns  # noqa: PLC0415 - see above
@@ -54,10 +58,16 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
                 lambda: postgres_columns.PostgresColumns(Session(vendor, connect)),
             )
         if vendor == "mysql":
-            from celery_wheelbeat.sources import mariadb  # noqa: PLC0415 - see above
+            from celery_wheelbeat.sources import joined_columns, mariadb  # noqa: PLC0415 - see above
 
-            session = Session(vendor, mariadb.connector(parameters))
-            return MonitorDatabase(vendor, mariadb.MariadbSource(session), Store(session))
+            connect = mariadb.connector(parameters)
+            session = Session(vendor, connect)
+            return MonitorDatabase(
+                vendor,
+                mariadb.MariadbSource(session),
+                Store(session),
+                lambda: joined_columns.JoinedColumns(Session(vendor, connect), list),
+            )
     except ImportError as error:
         extra = "postgres" if vendor == "postgresql" else vendor
         raise SourceError(f"no driver for {vendor}: {error}; pip install 'celery-wheelbeat[{extra}]'") from error

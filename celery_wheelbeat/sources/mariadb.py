@@ -164,7 +164,7 @@ def connector(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], Any]:
         connection.autocommit(True)
         cursor = connection.cursor()
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        cursor.execute("SET time_zone = '+00:00', innodb_lock_wait_timeout = 2")
+        cursor.execute("SET time_zone = '+00:00', innodb_lock_wait_timeout = 2, group_concat_max_len = 1073741824")
         cursor.close()
         return connection
 

@@ -19,14 +19,24 @@ SWITCHES = tuple(MonitorRow._fields.index(name) for name in ("one_off", "expires
 
 
 def to_rows(found: Iterable[Sequence[Any]]) -> list[MonitorRow]:
-    """Build rows from tuples in the order of ``MonitorRow``."""
+    """Build rows from tuples in the order of ``MonitorRow``, whose last element is the text of the shape or None.
+
+    A row with a shape may be read as columns too, and has the fingerprint that it has there.
+    """
     rows = []
     for columns in found:
         values = list(columns)
         for index in SWITCHES:
             values[index] = bool(values[index])
-        rows.append(MonitorRow._make(values))
+        shape = values.pop()
+        row = MonitorRow._make((*values, None))
+        rows.append(row if shape is None else row._replace(fingerprint=_fingerprint(shape, row)))
     return rows
+
+
+def _fingerprint(shape: str, row: MonitorRow) -> int:
+    texts = tuple(text.encode() for text in (shape, row.name, row.args or "", row.kwargs or ""))
+    return hash(texts) ^ (row.interval_ms or 0) ^ row.effective_from_ms
 
 
 def changed_ids(changes: Sequence[Sequence[Any]]) -> Int64s:

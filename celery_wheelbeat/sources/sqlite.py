@@ -60,7 +60,7 @@ class SqliteSource:
 
     def fetch(self, ids: Sequence[int]) -> Sequence[MonitorRow]:
         """Read the current rows of ``ids``."""
-        return to_rows(self._session.rows("fetch", {"ids": _json(ids)}))
+        return to_rows(self._session.rows("fetch", {"ids": listed([int(job_id) for job_id in ids])}))
 
     def block(self, after_id: int, limit: int, cursor: SqliteCursor) -> Block:
         """Read up to ``limit`` rows after ``after_id`` and poll, in one snapshot."""
@@ -71,7 +71,8 @@ class SqliteSource:
 
     def logged(self, ids: Sequence[int], within_s: float) -> set[int]:
         """Return those of ``ids`` that the change log mentions in the last ``within_s`` seconds."""
-        return {row[0] for row in self._session.rows("logged", {"ids": _json(ids), "within_s": within_s})}
+        parameters = {"ids": listed([int(job_id) for job_id in ids]), "within_s": within_s}
+        return {row[0] for row in self._session.rows("logged", parameters)}
 
     def close(self) -> None:
         """Drop the connection."""
@@ -136,5 +137,6 @@ def file_identity(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], t
     return identity
 
 
-def _json(ids: Sequence[int]) -> str:
-    return json.dumps([int(job_id) for job_id in ids])
+def listed(values: Sequence[Any]) -> str:
+    """Return ids or texts as the parameter of a list in the statements."""
+    return json.dumps(list(values))

@@ -9,9 +9,30 @@ TIMESTAMPDIFF(MICROSECOND, '1970-01-01', end_at) DIV 1000,
 one_off, nullif(queue, ''), nullif(exchange, ''), nullif(routing_key, ''), priority, headers, expires_s, expires_next,
 options, misfire, overlap, enabled, incident_interval_ms,
 TIMESTAMPDIFF(MICROSECOND, '1970-01-01', incident_until) DIV 1000,
-TIMESTAMPDIFF(MICROSECOND, '1970-01-01', effective_from) DIV 1000,
+{effective_ms},
 TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at) DIV 1000,
-NULL
+CASE WHEN {plain} THEN {shape} END
+
+-- name: effective_ms
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', effective_from) DIV 1000
+
+-- name: plain
+-- What can be compiled as columns.
+once_at IS NULL AND solar_event = '' AND start_at IS NULL AND end_at IS NULL AND finished_at IS NULL
+AND incident_interval_ms IS NULL AND incident_until IS NULL
+AND octet_length(args) + octet_length(kwargs) <= 16384 AND json_valid(args) AND json_valid(kwargs)
+
+-- name: shape
+-- What a plain monitor has in common with many others: equal texts mean equal values.
+concat_ws(',', quote(task), interval_ms IS NULL, quote(cron), quote(timezone), day_rule, ifnull(jitter_s, '-'), one_off,
+          quote(queue), quote(exchange), quote(routing_key), ifnull(priority, '-'), quote(headers),
+          ifnull(expires_s, '-'), expires_next, quote(options), misfire, overlap, enabled)
+
+-- name: joined
+-- Each value is followed by the character 31, numbers by a blank: a text that the server has cut has no such end.
+group_concat(concat_ws(' ', id, ifnull(interval_ms, 0), {effective_ms}), ' ' SEPARATOR ''),
+group_concat({shape}, _utf8mb4 0x1f SEPARATOR ''), group_concat(name, _utf8mb4 0x1f SEPARATOR ''),
+group_concat(args, _utf8mb4 0x1f SEPARATOR ''), group_concat(kwargs, _utf8mb4 0x1f SEPARATOR '')
 
 -- name: begin_read
 START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY
@@ -23,14 +44,38 @@ START TRANSACTION
 COMMIT
 
 -- name: estimate
-SELECT coalesce(max(table_rows), 0),
-    (SELECT avg(octet_length(name) + octet_length(args) + octet_length(kwargs)) FROM
-     (SELECT name, args, kwargs FROM wheelbeat_monitor LIMIT 1000) AS few)
-FROM information_schema.tables
+SELECT coalesce(max(table_rows), 0), ({text_bytes}) FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_name = 'wheelbeat_monitor'
+
+-- name: text_bytes
+SELECT avg(octet_length(name) + octet_length(args) + octet_length(kwargs))
+FROM (SELECT name, args, kwargs FROM wheelbeat_monitor LIMIT 1000) AS few
 
 -- name: block
 SELECT {columns} FROM wheelbeat_monitor WHERE id > %(after_id)s ORDER BY id LIMIT %(limit)s
+
+-- name: cut
+SELECT id FROM wheelbeat_monitor FORCE INDEX (PRIMARY) WHERE id > %(after_id)s ORDER BY id LIMIT 1 OFFSET %(skip)s
+
+-- name: last
+SELECT max(id) FROM wheelbeat_monitor
+
+-- name: count
+SELECT count(*) FROM wheelbeat_monitor FORCE INDEX (PRIMARY) WHERE id > %(after_id)s AND id <= %(up_to_id)s
+
+-- name: ids
+SELECT id FROM wheelbeat_monitor FORCE INDEX (PRIMARY) WHERE id > %(after_id)s AND id <= %(up_to_id)s ORDER BY id
+
+-- name: named
+SELECT id FROM wheelbeat_monitor WHERE name IN %(names)s
+
+-- name: column_block
+SELECT {joined} FROM wheelbeat_monitor FORCE INDEX (PRIMARY)
+WHERE id > %(after_id)s AND id <= %(up_to_id)s AND {plain}
+
+-- name: column_rows
+SELECT {joined} FROM wheelbeat_monitor FORCE INDEX (PRIMARY)
+WHERE id IN %(ids)s AND {plain}
 
 -- name: fetch
 SELECT {columns} FROM wheelbeat_monitor WHERE id IN %(ids)s ORDER BY id

@@ -10,9 +10,32 @@ CAST(round((julianday(substr(end_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER
 one_off, nullif(queue, ''), nullif(exchange, ''), nullif(routing_key, ''), priority, headers, expires_s, expires_next,
 options, misfire, overlap, enabled, incident_interval_ms,
 CAST(round((julianday(substr(incident_until, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
-CAST(round((julianday(substr(effective_from, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
+{effective_ms},
 CAST(round((julianday(substr(finished_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
-NULL
+CASE WHEN {plain} THEN {shape} END
+
+-- name: effective_ms
+CAST(round((julianday(substr(effective_from, 1, 23)) - 2440587.5) * 86400000) AS INTEGER)
+
+-- name: plain
+-- What can be compiled as columns. A greatest value that is text: no blob, and nothing missing where a text belongs.
+once_at IS NULL AND solar_event = '' AND start_at IS NULL AND end_at IS NULL AND finished_at IS NULL
+AND incident_interval_ms IS NULL AND incident_until IS NULL AND typeof(interval_ms) IN ('integer', 'null')
+AND typeof(max(name, args, kwargs, task, cron, timezone, day_rule, queue, exchange, routing_key, headers, options, misfire,
+               overlap, ifnull(jitter_s, 0), ifnull(priority, 0), ifnull(expires_s, 0), one_off, expires_next, enabled)
+          ) = 'text'
+AND length(args) + length(kwargs) <= 16384 AND json_valid(args) AND json_valid(kwargs)
+
+-- name: shape
+-- What a plain monitor has in common with many others: equal texts mean equal values of equal types.
+json_array(task, interval_ms IS NULL, cron, timezone, day_rule, jitter_s, one_off, queue, exchange, routing_key, priority,
+           headers, quote(expires_s), expires_next, options, misfire, overlap, enabled)
+
+-- name: joined
+-- Each value is followed by the character 31, numbers by a blank.
+group_concat(id || ' ' || ifnull(interval_ms, 0) || ' ' || {effective_ms}, ' ') || ' ',
+group_concat({shape}, char(31)) || char(31), group_concat(name, char(31)) || char(31),
+group_concat(args, char(31)) || char(31), group_concat(kwargs, char(31)) || char(31)
 
 -- name: begin_read
 BEGIN
@@ -24,13 +47,36 @@ BEGIN IMMEDIATE
 COMMIT
 
 -- name: estimate
-SELECT count(*),
-    (SELECT avg(length(CAST(name AS BLOB)) + length(CAST(args AS BLOB)) + length(CAST(kwargs AS BLOB))) FROM
-     (SELECT name, args, kwargs FROM wheelbeat_monitor LIMIT 1000) AS few)
-FROM wheelbeat_monitor
+SELECT count(*), ({text_bytes}) FROM wheelbeat_monitor
+
+-- name: text_bytes
+SELECT avg(length(CAST(name AS BLOB)) + length(CAST(args AS BLOB)) + length(CAST(kwargs AS BLOB)))
+FROM (SELECT name, args, kwargs FROM wheelbeat_monitor LIMIT 1000) AS few
 
 -- name: block
 SELECT {columns} FROM wheelbeat_monitor WHERE id > :after_id ORDER BY id LIMIT :limit
+
+-- name: cut
+SELECT id FROM wheelbeat_monitor NOT INDEXED WHERE id > :after_id ORDER BY id LIMIT 1 OFFSET :skip
+
+-- name: last
+SELECT max(id) FROM wheelbeat_monitor
+
+-- name: count
+SELECT count(*) FROM wheelbeat_monitor NOT INDEXED WHERE id > :after_id AND id <= :up_to_id
+
+-- name: ids
+SELECT id FROM wheelbeat_monitor NOT INDEXED WHERE id > :after_id AND id <= :up_to_id ORDER BY id
+
+-- name: named
+SELECT id FROM wheelbeat_monitor WHERE name IN (SELECT value FROM json_each(:names))
+
+-- name: column_block
+SELECT {joined} FROM wheelbeat_monitor NOT INDEXED WHERE id > :after_id AND id <= :up_to_id AND {plain}
+
+-- name: column_rows
+SELECT {joined} FROM wheelbeat_monitor NOT INDEXED
+WHERE id IN (SELECT value FROM json_each(:ids)) AND {plain}
 
 -- name: fetch
 SELECT {columns} FROM wheelbeat_monitor WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
