@@ -151,9 +151,11 @@ class Gate:
         if not admission.execution:
             return
         if state is not None:
-            ended = State.OPEN if state == REJECTED else State.DONE
+            given_back = state == REJECTED
+            ended = State.OPEN if given_back else State.DONE
             # only where nobody may be waiting for the lease is it enough that the mark is on its way
-            self._note(admission.key, admission.execution, ended, wait=ended is State.OPEN or bool(admission.lease))
+            wait = given_back or admission.lease is not None
+            self._note(admission.key, admission.execution, ended, wait=wait)
         if admission.lease is not None:
             self._release(admission.lease, admission.owner)
 
@@ -217,7 +219,8 @@ class Gate:
             return refused
         if verdict.runs and attempt.lease is None:
             self._counters.add(verdict.word)
-            return Admission(None, attempt.key, attempt.asked.execution)
+            values = (None, attempt.key, attempt.asked.execution, None, "")
+            return tuple.__new__(Admission, values)
         if attempt.lease is None or verdict.drops or verdict is Verdict.UNLIKE:
             return self._drop_copy(attempt, verdict)
         return self._lease(attempt, verdict, attempt.lease)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -88,6 +91,25 @@ def test_a_server_that_has_forgotten_the_prelude_is_told_it_again_before_the_nex
     assert line.ask(b"fourth.") == 9
     assert server.sent == b"prelude.first.second.prelude.third.fourth."
     assert losses.take() == 1
+
+
+def test_a_command_that_the_system_takes_in_parts_arrives_whole_or_ends_in_a_time_out() -> None:
+    command = b"x" * 8_000_000
+    for timeout_s in (60.0, 0.05):
+        near, far = socket.socketpair()
+        near.settimeout(timeout_s)
+        with near, far, ThreadPoolExecutor(1) as reader:
+            line = RedisLine(SimpleNamespace(_sock=near, disconnect=near.close), Losses(), b"")
+            if timeout_s < 1:
+                with pytest.raises(TimeoutError):
+                    line.ask(command)
+                continue
+            far.sendall(b":7\r\n+OK\r\n")
+            read = reader.submit(lambda: b"".join(iter(lambda: far.recv(1 << 20), b"")))  # noqa: B023
+            assert line.ask(command) == 7
+            line.post(b"y")
+            line.close()
+            assert read.result() == command + b"y"
 
 
 @pytest.mark.parametrize(

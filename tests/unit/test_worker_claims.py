@@ -136,8 +136,11 @@ def test_equal_arguments_have_one_digest_in_every_process() -> None:
 def test_no_argument_is_too_odd_for_a_digest() -> None:
     circle: list[Any] = []
     circle += [circle, circle]
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
     half_a_character = json.loads('"\\ud800"')
-    for odd in (circle, Unfriendly(), half_a_character, {1: half_a_character, "a": Unfriendly()}):
+    for odd in (circle, deep, Unfriendly(), half_a_character, {1: half_a_character, "a": Unfriendly()}):
         assert digest_of("t", (odd,), {}) == digest_of("t", (odd,), {})
     assert claim_key(half_a_character, 1, 0, 0) != claim_key("?", 1, 0, 0)
     assert len(nonce_token(half_a_character)) == 16

@@ -6,6 +6,7 @@ its buffers cost a claim more than the server does. Nothing here waits for longe
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as Disconnected
@@ -29,6 +30,7 @@ class RedisLine:
     def __init__(self, connection: Any, losses: Losses, prelude: bytes) -> None:
         self._connection = connection
         self._socket = connection._sock  # redis-py hands it out under no other name
+        self._descriptor = _descriptor_of(self._socket)
         self._losses = losses
         self._prelude = prelude
         self._prepared = False
@@ -44,7 +46,7 @@ class RedisLine:
 
     def hear(self, command: bytes) -> Any:
         """Send a command and return its answer, a ``ResponseError`` where it is refused."""
-        self._socket.sendall(command)
+        self._send(command)
         while self._owed:
             self._hear_owed()
             self._owed -= 1
@@ -60,17 +62,33 @@ class RedisLine:
         if not self._prepared:
             self.ask(self._prelude)
             self._prepared = True
-        self._socket.sendall(command)
+        self._send(command)
         self._owed += 1
 
     def close(self) -> None:
         """Close the connection."""
         self._losses.add(self._owed)
         self._owed = 0
+        self._descriptor = None
         self._connection.disconnect()
 
+    def _send(self, command: bytes) -> None:
+        sent = 0
+        if self._descriptor is not None:
+            try:
+                sent = os.write(self._descriptor, command)
+            except BlockingIOError:
+                sent = 0
+        if sent < len(command):
+            self._socket.sendall(command[sent:])
+
     def _hear_owed(self) -> None:
-        if not self._unread:
+        if not self._unread and self._descriptor is not None:
+            try:  # it has most often come meanwhile
+                self._unread = os.read(self._descriptor, READ_BYTES)
+            except BlockingIOError:
+                self._receive()
+        elif not self._unread:
             self._receive()
         if self._unread.startswith(_ONE):
             self._unread = self._unread[len(_ONE) :]
@@ -117,6 +135,16 @@ class RedisLine:
         if not received:
             raise Disconnected("the server has closed the connection")
         self._unread += received
+
+
+def _descriptor_of(socket: Any) -> int | None:
+    """Return by which number the system knows ``socket``; None where TLS or greenlets stand in between.
+
+    A socket with a time-out asks the system before each step whether it can be done, and what a worker sends nearly
+    always can. The number allows to try first: who waits is still the socket, with its time-out.
+    """
+    plain = os.name == "posix" and type(socket).__module__ == "socket" and socket.gettimeout()
+    return int(socket.fileno()) if plain else None
 
 
 def packed(*words: bytes) -> bytes:
