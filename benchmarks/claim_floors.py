@@ -12,10 +12,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-REDIS_SCRIPTS = {
-    "an empty script": "return 1",
-    "SET in a script": "redis.call('SET', KEYS[1], ARGV[1], 'EX', 3600) return 1",
-}
+REDIS_MARK = b"if redis.call('GET', KEYS[1]) then redis.call('SET', KEYS[1], ARGV[1], 'KEEPTTL') end return 1"
 POSTGRES_STATEMENTS = {
     "SELECT 1, prepared": b"SELECT 1 WHERE $1::text IS NOT NULL",
     "INSERT of a claim's shape, prepared": (
@@ -31,6 +28,8 @@ class Floors(NamedTuple):
     works: dict[str, Callable[[Any], object]]
     of_a_claim: str
     """The one that does what a claim has to do."""
+    of_both: str
+    """The one that does what a claim and its done mark have to do."""
 
 
 @contextmanager
@@ -46,29 +45,54 @@ def floors_of(url: str) -> Iterator[Floors]:
         raise SystemExit(f"{url}: expected redis:// or postgresql://")
 
 
+class _Bare:
+    """A socket to Redis, and what is still to be heard on it."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._owed = b""
+
+    def ask(self, answer: bytes, *words: bytes) -> None:
+        self.post(answer, *words)
+        heard = b""
+        while len(heard) < len(self._owed):
+            heard += self._line.recv(4_096)
+        if heard != self._owed:
+            raise SystemExit(f"Redis answers {heard!r}, expected {self._owed!r}")
+        self._owed = b""
+
+    def post(self, answer: bytes, *words: bytes) -> None:
+        self._line.sendall(_packed(*words))
+        self._owed += answer
+
+
 @contextmanager
 def _redis(url: str) -> Iterator[Floors]:
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 6379)) as line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        bare = _Bare(line)
+        sha = hashlib.sha1(REDIS_MARK, usedforsecurity=False).hexdigest().encode()
+        bare.ask(b"+OK\r\n", b"SELECT", (parts.path.strip("/") or "0").encode())
+        bare.ask(b"$40\r\n%b\r\n" % sha, b"SCRIPT", b"LOAD", REDIS_MARK)
 
-        def ask(command: bytes) -> bytes:
-            line.sendall(command)
-            return line.recv(4_096)
+        def ping(_: Any) -> None:
+            bare.ask(b"+PONG\r\n", b"PING")
 
-        def script(text: str) -> Callable[[Any], object]:
-            ask(_packed(b"SCRIPT", b"LOAD", text.encode()))
-            sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode()
+        def claim(_: Any) -> bytes:
+            key = b"wb:" + os.urandom(16)
+            bare.ask(b"$-1\r\n", b"SET", key, b"x" * 27, b"NX", b"GET", b"EX", b"3600")
+            return key
 
-            def work(_: Any) -> None:
-                answer = ask(_packed(b"EVALSHA", sha, b"1", b"wb:" + os.urandom(16), b"x" * 27))
-                if answer != b":1\r\n":
-                    raise SystemExit(f"Redis answers {answer!r}")
+        def claim_and_mark(_: Any) -> None:
+            bare.post(b":1\r\n", b"EVALSHA", sha, b"1", claim(_), b"y" * 27)
 
-            return work
-
-        ask(_packed(b"SELECT", (parts.path.strip("/") or "0").encode()))
-        yield Floors({name: script(text) for name, text in REDIS_SCRIPTS.items()}, "SET in a script")
+        works: dict[str, Callable[[Any], object]] = {
+            "PING": ping,
+            "SET of a claim's shape": claim,
+            "SET of a claim's shape, and a script sent": claim_and_mark,
+        }
+        yield Floors(works, *list(works)[1:])
 
 
 @contextmanager
@@ -93,7 +117,7 @@ def _postgres(url: str) -> Iterator[Floors]:
             name: statement(b"floor_%d" % number, text)
             for number, (name, text) in enumerate(POSTGRES_STATEMENTS.items())
         }
-        yield Floors(works, "INSERT of a claim's shape, prepared")
+        yield Floors(works, "INSERT of a claim's shape, prepared", "INSERT of a claim's shape, prepared")
 
 
 def _packed(*words: bytes) -> bytes:

@@ -181,7 +181,8 @@ class Writing(NamedTuple):
 
 def add_rows(writing: Writing, kind: str, rows: dict[str, Row], floors: Floors) -> bool:
     """Write what each kind of message took; says whether the budgets were kept."""
-    base, floor = rows[BARE], rows[floors.of_a_claim].median
+    base = rows[BARE]
+    least = {CLAIM: rows[floors.of_a_claim].median, DONE: rows[floors.of_both].median}
     writing.add(BARE, base.median, note="the task alone")
     for name in floors.works:
         writing.add(f"bare round trip, {name}", rows[name].median, note=f"p99 {rows[name].p99:.0f} µs")
@@ -193,10 +194,10 @@ def add_rows(writing: Writing, kind: str, rows: dict[str, Row], floors: Floors) 
         writing.add(
             name,
             row.median - base.median,
-            floor=floor if name in (CLAIM, DONE) else None,
+            floor=least.get(name),
             target=target,
             note=f"added to a task, which then takes {row.p99:.0f} µs at p99",
-            limit="the round trip, then Python" if name in (CLAIM, DONE) else "",
+            limit="the round trip, then Python" if name in least else "",
         )
         kept = kept and not (target and target.missed(row.median - base.median))
     writing.add(f"{DONE}, CPU of the worker", rows[DONE].cpu - base.cpu, note="added to a task, without the server's")
