@@ -274,9 +274,8 @@ class _Table(NamedTuple):
         """Return the columns for rows of these shapes."""
         at = self._places(shape)
         known, kind, cron_index, flags, route_index, windows_s = self.common
-        return _Common(
-            known[at] & self.holds(shape), kind[at], cron_index[at], flags[at], route_index[at], windows_s[at]
-        )
+        learned = self.numbers[at] == shape if len(self.numbers) else np.zeros(len(shape), np.bool_)
+        return _Common(known[at] & learned, kind[at], cron_index[at], flags[at], route_index[at], windows_s[at])
 
     def _places(self, shape: Int64s) -> NDArray[np.intp]:
         return np.minimum(np.searchsorted(self.numbers, shape), max(0, len(self.numbers) - 1))

@@ -29,7 +29,7 @@ PAGE_BYTES = 1 << 26
 """A page is full at this many bytes, however few its rows."""
 PAGES_MAX = 1 << (32 - PAGE_BITS)
 _FROM_ONE = np.arange(1, PAGE_ROWS + 1, dtype=np.int64)
-_WIDTHS = (np.int8, np.int16, np.int32, np.int64)
+_WIDTHS = tuple((np.iinfo(width).max, width) for width in (np.int8, np.int16, np.int32, np.int64))
 _MIXER = 0x9E37_79B9_7F4A_7C15
 _SUM_BITS = 1 << 64
 
@@ -55,7 +55,7 @@ class Ends(NamedTuple):
         """Build them from the end of each text, at least one."""
         off = ends - _line(int(ends[-1]), len(ends))
         most = max(int(off.max()), -int(off.min()))
-        return cls(int(ends[-1]), off.astype(next(width for width in _WIDTHS if most <= np.iinfo(width).max)))
+        return cls(int(ends[-1]), off.astype(next(width for limit, width in _WIDTHS if most <= limit)))
 
     def span(self, position: int) -> slice:
         """Return where the text at ``position`` lies."""

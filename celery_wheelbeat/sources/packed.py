@@ -39,13 +39,16 @@ class Packed:
 
     def __init__(self, content: bytes) -> None:
         self._rows = np.frombuffer(content, LAYOUT)
+        self._columns: dict[str, Int64s] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def column(self, name: str) -> Int64s:
         """Return one of the columns in ``LAYOUT``."""
-        return self._rows[name].astype(np.int64)
+        if name not in self._columns:
+            self._columns[name] = self._rows[name].astype(np.int64)
+        return self._columns[name]
 
     def effective_from_ms(self) -> Int64s:
         """Return since when each definition is in force, in ms since the Unix epoch, cut."""
