@@ -198,7 +198,7 @@ class Gate:
             self.remembered_s(run, policy),
             _needed(lease, policy, task, request, execution) if lease else None,
         )
-        return tuple.__new__(Attempt, values)  # the constructors of both take three times as long
+        return tuple.__new__(Attempt, values)  # the constructors take half as long again
 
     def _claim(self, attempt: Attempt) -> Admission:
         verdict = self._ask(attempt)

@@ -88,7 +88,7 @@ class RunHeaders(NamedTuple):
             str(get(OVERLAP) or ""),
             str(get(JOB) or ""),
         )
-        return tuple.__new__(cls, values)  # the constructor takes three times as long
+        return tuple.__new__(cls, values)  # the constructor with its keywords takes three times as long
 
     @property
     def begun(self) -> bool:
