@@ -26,7 +26,7 @@ from celery_wheelbeat.engine import Engine, EngineConfig
 from celery_wheelbeat.jobs import RouteTable
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.monitors import compile_rows
-from celery_wheelbeat.observe.memory import settle, share_arena
+from celery_wheelbeat.observe.memory import prepare, settle
 from celery_wheelbeat.sources.databases import from_url
 from celery_wheelbeat.sources.definitions import Definitions
 from celery_wheelbeat.sources.follower import Follower
@@ -64,7 +64,7 @@ class LoadingBeat:
 
 def load(url: str) -> dict[str, Any]:
     """Load the whole table; returns times and memory."""
-    share_arena()
+    prepare()
     before = resident_bytes()
     beat = LoadingBeat(url)
     begun, cpu = time.perf_counter(), time.process_time()

@@ -194,7 +194,7 @@ class WheelScheduler(Scheduler):
             beat = self._beat = Beat(parts)
             supervision = self._supervision = Supervision(beat)
             self._embedded = self._embedded or threading.current_thread() is not threading.main_thread()
-            memory.share_arena()
+            memory.prepare()
             beat.start()
             supervision.start()
         return beat, supervision

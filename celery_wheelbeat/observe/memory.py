@@ -10,8 +10,9 @@ from pathlib import Path
 _MEMINFO = Path("/proc/meminfo")
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
-_ARENA_MAX = -8
-"""``M_ARENA_MAX`` of glibc's ``mallopt``."""
+_MALLOPT = ((-8, 1), (-3, 32 << 20), (-1, 64 << 20))
+"""What glibc's ``mallopt`` is told: M_ARENA_MAX; M_MMAP_THRESHOLD and M_TRIM_THRESHOLD in bytes, the most that glibc
+arrives at by itself."""
 
 
 def available_bytes(meminfo: Path = _MEMINFO, groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int | None:
@@ -30,14 +31,17 @@ def available_bytes(meminfo: Path = _MEMINFO, groups: Path = _GROUPS, own_group:
     return min(found, default=None)
 
 
-def share_arena() -> None:
-    """Let every thread that begins from now on allocate where the first one does.
+def prepare() -> None:
+    """Before the first thread and a load: let all threads allocate in one place, and keep what they free for the next.
 
-    Else each has an arena of its own, the free end of which is never given back: tens of megabytes for each reader of
-    a load, and what one of them frees is of no use to any other thread.
+    Else each thread has an arena of its own, the free end of which is never given back: tens of megabytes for each
+    reader of a load, and what one of them frees is of no use to any other. And the buffers of each block would be taken
+    from the system anew, page by page.
     """
     with suppress(OSError, AttributeError):  # a C library other than glibc
-        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in _MALLOPT:
+            mallopt(parameter, value)
 
 
 def settle() -> None:
