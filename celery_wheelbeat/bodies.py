@@ -7,7 +7,9 @@ What is not kept is rendered again, never wrong.
 
 from __future__ import annotations
 
+import logging
 import mmap
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from celery_wheelbeat.envelopes import Column
     from celery_wheelbeat.jobs import Int64s, UInt32s
     from celery_wheelbeat.runs import Octets
+
+logger = logging.getLogger("celery.beat")
 
 _CHUNK_BITS = 20
 CHUNK_BYTES = 1 << _CHUNK_BITS
@@ -226,7 +230,11 @@ class Bodies:
 
     def _new_chunk(self, size: int) -> int | None:
         if self._memory is None:
-            self._reserve()
+            self._memory = _reserved(self._limit_bytes)
+            if self._memory is None:
+                self._limit_bytes = 0
+                return None
+            self._octets = np.frombuffer(self._memory, np.uint8)
         if self._free:
             return self._free.pop()
         number = len(self._chunks)
@@ -238,13 +246,6 @@ class Bodies:
     def _room(self, number: int) -> int:
         end = min(CHUNK_BYTES, self._limit_bytes - (number << _CHUNK_BITS))
         return end - self._chunks[number].size
-
-    def _reserve(self) -> None:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-        self._memory = mmap.mmap(-1, max(1, self._limit_bytes), flags=flags)
-        if hasattr(mmap, "MADV_HUGEPAGE"):  # the runs of a second are spread over all of it
-            self._memory.madvise(mmap.MADV_HUGEPAGE)
-        self._octets = np.frombuffer(self._memory, np.uint8)
 
     def _put(self, number: int, chunk: _Chunk) -> None:
         before = self._chunks[number]
@@ -280,6 +281,24 @@ class Bodies:
     def _columns(self, rows: NDArray[Any], opening_width: int) -> Columns:
         begin = (rows["place"] & np.uint64((1 << _PLACE_BITS) - 1)).astype(np.int64)
         return Columns(self._octets, begin, opening_width, *(rows[name].astype(np.int64) for name in _LENGTHS))
+
+
+def _reserved(size: int) -> mmap.mmap | None:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    try:
+        memory = mmap.mmap(-1, max(1, size), flags=flags)
+    except (OSError, OverflowError) as error:
+        logger.warning(
+            "beat: The system gives no %d bytes for the pieces of messages (%s): each message is made anew. Set"
+            " wheelbeat_envelope_bytes to what there is",
+            size,
+            error,
+        )
+        return None
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # the runs of a second are spread over all of it
+        with suppress(OSError):  # not every kernel knows them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def _merged(known: tuple[NDArray[np.intp], Columns], rendered: tuple[NDArray[np.intp], Columns]) -> Columns:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LENGTHS_MAX = 24
 """Distinct lengths that are copied exactly; of more, each piece is copied as two that overlap."""
+_COUNTED_MAX = 1 << 16
+"""Lengths below it are counted rather than sorted."""
 
 
 class Slices(NamedTuple):
@@ -44,8 +46,8 @@ class Slices(NamedTuple):
         if int(self.length.min()) == longest:
             _copy(self.buffer, self.start, out, at, longest)
             return
-        counts = np.bincount(self.length) if longest < _COUNTED_MAX else None
-        distinct = np.unique(self.length) if counts is None else np.flatnonzero(counts)
+        counted = longest < _COUNTED_MAX
+        distinct = np.flatnonzero(np.bincount(self.length)) if counted else np.unique(self.length)
         if len(distinct) > LENGTHS_MAX:
             self._copy_halves(out, at)
             return
@@ -60,9 +62,6 @@ class Slices(NamedTuple):
         self._replace(length=half).copy_to(out, at)
         rest = self.length - half
         self._replace(start=self.start + rest, length=half).copy_to(out, at + rest)
-
-
-_COUNTED_MAX = 1 << 16
 
 
 def _copy(source: Octets, start: Int64s, out: Octets, at: Int64s, length: int) -> None:

@@ -196,3 +196,13 @@ def test_what_the_renderer_raises_leaves_the_cache_as_it_was() -> None:
     with pytest.raises(ValueError, match="no"):
         bodies.columns(refs(0), 3, 2, fail)
     assert bodies_of(bodies.columns(refs(0), 3, 2, Renderer())) == [b"body0"]
+
+
+def test_without_memory_every_piece_is_rendered_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    bodies, render = Bodies(1 << 60), Renderer()
+    for _ in range(2):
+        assert bodies_of(bodies.columns(refs(5, 6), 3, 2, render)) == [b"body0", b"body1"]
+    assert render.asked == [0, 1, 0, 1]
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == [
+        f"beat: The system gives no {1 << 60} bytes for the pieces of messages"
+    ]
