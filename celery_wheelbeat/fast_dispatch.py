@@ -103,6 +103,8 @@ class FastDispatch(Lane):
         self._parked: dict[Form, list[int]] = {}
         """Tokens of runs that wait for the answer about their form."""
         self._guard: object = None
+        self._epoch = 0
+        """Number of the connection that the envelopes in use belong to."""
         self._settings: object = None
         self._settings_due_s = 0.0
         self._reasons_due_s = 0.0
@@ -189,7 +191,7 @@ class FastDispatch(Lane):
             if parts:
                 order = self._sent[block.token] = np.concatenate(parts)
                 self._log(start + order, jobs)
-                self.sender.submit(draft.batch(block.token, self.sender.epoch))
+                self.sender.submit(draft.batch(block.token, self._epoch))
             else:
                 self.backlog.confirm_block(block.token)  # nothing is left in it
             start += len(block.pairs.ids)
@@ -233,7 +235,7 @@ class FastDispatch(Lane):
         if order:
             self._next_batch += 1
             self._singles[self._next_batch] = order
-            self.sender.submit(draft.batch(self._next_batch, self.sender.epoch))
+            self.sender.submit(draft.batch(self._next_batch, self._epoch))
         return len(tokens)
 
     def _log(self, positions: NDArray[np.intp], jobs: JobColumns) -> None:
@@ -277,7 +279,8 @@ class FastDispatch(Lane):
 
     def look(self) -> None:
         """Ask for every envelope anew after a reconnect, or when somebody changed what Celery would do."""
-        token = (self._edges.guard(), self.sender.epoch)
+        self._epoch = self.sender.epoch
+        token = (self._edges.guard(), self._epoch)
         if token != self._guard:
             self._guard = token
             self.forms.forget()
