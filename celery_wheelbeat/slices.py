@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from celery_wheelbeat.jobs import Int64s
-    from celery_wheelbeat.runs import Octets
+    Int64s = NDArray[np.int64]
+    Octets = NDArray[np.uint8]
 
 LENGTHS_MAX = 24
 """Distinct lengths that are copied exactly; of more, each piece is copied as two that overlap."""
