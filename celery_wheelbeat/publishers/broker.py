@@ -17,6 +17,8 @@ logger = logging.getLogger("celery.beat")
 
 REPLY_TIMEOUT_S = 10.0
 """Longest wait for one reply of a broker; far below ``wheelbeat_live_timeout``."""
+SENTINEL_TIMEOUT_S = 2.0
+"""Longest wait for a Sentinel: the one that is asked first may have died with the master, and the next one knows."""
 
 _REDIS = {"socket_timeout": REPLY_TIMEOUT_S, "socket_connect_timeout": REPLY_TIMEOUT_S, "socket_keepalive": True}
 _PATIENCE = {socket.TCP_USER_TIMEOUT: 0} if hasattr(socket, "TCP_USER_TIMEOUT") else {}
@@ -51,10 +53,22 @@ def open_connection(app: Any) -> Any:
     """Return a kombu ``Connection`` for publishing; it is not connected yet."""
     connection = app.connection_for_write()
     bounds = _BOUNDS.get(connection.get_transport_cls().driver_type, {})
-    connection.transport_options = {**bounds, **(connection.transport_options or {})}
+    options = {**bounds, **(connection.transport_options or {})}
+    if "master_name" in options:
+        options["sentinel_kwargs"] = {**_of_sentinels(), **(options.get("sentinel_kwargs") or {})}
+    connection.transport_options = options
     if is_amqp(connection):
         connection.transport_options["confirm_publish"] = True
     return connection
+
+
+def _of_sentinels() -> dict[str, Any]:
+    """Return how Sentinels are asked: redis-py asks each ten times over before it turns to the next one."""
+    from redis.backoff import NoBackoff  # noqa: PLC0415 - an optional extra
+    from redis.retry import Retry  # noqa: PLC0415 - an optional extra
+
+    once = Retry(NoBackoff(), 0)
+    return {"socket_timeout": SENTINEL_TIMEOUT_S, "socket_connect_timeout": SENTINEL_TIMEOUT_S, "retry": once}
 
 
 def close_connection(connection: Any, *, broken: bool) -> None:

@@ -27,6 +27,7 @@ from services import (
     PrivatePostgres,
     PrivateRedis,
     PrivateSentinel,
+    TcpProxy,
     wait_until,
 )
 
@@ -35,7 +36,7 @@ from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
 from celery_wheelbeat.worker.stores import redis as redis_store
 from celery_wheelbeat.worker.stores.choice import choose_store, open_store
 from celery_wheelbeat.worker.stores.memcached import MemcachedStore
-from celery_wheelbeat.worker.stores.redis import RedisStore
+from celery_wheelbeat.worker.stores.redis import TIMEOUT_S, RedisStore
 from celery_wheelbeat.worker.stores.sql import MARIADB, POSTGRES, Dialect, SqlStore
 
 if TYPE_CHECKING:
@@ -624,6 +625,26 @@ def test_claims_follow_the_master_that_a_sentinel_names(request: pytest.FixtureR
             wait_until(answers, "a claim on the new master")
             assert store.claim(key, asked(NONCES[1], EXECUTIONS[1]), 60) is Verdict.OTHER
             store.close()
+
+
+@pytest.mark.redis
+@pytest.mark.timeout(45)  # a fifth of what redis-py would wait by itself
+@pytest.mark.parametrize("wire", ["plain", "tls"])
+def test_a_sentinel_that_keeps_silent_is_not_waited_for(request: pytest.FixtureRequest, wire: str) -> None:
+    tls: Certificates | None = request.getfixturevalue("tls") if wire == "tls" else None
+    with PrivateRedis(tls=tls) as master, PrivateSentinel(master) as sentinel, TcpProxy(sentinel.port) as silent:
+        silent.black_hole()
+        urls = f"sentinel://127.0.0.1:{silent.port}/0;{sentinel.url}"
+        app = Celery("claims", backend=urls, set_as_current=False)
+        app.conf.result_backend_transport_options = sentinel.transport_options
+        app.conf.redis_backend_use_ssl = tls and tls.redis_client
+        store = choose_store(app, None).store
+        assert store is not None
+        asked_by_results = app.backend.client.connection_pool.sentinel_manager.sentinels
+        with closing(store):
+            assert store.claim(new_key(), asked(), 60) is Verdict.ELECTED
+        timeouts = [one.connection_pool.connection_kwargs["socket_timeout"] for one in asked_by_results]
+        assert timeouts != [TIMEOUT_S] * 2, "the results ask as Celery has them"
 
 
 @pytest.mark.redis

@@ -1,4 +1,7 @@
-"""The fast lane behind a Sentinel: after a failover it goes on with the new master, and nothing is there twice."""
+"""The fast lane behind a Sentinel: after a failover it goes on with the new master, and nothing is there twice.
+
+Also where the servers, the Sentinel and their clients speak nothing but TLS.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 from fast_bench import FastBench, numbered
 from lanes import make_app
-from services import MASTER_NAME, PrivateRedis, PrivateSentinel, wait_until
+from services import MASTER_NAME, PrivateRedis, PrivateSentinel, TcpProxy, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
+
+    from services import Certificates
 
 pytestmark = pytest.mark.redis
 
@@ -22,15 +26,16 @@ pytestmark = pytest.mark.redis
 class Failing:
     """A master with a replica and the Sentinel that watches them."""
 
-    def __init__(self, **options: str) -> None:
-        self.master = PrivateRedis(**options)
-        self.replica = PrivateRedis(**options)
+    def __init__(self, tls: Certificates | None, **options: str) -> None:
+        self.tls = tls
+        self.master = PrivateRedis(tls=tls, **options)
+        self.replica = PrivateRedis(tls=tls, **options)
         self.sentinel = PrivateSentinel(self.master)
 
     def __enter__(self) -> Self:
         self.master.start()
         self.replica.start()
-        with redis.Redis.from_url(self.replica.url) as client:
+        with self.replica.client() as client:
             client.replicaof("127.0.0.1", self.master.port)
             wait_until(lambda: client.info("replication")["master_link_status"] == "up", "the replica's link")
         self.sentinel.start()
@@ -41,24 +46,32 @@ class Failing:
         for server in (self.sentinel, self.replica, self.master):
             server.close()
 
-    def app(self) -> Any:
-        """An app that asks the Sentinel."""
-        return make_app(self.sentinel.url, broker_transport_options={"master_name": MASTER_NAME})
+    def app(self, *, first_asked: str = "") -> Any:
+        """An app that asks the Sentinel, after the one at ``first_asked`` if that is given."""
+        secure = {} if self.tls is None else {"broker_use_ssl": self.tls.redis_client}
+        url = ";".join(filter(None, (first_asked, self.sentinel.url)))
+        return make_app(url, broker_transport_options=self.sentinel.transport_options, **secure)
 
     def replicated(self) -> None:
         """Wait until the replica has what the master has."""
-        with redis.Redis.from_url(self.master.url) as client, redis.Redis.from_url(self.replica.url) as copy:
+        with self.master.client() as client, self.replica.client() as copy:
             wait_until(lambda: copy.llen("celery") == client.llen("celery"), "the replication of the queue")
 
     def ids(self) -> Counter[str]:
         """How often each id is in the queue of what was the replica."""
-        with redis.Redis.from_url(self.replica.url) as client:
+        with self.replica.client() as client:
             return Counter(json.loads(message)["headers"]["id"] for message in client.lrange("celery", 0, -1))
 
 
-def sent_before_and_after(servers: Failing, fail: Callable[[], Any]) -> Counter[str]:
+@pytest.fixture(params=["plain", "tls"])
+def secured(request: pytest.FixtureRequest) -> Certificates | None:
+    """Certificates, or None for servers without TLS."""
+    return request.getfixturevalue("tls") if request.param == "tls" else None
+
+
+def sent_before_and_after(servers: Failing, fail: Callable[[], Any], app: Any = None) -> Counter[str]:
     """Send a minute, fail over while another is sent, send a third; returns how often each id is on the new master."""
-    with FastBench(servers.app()) as bench:
+    with FastBench(app or servers.app()) as bench:
         bench.load(numbered(2_000, bench.route()))
         bench.pass_minutes()
         bench.drain()
@@ -79,20 +92,33 @@ def sent_before_and_after(servers: Failing, fail: Callable[[], Any]) -> Counter[
     return ids
 
 
-def test_the_death_of_a_master_is_followed() -> None:
-    with Failing() as servers:
+def test_the_death_of_a_master_is_followed(secured: Certificates | None) -> None:
+    with Failing(secured) as servers:
         ids = sent_before_and_after(servers, servers.master.kill)
         assert set(ids.values()) == {1}
 
 
-def test_a_master_that_hands_over_loses_nothing() -> None:
+def test_a_sentinel_that_dies_with_the_master_holds_nobody_up(secured: Certificates | None) -> None:
+    """It keeps silent as a host does whose power is gone; the next one is asked in time."""
+    with Failing(secured) as servers, TcpProxy(servers.sentinel.port) as dying:
+
+        def die() -> None:
+            servers.master.kill()
+            dying.cut()
+            dying.black_hole()
+
+        app = servers.app(first_asked=f"sentinel://127.0.0.1:{dying.port}/0")
+        assert set(sent_before_and_after(servers, die, app).values()) == {1}
+
+
+def test_a_master_that_hands_over_loses_nothing(secured: Certificates | None) -> None:
     """Without a replica it takes no more: else it would go on confirming what it forgets when it is demoted."""
-    with Failing(**{"min-replicas-to-write": "1"}) as servers, redis.Redis(port=servers.sentinel.port) as sentinel:
+    with Failing(secured, **{"min-replicas-to-write": "1"}) as servers, servers.sentinel.client() as sentinel:
 
         def hand_over() -> None:
             sentinel.sentinel_failover(MASTER_NAME)
             wait_until(lambda: servers.sentinel.master_port() == servers.replica.port, "the failover")
-            with redis.Redis.from_url(servers.master.url) as former:  # as the Sentinel does, some seconds later
+            with servers.master.client() as former:  # as the Sentinel does, some seconds later
                 former.replicaof("127.0.0.1", servers.replica.port)
                 former.client_kill_filter(_type="normal", skipme=True)
 

@@ -32,6 +32,11 @@ class Certificates(NamedTuple):
         }
 
     @property
+    def redis_client(self) -> dict[str, str]:
+        """What a client that checks the server's certificate goes by, in the words of redis-py, kombu and Celery."""
+        return {"ssl_cert_reqs": "required", "ssl_ca_certs": str(self.authority)}
+
+    @property
     def rabbitmq(self) -> dict[str, str]:
         """Options of a RabbitMQ node; it also needs ``listeners.ssl.1``."""
         return {

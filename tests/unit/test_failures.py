@@ -15,7 +15,7 @@ from kombu import Connection
 
 from celery_wheelbeat.publishers import FailureKind
 from celery_wheelbeat.publishers.backoff import FIRST_S, LONGEST_S, Backoff
-from celery_wheelbeat.publishers.broker import REPLY_TIMEOUT_S, open_connection
+from celery_wheelbeat.publishers.broker import REPLY_TIMEOUT_S, SENTINEL_TIMEOUT_S, open_connection
 from celery_wheelbeat.publishers.failures import BatchFailed, diagnose, is_state
 
 PUBLISH, DECLARE = (60, 40), (50, 10)
@@ -109,6 +109,19 @@ def test_every_wait_for_a_broker_is_bounded_and_amqp_confirms(
     app = SimpleNamespace(connection_for_write=lambda: Connection(url, transport_options=given))
     options = open_connection(app).transport_options
     assert {name: options[name] for name in expected} == expected
+
+
+def test_what_is_said_about_sentinels_stands_and_the_rest_is_bounded() -> None:
+    given = {"master_name": "main", "sentinel_kwargs": {"ssl": True, "socket_timeout": 1}}
+    app = SimpleNamespace(connection_for_write=lambda: Connection("sentinel://", transport_options=given))
+    options = open_connection(app).transport_options
+    assert options["sentinel_kwargs"].pop("retry")._retries == 0
+    assert options["sentinel_kwargs"] == {
+        "ssl": True,
+        "socket_timeout": 1,
+        "socket_connect_timeout": SENTINEL_TIMEOUT_S,
+    }
+    assert options["socket_timeout"] == REPLY_TIMEOUT_S
 
 
 def test_waits_double_up_to_a_bound_and_begin_anew() -> None:

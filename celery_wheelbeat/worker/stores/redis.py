@@ -23,6 +23,7 @@ from celery_wheelbeat.worker.overlap import Lease
 from celery_wheelbeat.worker.stores.connections import Connections
 from celery_wheelbeat.worker.stores.lines import Losses
 from celery_wheelbeat.worker.stores.redis_line import RedisLine, packed
+from celery_wheelbeat.worker.stores.sentinels import asked_once
 
 TIMEOUT_S = 1.0
 FENCE_REMEMBERED_S = 86_400
@@ -177,6 +178,8 @@ class RedisStore:
             "retry": Retry(NoBackoff(), 0),
             "decode_responses": False,
         }
+        if "connection_pool" in parameters:
+            parameters["connection_pool"] = asked_once(parameters["connection_pool"], TIMEOUT_S)
         where = f"redis {parameters.get('host') or parameters.get('path') or ''}".strip()
 
         self.losses = Losses()
