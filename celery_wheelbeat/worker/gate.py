@@ -124,7 +124,8 @@ class Gate:
 
     def remembered_s(self, run: RunHeaders, policy: Policy) -> int:
         """Return for how long a claim is made: never less than a lease, in which the keeper prolongs it in time."""
-        return max(run.claim_ttl_s or self._remembered_s, math.ceil(policy.lease_s))
+        ttl_s = run.claim_ttl_s or self._remembered_s
+        return ttl_s if ttl_s >= policy.lease_s else math.ceil(policy.lease_s)
 
     def admit(self, task: Any, task_id: str, args: Any, kwargs: Any, request: MutableMapping[str, Any]) -> Admission:
         """Decide about a message that carries ``wheelbeat_fire_ms``."""

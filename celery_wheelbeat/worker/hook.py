@@ -9,6 +9,7 @@ without processes Celery would then take a later redelivery of the elected messa
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+REFUSALS_KEPT = 64
 PROBE = "celery_wheelbeat.probe"
 
 
@@ -74,11 +76,17 @@ def guarded(task: Any, trace: Callable[..., Any], gate: Doorkeeper) -> Callable[
 
 def _refused(refusal: Exception) -> Any:
     """Return what the tracer returns when a task raises ``Ignore`` or ``Reject``."""
+    state = REJECTED if isinstance(refusal, Reject) else IGNORED
+    return trace_ok_t(_told(type(refusal), refusal.args), TraceInfo(state, refusal), 0.0, None)
+
+
+@lru_cache(maxsize=REFUSALS_KEPT)
+def _told(kind: Callable[..., Exception], arguments: tuple[Any, ...]) -> ExceptionInfo:
+    """Return the refusal as Celery hands it on, the same for each of its kind: a traceback costs more than a claim."""
     try:
-        raise refusal
-    except (Ignore, Reject) as error:
-        state = REJECTED if isinstance(error, Reject) else IGNORED
-        return trace_ok_t(ExceptionInfo(internal=True), TraceInfo(state, error), 0.0, None)
+        raise kind(*arguments)
+    except (Ignore, Reject):
+        return ExceptionInfo(internal=True)
 
 
 class _ProbeGate:

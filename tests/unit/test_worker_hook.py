@@ -94,6 +94,9 @@ def test_a_refused_run_looks_like_a_task_that_refused_itself(app: Celery, refusa
     own = traced(app, {states.IGNORED: "ignored", states.REJECTED: "given_back"}[state], Gatekeeper(Admission()))
     assert outcome.info.state == own.info.state == state
     assert type(outcome.retval) is type(own.retval)
+    assert type(outcome.retval.exception.exc) is type(own.retval.exception.exc)
+    assert getattr(outcome.retval.exception.exc, "requeue", None) is getattr(refusal, "requeue", None)
+    assert outcome.info.retval is refusal
     assert gate.settled == []
     assert app.backend.get_state(gate.admitted[0]) == states.PENDING
 
