@@ -77,7 +77,8 @@ def guarded(task: Any, trace: Callable[..., Any], gate: Doorkeeper) -> Callable[
 def _refused(refusal: Exception) -> Any:
     """Return what the tracer returns when a task raises ``Ignore`` or ``Reject``."""
     state = REJECTED if isinstance(refusal, Reject) else IGNORED
-    return trace_ok_t(_told(type(refusal), refusal.args), TraceInfo(state, refusal), 0.0, None)
+    kind: Callable[..., Exception] = type(refusal)
+    return trace_ok_t(_told(kind, refusal.args), TraceInfo(state, refusal), 0.0, None)
 
 
 @lru_cache(maxsize=REFUSALS_KEPT)
