@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 SWITCHES = tuple(MonitorRow._fields.index(name) for name in ("one_off", "expires_next", "enabled"))
 """Columns that are true or false; these databases keep them as 0 and 1."""
+_TEXTS = itemgetter(-1, *(MonitorRow._fields.index(name) for name in ("name", "args", "kwargs")))
+_NUMBERS = itemgetter(*(MonitorRow._fields.index(name) for name in ("interval_ms", "effective_from_ms")))
 
 
 def to_rows(found: Iterable[Sequence[Any]]) -> list[MonitorRow]:
@@ -28,15 +31,11 @@ def to_rows(found: Iterable[Sequence[Any]]) -> list[MonitorRow]:
         values = list(columns)
         for index in SWITCHES:
             values[index] = bool(values[index])
-        shape = values.pop()
-        row = MonitorRow._make((*values, None))
-        rows.append(row if shape is None else row._replace(fingerprint=_fingerprint(shape, row)))
+        if values[-1] is not None:
+            interval_ms, effective_from_ms = _NUMBERS(values)
+            values[-1] = hash(tuple(map(str.encode, _TEXTS(values)))) ^ (interval_ms or 0) ^ effective_from_ms
+        rows.append(MonitorRow._make(values))
     return rows
-
-
-def _fingerprint(shape: str, row: MonitorRow) -> int:
-    texts = tuple(text.encode() for text in (shape, row.name, row.args or "", row.kwargs or ""))
-    return hash(texts) ^ (row.interval_ms or 0) ^ row.effective_from_ms
 
 
 def changed_ids(changes: Sequence[Sequence[Any]]) -> Int64s:
