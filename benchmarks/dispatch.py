@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +36,7 @@ from synthetic import numbered as numbered_texts
 
 from celery_wheelbeat.bodies import Bodies
 from celery_wheelbeat.fast_dispatch import BLOCK_RUNS
+from celery_wheelbeat.job_messages import columns_of
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, DefinitionBatch, Misfire, flags_of
 from celery_wheelbeat.payloads import Payloads
 from celery_wheelbeat.publishers.envelope import Envelope
@@ -151,15 +153,10 @@ def compiled(bench: FastBench, count: int = 40_000) -> float:
     began_s = time.thread_time()
     for start in range(0, count, together):
         part = refs[start : start + together]
-        bodies.columns(part, 1, envelope.opening_width, lambda at, part=part: pieces_of(envelope, payloads, part[at]))
+        bodies.columns(
+            part, 1, envelope.opening_width, lambda at, part=part: columns_of(envelope, payloads, part, at, repeat(""))
+        )
     return count / (time.thread_time() - began_s)
-
-
-def pieces_of(envelope: Envelope, payloads: Payloads, refs: Any) -> list[Any]:
-    """Return the pieces of some monitors, made as the lane makes them."""
-    texts = payloads.read(refs)
-    encoded = envelope.body.of_payloads([text.payload for text in texts])
-    return [envelope.pieces(one, text.name.decode()) for one, text in zip(encoded, texts, strict=True)]  # type: ignore[arg-type]
 
 
 class Watched:

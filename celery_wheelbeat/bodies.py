@@ -131,7 +131,7 @@ class Bodies:
         refs: UInt32s,
         skeleton: int,
         opening_width: int,
-        render: Callable[[NDArray[np.intp]], Sequence[Pieces]],
+        render: Callable[[NDArray[np.intp]], Columns],
     ) -> Columns:
         """Return the pieces of ``refs`` for the skeleton of that number, whose openings are ``opening_width`` long.
 
@@ -144,7 +144,7 @@ class Bodies:
         (missing,) = np.nonzero(rows["place"] >> np.uint64(_PLACE_BITS) != np.uint64(skeleton))
         if not len(missing):
             return self._columns(rows, opening_width)
-        rendered = found = Columns.of(render(missing))
+        rendered = found = render(missing)
         if len(missing) < len(refs):
             known = np.delete(np.arange(len(refs)), missing)
             # before room is made, which may cost some of those that are known

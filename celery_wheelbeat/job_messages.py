@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from kombu.utils.json import loads
 
-from celery_wheelbeat.bodies import Bodies
+from celery_wheelbeat.bodies import Bodies, Columns
 from celery_wheelbeat.monitors import key_of
 from celery_wheelbeat.pairs import STEP_SHIFT
 from celery_wheelbeat.publishers.batch_maker import Load
@@ -20,15 +20,14 @@ from celery_wheelbeat.publishers.envelope_maker import Arguments
 from celery_wheelbeat.publishers.failures import reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
     from celery_wheelbeat.engine import Engine
-    from celery_wheelbeat.envelopes import Pieces
     from celery_wheelbeat.jobs import Int64s, UInt32s
     from celery_wheelbeat.pairs import Pairs
-    from celery_wheelbeat.payloads import Payloads, Text
+    from celery_wheelbeat.payloads import Payloads
     from celery_wheelbeat.publishers.envelope import Envelope
     from celery_wheelbeat.publishers.forms import Forms
     from celery_wheelbeat.runs import Octets, RunIds
@@ -59,7 +58,9 @@ class Rendered(NamedTuple):
     """Position → why its job does not render."""
 
 
-class _Unfit(Exception):
+class Unfit(Exception):
+    """Jobs that do not render: position → why."""
+
     def __init__(self, reasons: dict[int, str]) -> None:
         super().__init__(reasons)
         self.reasons = reasons
@@ -85,13 +86,13 @@ class JobMessages:
         while True:
             refs, job_ids = jobs.ref[positions], pairs.ids[positions]
 
-            def pieces_of(missing: NDArray[np.intp], refs: UInt32s = refs, ids: Int64s = job_ids) -> list[Pieces]:
+            def pieces_of(missing: NDArray[np.intp], refs: UInt32s = refs, ids: Int64s = job_ids) -> Columns:
                 keys = map(key_of, ids[missing].tolist()) if envelope.names_key else repeat("")
-                return _pieces_of(envelope, payloads.read(refs[missing]), missing, keys)
+                return columns_of(envelope, payloads, refs, missing, keys)
 
             try:
                 columns = self.bodies.columns(refs, number, envelope.opening_width, pieces_of)
-            except _Unfit as found:
+            except Unfit as found:
                 unfit.update((int(positions[at]), reason) for at, reason in found.reasons.items())
                 positions = np.delete(positions, list(found.reasons))
                 continue
@@ -141,13 +142,17 @@ def ids_of(run_ids: RunIds, pairs: Pairs) -> Octets:
     return run_ids.of_names([b"monitor:%d@%d%b" % row for row in rows])
 
 
-def _pieces_of(
-    envelope: Envelope, texts: Sequence[Text], positions: NDArray[np.intp], keys: Iterable[str]
-) -> list[Pieces]:
-    """Return the pieces of each text; raises ``_Unfit`` with the positions of all that do not render."""
-    pieces, reasons = [], {}
+def columns_of(
+    envelope: Envelope, payloads: Payloads, refs: UInt32s, positions: NDArray[np.intp], keys: Iterable[str]
+) -> Columns:
+    """Return the pieces of the jobs at ``positions`` of ``refs``; ``keys``: theirs, or no end of empty ones.
+
+    Raises ``Unfit`` for all that do not render.
+    """
+    texts = payloads.read(refs[positions])
     encoded = envelope.body.of_payloads([text.payload for text in texts])
-    for position, text, one, key in zip(positions.tolist(), texts, encoded, keys, strict=False):  # keys may be endless
+    pieces, reasons = [], {}
+    for position, text, one, key in zip(positions.tolist(), texts, encoded, keys, strict=False):
         if isinstance(one, Exception):
             reasons[position] = reason_of(one)
             continue
@@ -156,5 +161,5 @@ def _pieces_of(
         except Exception as error:
             reasons[position] = reason_of(error)
     if reasons:
-        raise _Unfit(reasons)
-    return pieces
+        raise Unfit(reasons)
+    return Columns.of(pieces)

@@ -60,10 +60,11 @@ class Renderer:
         self._text = text
         self._size = size
 
-    def __call__(self, positions: np.ndarray) -> list[Pieces]:
+    def __call__(self, positions: np.ndarray) -> Columns:
         self.asked += positions.tolist()
         filling = b"x" * self._size
-        return [Pieces(b"oo", b"body%d%b" % (at, filling), b"r", self._text.encode()) for at in positions.tolist()]
+        name = self._text.encode()
+        return Columns.of([Pieces(b"oo", b"body%d%b" % (at, filling), b"r", name) for at in positions.tolist()])
 
 
 def refs(*values: int) -> np.ndarray:
@@ -190,7 +191,7 @@ def test_what_does_not_fit_uses_up_no_place() -> None:
 def test_what_the_renderer_raises_leaves_the_cache_as_it_was() -> None:
     bodies = Bodies(CHUNK_BYTES)
 
-    def fail(_positions: np.ndarray) -> list[Pieces]:
+    def fail(_positions: np.ndarray) -> Columns:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
