@@ -14,6 +14,7 @@ import numpy as np
 
 from celery_wheelbeat import lane_rules
 from celery_wheelbeat.lane_census import LaneCensus
+from celery_wheelbeat.lane_rules import KIND_SHIFT
 from celery_wheelbeat.queue_lag import QueueLag
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.lanes import Lanes
     from celery_wheelbeat.publishers.envelope import Envelope
+    from celery_wheelbeat.publishers.forms import Forms
 
 logger = logging.getLogger("celery.beat")
 
@@ -70,6 +72,8 @@ class LaneReport:
         self._lag = QueueLag()
         self._answers: dict[int, Envelope | str] = {}
         """By kind, also while a form is being asked for anew."""
+        self._unasked_routes: dict[int, str] = {}
+        """Route → why all of its jobs take the celery lane: nobody asks for any more of its kinds. Kept like answers."""
         self._seen_version = -1
         self._changed_s: float | None = None
         self._recount_s = 0.0
@@ -86,7 +90,7 @@ class LaneReport:
         forms = self._lanes.fast.forms
         if forms.version != self._seen_version:
             self._seen_version, self._changed_s = forms.version, now_s
-            self._answers.update(forms.by_kind())
+            self._learn(forms)
         changed = self._changed_s is not None and now_s - self._changed_s >= QUIET_S
         if self._census.rounds and (changed or now_s >= self._recount_s):
             self._changed_s = None if changed else self._changed_s
@@ -125,20 +129,31 @@ class LaneReport:
             counted.fast, counted.celery.total(), _causes(counted.celery, REASONS_SHOWN),
         )  # fmt: skip
 
+    def _learn(self, forms: Forms) -> None:
+        answers, slow = dict(forms.by_kind()), set(forms.slow_routes.tolist())
+        self._answers.update(answers)
+        for kind, answer in answers.items():
+            route = kind >> KIND_SHIFT
+            if isinstance(answer, str) and route in slow:
+                self._unasked_routes[route] = answer
+            else:
+                self._unasked_routes.pop(route, None)
+
     def _count(self) -> Counted:
         by_kind, reasons = self._census.by_kind(), self._census.apart()
-        fast, unasked = 0, int(by_kind.sum())
-        for kind, answer in self._answers.items():
-            jobs = int(by_kind[kind]) if kind < len(by_kind) else 0
-            unasked -= jobs
-            if isinstance(answer, str):
+        fast, unasked = 0, 0
+        for kind in np.flatnonzero(by_kind).tolist():
+            jobs, answer = int(by_kind[kind]), self._answer_of(kind)
+            if answer is None:
+                unasked += jobs
+            elif isinstance(answer, str):
                 reasons[answer] += jobs
             else:
                 fast += jobs
         for reason, ids in self._lanes.fast.outsiders.by_reason().items():
             kinds = self._kinds_of(np.fromiter(ids, np.int64, len(ids)))
             for kind, jobs in zip(*(column.tolist() for column in np.unique(kinds, return_counts=True)), strict=True):
-                known = self._answers.get(kind)
+                known = self._answer_of(kind)
                 if isinstance(known, str):
                     continue  # is counted with all of its kind
                 reasons[reason] += jobs
@@ -147,6 +162,11 @@ class LaneReport:
                 else:
                     fast -= jobs
         return Counted(max(0, fast), +reasons, self._observers(), max(0, unasked))
+
+    def _answer_of(self, kind: int) -> Envelope | str | None:
+        """Return what is known of a kind; of a route that is slow as a whole, it may be out of date itself."""
+        answer = self._answers.get(kind)
+        return answer if isinstance(answer, str) else self._unasked_routes.get(kind >> KIND_SHIFT, answer)
 
     def _kinds_of(self, ids: Int64s) -> Int64s:
         """Return the kinds of those ``ids`` that would take the lane of their kind."""

@@ -40,7 +40,9 @@ class Bench:
         self.engine.start(START_MS)
         self.backlog = Backlog(ledger, limit=1_000_000, keep_all=lambda ids: np.ones(len(ids), np.bool_))
         self.connected = True
-        self.forms = SimpleNamespace(version=0, by_kind=lambda: list(self.answers.items()))
+        self.forms = SimpleNamespace(
+            version=0, by_kind=lambda: list(self.answers.items()), slow_routes=np.empty(0, np.uint32)
+        )
         self.answers: dict[int, Any] = {}
         self.outsiders: Mapping[str, Collection[int]] = {}
         slow = SimpleNamespace(
@@ -65,6 +67,10 @@ class Bench:
         self.answers[route << KIND_SHIFT | overlap] = answer
         self.forms.version += 1
 
+    def slow(self, *routes: int) -> None:
+        """Let no more be asked about ``routes``, as the lane does once a reason is known, and no envelope."""
+        self.forms.slow_routes = np.array(routes, np.uint32)
+
     def look(self, looks: int = 1) -> None:
         for _ in range(looks):
             self.now_s += LOOK_S
@@ -82,6 +88,32 @@ class Bench:
 def bench(caplog: pytest.LogCaptureFixture) -> Bench:
     caplog.set_level(logging.INFO, "celery.beat")
     return Bench()
+
+
+def test_a_kind_that_nobody_asks_about_any_more_counts_with_its_route(bench: Bench) -> None:
+    """A signal is connected at run time: the first kind that is asked about anew decides for all of its route."""
+    bench.load(*jobs(0, 10))
+    bench.load(*jobs(20, 3), flags=Flag.OVERLAP_LOW)
+    bench.load(*jobs(30, 4), flags=Flag.OVERLAP_HIGH)
+    bench.load(*jobs(40, 5, route=1))
+    bench.answer(0, envelope())
+    bench.answer(0, envelope(), Overlap.SKIP)
+    bench.answer(1, envelope())
+    bench.look(3)
+    assert (bench.report.as_json()["fast"], bench.report.as_json()["celery"]) == (18, {})
+    bench.answers.clear()
+    bench.answer(0, "a signal")
+    bench.slow(0)
+    bench.look(3)
+    assert (bench.report.as_json()["fast"], bench.report.as_json()["celery"]) == (5, {"a signal": 17})
+    bench.answers.clear()  # the reason is asked for anew
+    bench.slow()
+    bench.forms.version += 1
+    bench.look(3)
+    assert (bench.report.as_json()["fast"], bench.report.as_json()["celery"]) == (5, {"a signal": 17})
+    bench.answer(0, envelope())
+    bench.look(3)
+    assert (bench.report.as_json()["fast"], bench.report.as_json()["celery"]) == (18, {})
 
 
 def envelope(*observers: str) -> Any:
