@@ -73,7 +73,7 @@ class LaneReport:
         self._answers: dict[int, Envelope | str] = {}
         """By kind, also while a form is being asked for anew."""
         self._unasked_routes: dict[int, str] = {}
-        """Route → why all of its jobs take the celery lane: nobody asks for any more of its kinds. Kept like answers."""
+        """Route → why all of its jobs take the celery lane: nobody asks for more of its kinds. Kept as answers are."""
         self._seen_version = -1
         self._changed_s: float | None = None
         self._recount_s = 0.0
