@@ -27,7 +27,7 @@ from celery_wheelbeat.columns import Shapes
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.jobs import ChangeBatch, RouteTable
 from celery_wheelbeat.monitors import compile_rows
-from celery_wheelbeat.table import Rows
+from celery_wheelbeat.stored_rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -21,7 +21,7 @@ from celery_wheelbeat.poll_lane import PollLane
 from celery_wheelbeat.schedule_columns import ScheduleColumns, next_fires, spans
 from celery_wheelbeat.shard import Ticks
 from celery_wheelbeat.shards import JobView, Relived, Shards, ids_of
-from celery_wheelbeat.table import ENABLED, IN_LANE, encode
+from celery_wheelbeat.stored_rows import ENABLED, IN_LANE, encode
 from celery_wheelbeat.watchdog import Watchdog
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.lane_rules import apart_by_reason, kinds
-from celery_wheelbeat.table import ENABLED
+from celery_wheelbeat.stored_rows import ENABLED
 
 if TYPE_CHECKING:
     from celery_wheelbeat.engine import Engine
     from celery_wheelbeat.jobs import Int64s
-    from celery_wheelbeat.table import Rows
+    from celery_wheelbeat.stored_rows import Rows
 
 ROWS_PER_LOOK = 500_000
 

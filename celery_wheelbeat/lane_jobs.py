@@ -13,7 +13,7 @@ import numpy as np
 
 from celery_wheelbeat.jobs import NEVER_MS
 from celery_wheelbeat.poll_lane import GridSchedule, LaneTurn
-from celery_wheelbeat.table import ENABLED, IN_LANE, POLLED
+from celery_wheelbeat.stored_rows import ENABLED, IN_LANE, POLLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.poll_lane import LaneFailure, PollLane
     from celery_wheelbeat.shard import Shard
     from celery_wheelbeat.shards import Shards
-    from celery_wheelbeat.table import Rows
+    from celery_wheelbeat.stored_rows import Rows
 
 
 class LaneJobs:

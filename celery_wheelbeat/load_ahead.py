@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.jobs import NEVER_MS
-from celery_wheelbeat.table import ENABLED, IN_LANE, OFFSET_BITS, RARE, widened
+from celery_wheelbeat.stored_rows import ENABLED, IN_LANE, OFFSET_BITS, RARE, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.cron import CronTable
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.shard import Shard
-    from celery_wheelbeat.table import Rare, Rows
+    from celery_wheelbeat.stored_rows import Rare, Rows
 
 DAY_S = 86_400
 HOUR_S = 3_600

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.schedule_columns import spans
-from celery_wheelbeat.table import ENABLED, IN_LANE, decode, widened
+from celery_wheelbeat.stored_rows import ENABLED, IN_LANE, decode, widened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from celery_wheelbeat.cron import CronTable
-    from celery_wheelbeat.table import Rare, Rows, Table
+    from celery_wheelbeat.stored_rows import Rare, Rows
+    from celery_wheelbeat.table import Table
 
 PENDING_ROWS = 8_192
 _SEAL_BITS = 2**64

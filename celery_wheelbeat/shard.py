@@ -14,7 +14,8 @@ import numpy as np
 from celery_wheelbeat.jobs import NEVER_MS
 from celery_wheelbeat.recount import Change, Recount
 from celery_wheelbeat.schedule_columns import next_fires
-from celery_wheelbeat.table import DEAD, ENABLED, IN_MS_END, RARE, Rows, Table
+from celery_wheelbeat.stored_rows import DEAD, ENABLED, IN_MS_END, RARE, Rows
+from celery_wheelbeat.table import Table
 from celery_wheelbeat.wheel import NO_ROWS, Wheel
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.cron import CronTable
     from celery_wheelbeat.jobs import Int64s, UInt32s
-    from celery_wheelbeat.table import Rare
+    from celery_wheelbeat.stored_rows import Rare
 
 NO_FIRES: Int64s = np.empty(0, np.int64)
 NOTHING_REPLACED = Rows.empty(0)

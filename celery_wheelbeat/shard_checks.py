@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from celery_wheelbeat.jobs import NEVER_MS
-from celery_wheelbeat.table import ENABLED, IN_LANE, ONCE, POLLED, RARE, widened
+from celery_wheelbeat.stored_rows import ENABLED, IN_LANE, ONCE, POLLED, RARE, widened
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from celery_wheelbeat.payloads import Payloads
 from celery_wheelbeat.schedule_columns import NOT_CRON
 from celery_wheelbeat.schedules import Bounded, Interval, Once
 from celery_wheelbeat.shard import Shard
-from celery_wheelbeat.table import DEAD, ENABLED, ONCE, POLLED, widened
+from celery_wheelbeat.stored_rows import DEAD, ENABLED, ONCE, POLLED, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.cron import Cron, CronTable
     from celery_wheelbeat.jobs import DefinitionBatch, Int64s, UInt32s
     from celery_wheelbeat.shard import Ticks
-    from celery_wheelbeat.table import Rows
+    from celery_wheelbeat.stored_rows import Rows
 
 PUBLIC_FLAGS = 0xFF
 STAGGER_TICKS = 256

@@ -15,7 +15,7 @@ import numpy as np
 from celery_wheelbeat.findings import SweepReport
 from celery_wheelbeat.payloads import PAGE_BITS
 from celery_wheelbeat.shard_checks import check_fires, check_table, check_wheel
-from celery_wheelbeat.table import ENABLED, IN_LANE, POLLED
+from celery_wheelbeat.stored_rows import ENABLED, IN_LANE, POLLED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

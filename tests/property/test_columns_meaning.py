@@ -20,7 +20,7 @@ from celery_wheelbeat.monitors import Compiled, compile_rows
 from celery_wheelbeat.rows import Limits
 from celery_wheelbeat.sources import definitions as definitions_module
 from celery_wheelbeat.sources.definitions import Definitions
-from celery_wheelbeat.table import encode
+from celery_wheelbeat.stored_rows import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

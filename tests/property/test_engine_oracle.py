@@ -17,7 +17,7 @@ from celery_wheelbeat.cron import Cron, CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, Kind, Misfire, Route, RouteTable
 from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.table import DEAD
+from celery_wheelbeat.stored_rows import DEAD
 
 SPRING_FORWARD_MS = 1_774_745_700_000
 """2026-03-29 00:55 UTC, five minutes before Berlin skips an hour."""

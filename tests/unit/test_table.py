@@ -9,7 +9,8 @@ from definitions import Job, batch_of
 from celery_wheelbeat.cron import Cron, CronTable
 from celery_wheelbeat.jobs import NEVER_MS
 from celery_wheelbeat.schedule_columns import ScheduleColumns, next_fires
-from celery_wheelbeat.table import IN_LANE, ON_GRID, RARE, Table, encode, narrowed, widened
+from celery_wheelbeat.stored_rows import IN_LANE, ON_GRID, RARE, encode, narrowed, widened
+from celery_wheelbeat.table import Table
 
 NOW_MS = 1_750_000_000_000
 

@@ -14,7 +14,7 @@ from celery_wheelbeat.findings import FINDINGS
 from celery_wheelbeat.jobs import NEVER_MS, Asked
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.payloads import PAGE_ROWS
-from celery_wheelbeat.table import narrowed
+from celery_wheelbeat.stored_rows import narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
