@@ -38,6 +38,7 @@ from celery_wheelbeat.bodies import Bodies
 from celery_wheelbeat.fast_dispatch import BLOCK_RUNS
 from celery_wheelbeat.job_messages import columns_of
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, DefinitionBatch, Misfire, flags_of
+from celery_wheelbeat.observe.memory import prepare
 from celery_wheelbeat.payloads import Payloads
 from celery_wheelbeat.publishers.envelope import Envelope
 
@@ -418,6 +419,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--brokers", default="resident,redis,classic,quorum")
     given = parser.parse_args()
+    prepare()  # as a beat does
     report = Report("dispatch", full=given.full, runs=given.runs, rounds=given.rounds)
     for broker in given.brokers.split(","):
         if broker == "resident":
