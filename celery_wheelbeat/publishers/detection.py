@@ -91,7 +91,8 @@ def _path(app: Any, scheduler: Any, backend: Any) -> dict[str, Any]:
 def _patches(app: Any, scheduler: Any) -> Iterator[Hook]:
     for name, function in _path(app, scheduler, app.backend).items():
         if not _is_genuine(function):
-            yield Hook(package_of(function), f"{name} is replaced")
+            package = package_of(function)
+            yield Hook(package, f"{name} is replaced{f' by {package}' if package else ''}")
     if app.amqp.Producer is not Producer:
         yield Hook(app.amqp.Producer.__module__.partition(".")[0], "app.amqp.Producer is a class of its own")
     if not isinstance(app, Celery) or not isinstance(app.amqp, AMQP):
@@ -111,9 +112,16 @@ def _receivers(task: str | None) -> Iterator[Hook]:
             receiver = reference() if isinstance(reference, ReferenceType) else reference
             if receiver is None or (task is not None and sender not in (_ANY_SENDER, task)):
                 continue
-            named = f"{getattr(receiver, '__module__', '')}.{getattr(receiver, '__qualname__', repr(receiver))}"
             whose = "" if sender == _ANY_SENDER or task is not None else f" of {sender}"
-            yield Hook(package_of(receiver), f"{named} listens to {signal.name or 'a publish signal'}{whose}")
+            yield Hook(
+                package_of(receiver), f"{_named(receiver)} listens to {signal.name or 'a publish signal'}{whose}"
+            )
+
+
+def _named(code: Any) -> str:
+    """Name a function or an object for people: the same in each process, as it becomes a label of a metric."""
+    module, name = getattr(code, "__module__", ""), getattr(code, "__qualname__", type(code).__qualname__)
+    return f"{module}.{name}"
 
 
 def configuration_reasons(app: Any) -> list[str]:
@@ -127,7 +135,7 @@ def configuration_reasons(app: Any) -> list[str]:
     if conf.task_protocol != 2:
         reasons.append(f"task_protocol is {conf.task_protocol}; the fast lane speaks 2")
     reasons += [
-        f"task_routes has a router of its own ({route!r}), which may decide anew for each message"
+        f"task_routes has a router of its own ({_named(route)}), which may decide anew for each message"
         for route in app.amqp.router.routes
         if not isinstance(route, MapRoute)
     ]

@@ -27,6 +27,7 @@ from celery_wheelbeat.publishers.detection import (
     hooks,
 )
 from celery_wheelbeat.publishers.observers import CheckIns, check_ins, new_traces, only_observers
+from celery_wheelbeat.runs import rows_of
 from celery_wheelbeat.scheduler import WheelScheduler
 
 
@@ -82,7 +83,7 @@ def test_a_function_patched_at_run_time_is_found_and_changes_the_guard(
         monkeypatch.setattr(owner, attribute, patched)
     else:  # these are made once for each app
         monkeypatch.setattr(app.amqp, attribute, patched)
-    assert found(app) == [f"{name} is replaced"]
+    assert found(app) == [f"{name} is replaced by {__name__.partition('.')[0]}"]
     assert guard() != before
 
 
@@ -116,7 +117,8 @@ def test_a_scheduler_with_its_own_way_of_sending_is_found(app: Celery) -> None:
     class Tenants(WheelScheduler):
         def apply_entry(self, entry: Any, producer: Any = None) -> None: ...
 
-    assert [hook.what for hook in hooks(app, Tenants(app, lazy=True), "t")] == ["Scheduler.apply_entry is replaced"]
+    (hook,) = hooks(app, Tenants(app, lazy=True), "t")
+    assert hook.what == f"Scheduler.apply_entry is replaced by {__name__.partition('.')[0]}"
 
 
 def test_receivers_count_for_their_sender_only_and_dead_ones_not(app: Celery) -> None:
@@ -142,7 +144,7 @@ def test_receivers_count_for_their_sender_only_and_dead_ones_not(app: Celery) ->
         ({"task_always_eager": True}, "task_always_eager"),
         ({"task_send_sent_event": True}, "task_send_sent_event"),
         ({"task_protocol": 1}, "task_protocol is 1"),
-        ({"task_routes": (lambda *_args, **_kwargs: None,)}, "has a router of its own"),
+        ({"task_routes": (lambda *_args, **_kwargs: None,)}, f"has a router of its own ({__name__}.<lambda>)"),
     ],
 )
 def test_settings_for_which_celery_has_to_run(conf: dict[str, Any], reason: str) -> None:
@@ -189,11 +191,11 @@ def test_all_hooks_are_those_of_every_task(app: Celery) -> None:
 
 
 def test_traces_are_made_of_the_run_and_never_shorter() -> None:
-    ids = [b"9c0d6a12-0000-5000-8000-000000000001"]
-    traces = new_traces(ids, [b"0123456789abcdef" * 2], b"\x01\x00\x00\x00", 1_764_000_000.5)
-    assert traces.traces == [b"9c0d6a12000050008000000000000001"]
-    assert traces.spans == [b"0123456789abcdef"]
-    assert traces.chances == [b"0.000001"]
+    ids, nonces = rows_of([b"9c0d6a12-0000-5000-8000-000000000001"]), rows_of([b"0123456789abcdef" * 2])
+    traces = new_traces(ids, nonces, b"\x01\x00\x00\x00", 1_764_000_000.5)
+    assert traces.traces.tobytes() == b"9c0d6a12000050008000000000000001"
+    assert traces.spans.tobytes() == b"0123456789abcdef"
+    assert traces.chances.tobytes() == b"0.000001"
     assert len(repr(traces.queued_at_s)) == 17
     assert traces.started_at == b"1764000000.500000000"
 
