@@ -48,6 +48,8 @@ class Hole(Enum):
     """Length of a table of headers within the headers."""
     TRACE = "trace id"
     SPAN = "span id"
+    OTHER_TRACE = "trace id of a second observer"
+    OTHER_SPAN = "span id of a second observer"
     CHANCE = "sampling chance"
     QUEUED_AT = "time of enqueuing"
     STARTED_AT = "time of start"

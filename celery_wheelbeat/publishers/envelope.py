@@ -125,6 +125,8 @@ class Envelope(ABC):
             columns[Hole.EXPIRES] = expires.isoformat(timespec="microseconds").encode()
         if stamps.traces is not None:
             columns[Hole.TRACE], columns[Hole.SPAN] = stamps.traces.traces, stamps.traces.spans
+            columns[Hole.OTHER_TRACE] = stamps.traces.other_traces
+            columns[Hole.OTHER_SPAN] = stamps.traces.other_spans
             columns[Hole.CHANCE] = stamps.traces.chances
             columns[Hole.QUEUED_AT] = self.write_time(stamps.traces.queued_at_s)
             columns[Hole.STARTED_AT] = stamps.traces.started_at

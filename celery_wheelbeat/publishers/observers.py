@@ -57,6 +57,9 @@ class Traces(NamedTuple):
     """The same for all."""
     started_at: bytes
     """Text of seconds with nine decimals; the same for all."""
+    other_traces: Octets
+    """Of the second observer, as ``traces``: both tools are given the run id; what Celery renders has two ids."""
+    other_spans: Octets
 
 
 class CheckIns(NamedTuple):
@@ -96,10 +99,14 @@ def names_of(hooks: Sequence[Hook]) -> list[str]:
 def marks_of_observers(headers: dict[str, Any], write_time: Callable[[float], bytes]) -> list[Mark]:
     """Return the marks of what observers put into ``headers``. ``write_time`` writes seconds as the transport does."""
     marks = []
-    for name in ("traceparent", "sentry-trace"):
-        found = _TRACE.fullmatch(str(headers.get(name, "")))
-        if found is not None:
-            marks += [Mark(Hole.TRACE, found[1].encode(), None), Mark(Hole.SPAN, found[2].encode(), None)]
+    if found := _ids_of(headers):
+        trace, span = found[0]
+        other_trace, other_span = found[-1]
+        marks = [Mark(Hole.TRACE, trace, None), Mark(Hole.SPAN, span, None)]
+        if other_trace != trace:
+            marks.append(Mark(Hole.OTHER_TRACE, other_trace, None))
+        if other_span != span:
+            marks.append(Mark(Hole.OTHER_SPAN, other_span, None))
     chance = _CHANCE.search(str(headers.get("baggage", "")))
     if chance is not None:
         marks.append(Mark(Hole.CHANCE, chance[1].encode(), None))
@@ -107,20 +114,28 @@ def marks_of_observers(headers: dict[str, Any], write_time: Callable[[float], by
         marks.append(Mark(Hole.QUEUED_AT, write_time(headers[_QUEUED_AT]), None))
     if _STARTED_AT in headers:
         marks.append(Mark(Hole.STARTED_AT, headers[_STARTED_AT].encode(), None))
-    return list(dict.fromkeys(marks))
+    return marks
 
 
 def traces_of(headers: dict[str, Any]) -> Traces:
     """Return what observers put into one recorded message."""
-    found = _TRACE.fullmatch(str(headers.get("traceparent", headers.get("sentry-trace", ""))))
+    found = _ids_of(headers) or [(b"", b"")]
     chance = _CHANCE.search(str(headers.get("baggage", "")))
     return Traces(
-        rows_of([found[1].encode() if found else b""]),
-        rows_of([found[2].encode() if found else b""]),
+        rows_of([found[0][0]]),
+        rows_of([found[0][1]]),
         rows_of([chance[1].encode() if chance else b""]),
         float(headers.get(_QUEUED_AT, 0)),
         str(headers.get(_STARTED_AT, "")).encode(),
+        rows_of([found[-1][0]]),
+        rows_of([found[-1][1]]),
     )
+
+
+def _ids_of(headers: dict[str, Any]) -> list[tuple[bytes, bytes]]:
+    """Return trace and span id of each observer that has written some."""
+    found = [_TRACE.fullmatch(str(headers.get(name, ""))) for name in ("traceparent", "sentry-trace")]
+    return [(one[1].encode(), one[2].encode()) for one in found if one is not None]
 
 
 def new_traces(ids: Octets, nonces: Octets, entropy: bytes, now_s: float) -> Traces:
@@ -132,10 +147,13 @@ def new_traces(ids: Octets, nonces: Octets, entropy: bytes, now_s: float) -> Tra
     micros = int(now_s * 1_000_000)
     if micros % 10 == 0:
         micros += 1  # six decimals for certain: every message is as long as its envelope says
+    traces, spans = ids[:, _HEX_DIGITS], nonces[:, :16]
     return Traces(
-        ids[:, _HEX_DIGITS],
-        nonces[:, :16],
+        traces,
+        spans,
         rows_of([b"0.%06d" % chance for chance in chances.tolist()]),
         micros / 1_000_000,
         b"%.9f" % now_s,
+        traces,
+        spans,
     )

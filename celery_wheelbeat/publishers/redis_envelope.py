@@ -26,6 +26,8 @@ _WIDTHS = {
     Hole.NONCE: 32,
     Hole.TRACE: 32,
     Hole.SPAN: 16,
+    Hole.OTHER_TRACE: 32,
+    Hole.OTHER_SPAN: 16,
     Hole.CHANCE: 8,
     Hole.QUEUED_AT: QUEUED_AT_WIDTH,
     Hole.STARTED_AT: STARTED_AT_WIDTH,

@@ -165,6 +165,29 @@ def test_sentry_stays_fast_and_every_run_has_its_trace(broker_url: str, when: st
     assert len({headers["baggage"] for headers in traced}) == len(traced)
 
 
+BOTH = f"""{SENTRY.replace("def install", "def install_sentry")}
+{OPENTELEMETRY.replace("def install", "def install_opentelemetry")}
+    def install(**options):
+        install_sentry(**options)
+        install_opentelemetry()
+"""
+
+
+@pytest.mark.parametrize(("broker_url", "when"), ORDERS, indirect=["broker_url"])
+def test_sentry_and_opentelemetry_together_stay_fast(broker_url: str, when: str) -> None:
+    report = run(broker_url, BOTH, when)
+    assert report["slow"] == [0, 0], report["reasons"]
+    assert report["observers"] == [["OpenTelemetry", "Sentry"]]
+    assert report["difference"] == [""]
+    traced = [headers for headers in report["headers"] if "sentry-trace" in headers]
+    assert len(traced) == (60 if when == "before" else 30)
+    for headers in traced:
+        trace, span = headers["id"].replace("-", ""), headers["wheelbeat_nonce"][:16]
+        assert headers["traceparent"].startswith(f"00-{trace}-{span}-")
+        assert headers["sentry-trace"].startswith(f"{trace}-{span}")
+        assert f"sentry-trace_id={trace}" in headers["baggage"]
+
+
 @pytest.mark.parametrize("broker_url", ["redis", "amqp"], indirect=True)
 def test_with_monitors_of_sentry_only_the_monitored_jobs_take_the_celery_lane(broker_url: str) -> None:
     report = run(broker_url, SENTRY, "before", monitor_beat_tasks=True, exclude_beat_tasks=["job 1.*"])
