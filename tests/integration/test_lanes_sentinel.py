@@ -112,14 +112,16 @@ def test_a_sentinel_that_dies_with_the_master_holds_nobody_up(secured: Certifica
 
 
 def test_a_master_that_hands_over_loses_nothing(secured: Certificates | None) -> None:
-    """Without a replica it takes no more: else it would go on confirming what it forgets when it is demoted."""
+    """Its writers wait meanwhile: what it confirms and has not passed on is forgotten when it is demoted."""
     with Failing(secured, **{"min-replicas-to-write": "1"}) as servers, servers.sentinel.client() as sentinel:
 
         def hand_over() -> None:
-            sentinel.sentinel_failover(MASTER_NAME)
-            wait_until(lambda: servers.sentinel.master_port() == servers.replica.port, "the failover")
-            with servers.master.client() as former:  # as the Sentinel does, some seconds later
-                former.replicaof("127.0.0.1", servers.replica.port)
+            with servers.master.client() as former:
+                former.client_pause(60_000, all=False)
+                sentinel.sentinel_failover(MASTER_NAME)
+                wait_until(lambda: servers.sentinel.master_port() == servers.replica.port, "the failover")
+                former.replicaof("127.0.0.1", servers.replica.port)  # as the Sentinel does, some seconds later
+                former.client_unpause()
                 former.client_kill_filter(_type="normal", skipme=True)
 
         ids = sent_before_and_after(servers, hand_over)
