@@ -48,7 +48,7 @@ lint: venv
 	$(BIN)/lint-imports --no-cache
 
 unit: venv
-	$(PYTEST) $(SPREAD) tests/unit tests/property
+	$(PYTEST) -n 2 tests/unit tests/property  # these compute, and share no server
 
 SOAK := $(PYTEST) -m soak --timeout 3600
 soak: services venv ## all tests that need minutes of real time; the targets below do one promise each
