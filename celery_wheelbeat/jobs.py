@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, fields
-from enum import Enum, IntEnum, IntFlag
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +27,21 @@ NEVER_MS = 2**62
 """``end_ms`` of a job without an end; a fire time that will not come."""
 
 
-class Kind(IntEnum):
-    """What computes the fire times of a job."""
+class Kind:
+    """What computes the fire times of a job: values of ``DefinitionBatch.kind``.
 
-    INTERVAL = 0
-    CRON = 1
-    ONCE = 2
-    POLLED = 3
+    The values of columns are plain ints, never members of an enum: numpy looks attributes up in the class of its
+    operand and clears whatever is raised in there, be it the SystemExit of a signal handler.
+    """
+
+    INTERVAL: Final = 0
+    CRON: Final = 1
+    ONCE: Final = 2
+    POLLED: Final = 3
     """Asked in the poll lane: solar events, custom Celery schedules, ``nowfun``."""
 
 
-class Misfire(IntEnum):
+class Misfire(Enum):
     """What happens to fire times that passed while nobody could send them (architecture: one rule)."""
 
     AUTO = 0
@@ -46,7 +50,7 @@ class Misfire(IntEnum):
     ALL = 3
 
 
-class Overlap(IntEnum):
+class Overlap(Enum):
     """Whether two runs of one job may execute at the same time; enforced by workers."""
 
     ALLOW = 0
@@ -54,16 +58,16 @@ class Overlap(IntEnum):
     QUEUE_ONE = 2
 
 
-class Flag(IntFlag):
-    """Bits of ``DefinitionBatch.flags`` (uint16)."""
+class Flag:
+    """Bits of ``DefinitionBatch.flags`` (uint16); plain ints, see ``Kind``."""
 
-    ENABLED = 1
-    ONE_OFF = 2
+    ENABLED: Final = 1
+    ONE_OFF: Final = 2
     """Done after its first confirmed run."""
-    MISFIRE_LOW = 4
-    MISFIRE_HIGH = 8
-    OVERLAP_LOW = 16
-    OVERLAP_HIGH = 32
+    MISFIRE_LOW: Final = 4
+    MISFIRE_HIGH: Final = 8
+    OVERLAP_LOW: Final = 16
+    OVERLAP_HIGH: Final = 32
 
 
 MISFIRE_SHIFT = 2
@@ -75,8 +79,8 @@ def flags_of(*, enabled: bool, one_off: bool, misfire: Misfire, overlap: Overlap
     return (
         (Flag.ENABLED if enabled else 0)
         | (Flag.ONE_OFF if one_off else 0)
-        | (misfire << MISFIRE_SHIFT)
-        | (overlap << OVERLAP_SHIFT)
+        | (misfire.value << MISFIRE_SHIFT)
+        | (overlap.value << OVERLAP_SHIFT)
     )
 
 

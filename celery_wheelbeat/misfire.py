@@ -109,7 +109,7 @@ class Misfires:
         begin = np.maximum(mark_ms, batch.effective_from_ms[positions] - 1)
         repeats = schedules.interval_ms > 0
         begin[~repeats] = np.maximum(begin[~repeats], shards.relived.until_ms)  # only intervals live through time again
-        once = (batch.kind[positions] == Kind.ONCE) & (_policies(batch.flags[positions]) != Misfire.SKIP)
+        once = (batch.kind[positions] == Kind.ONCE) & (_policies(batch.flags[positions]) != Misfire.SKIP.value)
         begin[once] = batch.effective_from_ms[positions[once]] - 1
         end = np.full(len(ids), cursor_ms)
         certain_from = np.minimum(mark_ms + self._rule.lookback_ms, end)
@@ -128,7 +128,7 @@ def settle(gap: Gap, rule: MisfireRule, crons: CronTable) -> Missed:
     newest = span.newest_ms[missed]
     offered = _newest_offered(gap.take(missed), newest, rule, crons)
     positions, fires = missed[offered], newest[offered]
-    every = missed[_policies(gap.flags[missed]) == Misfire.ALL]
+    every = missed[_policies(gap.flags[missed]) == Misfire.ALL.value]
     if len(every):
         part = _newest_of_all(gap.take(every), span.counts[every], rule.all_max, crons)
         chosen, all_fires = fires_between(part.schedules, part.after_ms, part.until_ms, crons)
@@ -143,10 +143,10 @@ def _policies(flags: NDArray[np.uint16]) -> NDArray[np.integer[Any]]:
 
 def _newest_offered(gap: Gap, newest: Int64s, rule: MisfireRule, crons: CronTable) -> NDArray[np.bool_]:
     policies = _policies(gap.flags)
-    offered: NDArray[np.bool_] = policies == int(Misfire.LATEST)
+    offered: NDArray[np.bool_] = policies == Misfire.LATEST.value
     if rule.deadline_ms is not None:
         offered &= (gap.schedules.cron_index == NOT_CRON) | (gap.until_ms - newest <= rule.deadline_ms)
-    auto = np.flatnonzero(policies == Misfire.AUTO)
+    auto = np.flatnonzero(policies == Misfire.AUTO.value)
     if len(auto):
         successor = next_fires(gap.schedules.take(auto).endless(), newest[auto], crons)
         offered[auto] = successor - newest[auto] >= rule.gap_ms

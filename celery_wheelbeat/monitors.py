@@ -165,7 +165,7 @@ class _Compiler:
         """Compile a row without problems; raises ``InvalidSchedule`` where its solar schedule cannot be built."""
         kind, anchor_ms, cron_index = self._schedule(row)
         misfire = MISFIRES[row.misfire]
-        if kind is Kind.ONCE and misfire is Misfire.AUTO:
+        if kind == Kind.ONCE and misfire is Misfire.AUTO:
             misfire = Misfire.LATEST  # late rather than never
         route = Route(row.task, sending_of(row).text, bool(row.expires_next))
         return _Job(
@@ -177,7 +177,7 @@ class _Compiler:
             cron_index=cron_index,
             flags=flags_of(
                 enabled=bool(row.enabled) and row.finished_at_ms is None,
-                one_off=bool(row.one_off) or kind is Kind.ONCE,
+                one_off=bool(row.one_off) or kind == Kind.ONCE,
                 misfire=misfire,
                 overlap=OVERLAPS[row.overlap],
             ),
@@ -191,7 +191,7 @@ class _Compiler:
             name=row.name.encode(),
         )
 
-    def _schedule(self, row: MonitorRow) -> tuple[Kind, int, int]:
+    def _schedule(self, row: MonitorRow) -> tuple[int, int, int]:
         """Return kind, anchor in ms and index of the cron."""
         if row.interval_ms is not None:
             return Kind.INTERVAL, row.start_at_ms or 0, -1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.integer[Any]]
     Unsigned = NDArray[np.unsignedinteger[Any]]
 
-ENABLED = int(Flag.ENABLED)
+ENABLED = Flag.ENABLED
 RARE = 1 << 8
 """The job has a record in ``rare``."""
 ON_GRID = 1 << 9

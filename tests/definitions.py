@@ -42,7 +42,7 @@ class Job:
     one_off: bool = False
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> int:
         """What computes the fire times."""
         if self.interval_ms:
             return Kind.INTERVAL

@@ -196,7 +196,7 @@ class _Definition(NamedTuple):
     polled: Polled | None
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> int:
         if self.computed is None:
             return Kind.POLLED
         return Kind.CRON if isinstance(self.computed, Cron) else Kind.INTERVAL
@@ -207,7 +207,7 @@ class _Definition(NamedTuple):
 
     def offset_ms(self, name: str) -> int:
         """Return the jitter of an interval; crons of ``beat_schedule`` fire exactly on their minute."""
-        return runs.interval_offset_ms(runs.entry_id(name), self.interval_ms) if self.kind is Kind.INTERVAL else 0
+        return runs.interval_offset_ms(runs.entry_id(name), self.interval_ms) if self.kind == Kind.INTERVAL else 0
 
     def cron_index(self, crons: CronTable) -> int:
         return crons.intern(self.computed) if isinstance(self.computed, Cron) else -1

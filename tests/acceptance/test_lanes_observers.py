@@ -61,7 +61,7 @@ RUN = """
         take_in = bench.lanes.fast.canary.take_in
         bench.lanes.fast.canary.take_in = lambda one: (compared.append(one.difference), take_in(one))
         bench.load(numbered(20, bench.route()))
-        bench.load(numbered(10, bench.route(), first=20), more_flags=Overlap.SKIP << OVERLAP_SHIFT)
+        bench.load(numbered(10, bench.route(), first=20), more_flags=Overlap.SKIP.value << OVERLAP_SHIFT)
         for minute in range(2):
             bench.pass_minutes()
             bench.drain()

@@ -87,7 +87,7 @@ def test_messages_are_those_of_the_celery_lane(server: PrivateRedis, client: red
     for slow_runs in (0, 20):
         client.flushall()
         with FastBench(make_app(server.url)) as bench:
-            flags = overlap << OVERLAP_SHIFT
+            flags = overlap.value << OVERLAP_SHIFT
             bench.load(numbered(20, bench.route(options='{"expires": 30, "priority": 3}')), more_flags=flags)
             bench.pass_minutes()
             if slow_runs:
@@ -111,8 +111,8 @@ def test_messages_are_those_of_the_celery_lane(server: PrivateRedis, client: red
 def test_a_job_that_must_not_overlap_shares_its_route_with_others(bench: FastBench, client: redis.Redis) -> None:
     route = bench.route()
     bench.load(numbered(10, route))
-    bench.load(numbered(10, route, first=10), more_flags=Overlap.SKIP << OVERLAP_SHIFT)
-    bench.load(numbered(10, route, first=20), more_flags=Overlap.QUEUE_ONE << OVERLAP_SHIFT)
+    bench.load(numbered(10, route, first=10), more_flags=Overlap.SKIP.value << OVERLAP_SHIFT)
+    bench.load(numbered(10, route, first=20), more_flags=Overlap.QUEUE_ONE.value << OVERLAP_SHIFT)
     for _ in range(2):
         bench.pass_minutes()
         bench.drain()
@@ -125,7 +125,7 @@ def test_a_job_that_must_not_overlap_shares_its_route_with_others(bench: FastBen
 
 
 def test_another_namespace_is_in_the_next_message(bench: FastBench, client: redis.Redis) -> None:
-    bench.load(numbered(1, bench.route()), more_flags=Overlap.SKIP << OVERLAP_SHIFT)
+    bench.load(numbered(1, bench.route()), more_flags=Overlap.SKIP.value << OVERLAP_SHIFT)
     for namespace in ("tests", 'an"other'):
         assert bench.lanes.rendering is not None
         bench.lanes.rendering = bench.lanes.rendering._replace(run_ids=RunIds(namespace))

@@ -318,7 +318,7 @@ def test_lookup_shows_the_definition_in_force():
     engine = engine_of(job, Job(8, interval_ms=1_000, enabled=False))
     view, paused, unknown = engine.lookup([7, 8, 9])
     assert (view.name, view.payload, view.route_index) == ("job 7", '[["ü"],{}]'.encode(), 3)
-    assert view.flags == Flag.ENABLED | Misfire.LATEST << 2
+    assert view.flags == Flag.ENABLED | Misfire.LATEST.value << 2
     assert view.next_fire_ms == engine.next_fire(7, T) == job.schedule.next_fire(T)
     assert paused is None
     assert unknown is None

@@ -64,7 +64,7 @@ class Bench:
         self.engine.load(replace(batch, flags=(batch.flags | flags).astype(np.uint16)), {}, RouteTable())
 
     def answer(self, route: int, answer: Any, overlap: Overlap = Overlap.ALLOW) -> None:
-        self.answers[route << KIND_SHIFT | overlap] = answer
+        self.answers[route << KIND_SHIFT | overlap.value] = answer
         self.forms.version += 1
 
     def slow(self, *routes: int) -> None:

@@ -99,6 +99,63 @@ def test_only_the_clock_reads_the_clock() -> None:
     assert readers == {}
 
 
+def _enums(tree: ast.Module) -> dict[str, set[str]]:
+    """Enum classes of a module, each with its bases."""
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    bases = {node.name: {ast.unparse(base).removeprefix("enum.") for base in node.bases} for node in classes}
+    kinds = {"Enum", "Flag", "IntEnum", "IntFlag", "StrEnum"}
+    return {name: found for name, of in bases.items() if (found := of & kinds)}
+
+
+def _members_in_expressions(tree: ast.Module, enums: set[str]) -> list[str]:
+    """Members of ``enums`` that are operands (of anything but ``is`` and ``in``) or arguments of a numpy function."""
+    identity = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
+    found = []
+    for node in ast.walk(tree):
+        operands: list[ast.expr] = []
+        match node:
+            case ast.BinOp(left, _, right):
+                operands = [left, right]
+            case ast.AugAssign(_, _, value):
+                operands = [value]
+            case ast.Compare(left, ops, comparators) if not all(isinstance(op, identity) for op in ops):
+                operands = [left, *comparators]
+            case ast.Call(ast.Attribute(ast.Name("np")), arguments, keywords):
+                operands = [*arguments, *(keyword.value for keyword in keywords)]
+        for operand in operands:
+            match operand:
+                case ast.Attribute(ast.Name(name), _) if name in enums:
+                    found.append(f"line {operand.lineno}: {ast.unparse(operand)}")
+    return found
+
+
+def test_no_enum_member_is_an_operand() -> None:
+    """Numpy clears what is raised while it looks at an operand: the SystemExit of a signal handler would vanish."""
+    trees = {_name(path): _tree(path) for path in MODULES if PACKAGES[0] in path.parents}
+    enums = {name: bases for tree in trees.values() for name, bases in _enums(tree).items()}
+    assert {name for name, bases in enums.items() if bases != {"Enum"}} == set(), (
+        "numbers are plain ints, see jobs.Kind"
+    )
+    found = {name: members for name, tree in trees.items() if (members := _members_in_expressions(tree, {*enums}))}
+    assert found == {}, "use `is`, or the plain number"
+
+
+@pytest.mark.parametrize(
+    ("text", "members"),
+    [
+        ("flags & A.X", ["A.X"]),
+        ("flags |= A.X", ["A.X"]),
+        ("(kind == A.X).any()", ["A.X"]),
+        ("np.where(more, A.X, less)", ["A.X"]),
+        ("np.full(3, fill_value=A.X)", ["A.X"]),
+        ("kind is A.X or kind in (A.X, A.Y) or flags & A.X.value or flags & B.X", []),
+    ],
+)
+def test_members_in_expressions_are_found(text: str, members: list[str]) -> None:
+    found = _members_in_expressions(ast.parse(text), {"A"})
+    assert [place.split(": ")[1] for place in found] == members
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The distribution that users install."""
