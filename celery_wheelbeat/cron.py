@@ -135,8 +135,11 @@ class Cron:
             segment = self._zone.segment(instant_s)
             begin_s = instant_s
             if self.fixed_time and 0 < abs(segment.shift_s) <= CORRECTION_S:
-                found += instant_s == segment.start_s and self._swallowed(segment)
                 begin_s = max(instant_s, segment.start_s - segment.shift_s)
+                if instant_s == segment.start_s and self._swallowed(segment):
+                    # One fire time, also where the skipped stretch ends on a slot.
+                    found += 1
+                    begin_s = instant_s + 1
             instant_s = min(segment.end_s, end_s)
             if begin_s < instant_s:
                 found += self._count_walls(begin_s + segment.offset_s, instant_s + segment.offset_s)

@@ -1,7 +1,7 @@
 """The five fields of a cron expression, as sets.
 
 A strict front refuses what cannot be run exactly and rewrites the rest into the plain numbers that croniter expands;
-what croniter reads differently (``59-59``, ``5-5/3``, ``55-5/3``) never reaches it. The text is bounded by
+what croniter reads differently (``59-59``, ``5-5/3``, ``55-5/3``, ``*,5``) never reaches it. The text is bounded by
 ``LENGTH_MAX``, the work by a constant per character.
 """
 
@@ -66,7 +66,7 @@ FIELDS = (MINUTE, HOUR, DAY, MONTH, WEEKDAY)
 _STAR = re.compile(r"\*(?:/([0-9]{1,4}))?")
 _RANGE = re.compile(r"([0-9]{1,2}|[a-z]{3,9})(?:-([0-9]{1,2}|[a-z]{3,9}))?(?:/([0-9]{1,4}))?")
 _NTH = re.compile(r"([0-9]|[a-z]{3,9})#([0-9])")
-_LAST_WEEKDAY = re.compile(r"([0-9]|[a-z]{3,9})l")
+_LAST_WEEKDAY = re.compile(rf"([0-9]|{'|'.join(WEEKDAY.names)})l")
 
 
 class DayFields(NamedTuple):
@@ -183,8 +183,10 @@ def _split(expression: str) -> list[str]:
 def _rewrite(expression: str, field: Field, part: str, special: _Special) -> str:
     """Return ``part`` in numbers that croniter reads as meant; "" where it went into ``special``."""
     if star := _STAR.fullmatch(part):
-        _step(expression, field, star[1])
-        return part
+        return _plain_range(field.low, field.high, _step(expression, field, star[1]))
+    if field is WEEKDAY and (match := _LAST_WEEKDAY.fullmatch(part)):
+        special.last_weekdays |= 1 << _value(expression, field, match[1])
+        return ""
     if match := _RANGE.fullmatch(part):
         return _rewrite_range(expression, field, match)
     if field is DAY and part == "l":
@@ -194,9 +196,6 @@ def _rewrite(expression: str, field: Field, part: str, special: _Special) -> str
         if not 1 <= int(match[2]) <= 5:
             raise _refusal(expression, field, part, "a month has at most five of one weekday, expected #1 to #5")
         special.nth_weekdays |= 1 << (7 * (int(match[2]) - 1) + _value(expression, field, match[1]))
-        return ""
-    if field is WEEKDAY and (match := _LAST_WEEKDAY.fullmatch(part)):
-        special.last_weekdays |= 1 << _value(expression, field, match[1])
         return ""
     raise _refusal(expression, field, part, _reason(field, part))
 
@@ -269,6 +268,6 @@ def _expand(expression: str, plain: list[str]) -> list[int]:
         raise InvalidSchedule(f"cron {expression!r}: {error}") from error
     masks = []
     for field, text, expanded in zip(FIELDS, plain, values, strict=True):
-        mask = field.every if expanded == ["*"] else sum(1 << int(value) for value in set(expanded))
+        mask = field.every if "*" in expanded else sum(1 << int(value) for value in set(expanded))
         masks.append(mask if text else 0)
     return masks

@@ -22,6 +22,9 @@ EARLIEST_S = -62_135_424_000
 LATEST_S = 253_402_128_000
 """9999-12-30T00:00Z: local times of every zone exist up to here."""
 
+_NO_ZONES = ("localtime", "posixrules", "Factory", "posix/", "right/")
+"""What systems keep beside the zones: the zone of the machine, a default for TZ, a placeholder for "not set", copies
+without and with leap seconds. Python leaves out some of them, on some systems."""
 _BLOCK_BITS = 25
 """Segments are found for 2^25 s (388 days) at a time, when somebody asks for them."""
 _SAMPLE_S = 1 << 17
@@ -125,19 +128,19 @@ def _package_version() -> str:
 
 
 @lru_cache(maxsize=1)
-def _names() -> frozenset[str]:
-    return frozenset(available_timezones())
+def names() -> frozenset[str]:
+    """Return the names of all zones of the zone database."""
+    return frozenset(name for name in available_timezones() if not name.startswith(_NO_ZONES))
 
 
 @lru_cache(maxsize=1024)
 def zone(name: str) -> Zone:
     """Return the zone of that IANA name; raises ``InvalidSchedule`` for a name that the zone database lacks.
 
-    Names outside the official list (``localtime``, ``right/…`` with its leap seconds) are refused: they mean another
-    thing on another machine.
+    The other files beside the zones are refused, see ``_NO_ZONES``.
     """
-    if name not in _names():
-        close = difflib.get_close_matches(name, _names(), n=1)
+    if name not in names():
+        close = difflib.get_close_matches(name, names(), n=1)
         hint = f"did you mean {close[0]!r}?" if close else "expected a name like 'UTC' or 'Europe/Berlin'"
         raise InvalidSchedule(f"unknown time zone {name!r}: {hint}")
     return Zone(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from zoneinfo import available_timezones
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -12,6 +11,7 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from celery_wheelbeat import zones
 from celery_wheelbeat.durations import parse_duration
 from celery_wheelbeat.errors import WheelbeatError
 from django_wheelbeat.actors import REASON_LENGTH
@@ -132,7 +132,7 @@ class EditForm(OperationForm):
         required=False,
         max_length=64,
         label=gettext_lazy("Time zone"),
-        widget=DatalistInput(lambda: sorted(available_timezones()), _TEXT),
+        widget=DatalistInput(lambda: sorted(zones.names()), _TEXT),
     )
     queue = forms.CharField(
         required=False,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
-from zoneinfo import available_timezones
 
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.utils.translation import gettext_lazy as _
 
+from celery_wheelbeat import zones
 from celery_wheelbeat.checks import SOLAR_EVENTS
 from celery_wheelbeat.rows import definition_hash
 from django_wheelbeat.actors import REASON_LENGTH
@@ -70,7 +70,7 @@ class MonitorForm(forms.ModelForm):
         exclude = ("expires_next",)
         widgets: ClassVar = {
             "task": DatalistInput(offered_tasks, {"class": "vTextField"}),
-            "timezone": DatalistInput(lambda: sorted(available_timezones()), {"class": "vTextField"}),
+            "timezone": DatalistInput(lambda: sorted(zones.names()), {"class": "vTextField"}),
             "cron": forms.TextInput({"class": "vTextField wheelbeat-code", "spellcheck": "false"}),
             "day_rule": forms.RadioSelect,
             "args": CodeTextarea(),

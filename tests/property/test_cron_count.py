@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
-from typing import TYPE_CHECKING
+from datetime import datetime
+from itertools import combinations, takewhile
 
 import numpy as np
+import pytest
 from definitions import Job, batch_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,11 +14,8 @@ from hypothesis import strategies as st
 from celery_wheelbeat import schedule_columns
 from celery_wheelbeat.cron import Cron, CronTable
 from celery_wheelbeat.errors import InvalidSchedule
-from celery_wheelbeat.fires import fires
+from celery_wheelbeat.fires import fires, ms_of
 from celery_wheelbeat.schedule_columns import ScheduleColumns, spans
-
-if TYPE_CHECKING:
-    import pytest
 
 DAY_MS = 86_400_000
 ZONES = (
@@ -54,6 +52,42 @@ def test_what_is_counted_is_what_is_walked(cron: Cron, after_ms: int, span_ms: i
     walked = list(takewhile(lambda fire: fire <= until_ms, fires(cron, after_ms)))
     assert cron.count(after_ms, until_ms) == len(walked)
     assert cron.last_fire(after_ms, until_ms) == (walked[-1] if walked else None)
+
+
+CLOCK_CHANGES = [
+    ("Europe/Berlin", "2025-03-30T01:00Z"),
+    ("Europe/Berlin", "2025-10-26T01:00Z"),
+    ("America/New_York", "2024-03-10T07:00Z"),
+    ("America/New_York", "2024-11-03T06:00Z"),
+    ("Australia/Lord_Howe", "2024-04-06T15:00Z"),
+    ("Australia/Lord_Howe", "2024-10-05T15:30Z"),
+    ("Antarctica/Troll", "2024-03-31T01:00Z"),
+    ("Antarctica/Casey", "2010-03-04T15:00Z"),
+    ("Asia/Tehran", "2021-03-21T20:30Z"),
+    ("Africa/Cairo", "2024-04-25T22:00Z"),
+    ("Pacific/Chatham", "2024-09-28T14:00Z"),
+    ("America/Caracas", "2016-05-01T07:00Z"),
+    ("Africa/Monrovia", "1972-01-07T00:44:30Z"),
+    ("Africa/Freetown", "1939-09-01T01:00Z"),
+    ("Pacific/Apia", "2011-12-30T10:00Z"),
+]
+"""A zone and an instant at which its clock is moved."""
+
+
+@pytest.mark.parametrize(("zone", "change"), CLOCK_CHANGES)
+def test_every_stretch_around_a_clock_change_is_counted_as_it_is_walked(zone: str, change: str) -> None:
+    """A slot swallowed by the change and a slot at the end of the skipped stretch are one fire time."""
+    change_ms = ms_of(datetime.fromisoformat(change))
+    instants = [change_ms + ms for ms in (-14_400_000, -3_600_000, -60_000, -1, 0, 1, 60_000, 3_600_000, 7_200_000)]
+    for hour in ("*", "2,3", "2-4", "0-1", "0,1,3", "*/2", "21-4", "1-9/2"):
+        for minute in ("0", "*", "0,30", "15-44", "0,59"):
+            cron = Cron(f"{minute} {hour} * * *", zone)
+            walked = list(takewhile(lambda fire: fire <= instants[-1], fires(cron, instants[0])))
+            for after_ms, until_ms in combinations(instants, 2):
+                expected = [fire for fire in walked if after_ms < fire <= until_ms]
+                assert cron.count(after_ms, until_ms) == len(expected), (cron, after_ms, until_ms)
+                last_ms = cron.last_fire(after_ms, until_ms)
+                assert last_ms == (expected[-1] if expected else None), (cron, after_ms, until_ms)
 
 
 @given(

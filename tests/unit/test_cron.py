@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from celery_wheelbeat import Cron, InvalidSchedule, WheelbeatError, cron_fields
+from celery_wheelbeat import Cron, InvalidSchedule, WheelbeatError, cron_fields, zones
 from celery_wheelbeat.cron import CronTable
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "cron_cases.json").read_text("utf-8"))
@@ -62,6 +62,17 @@ def test_case_file(case: dict[str, Any]) -> None:
         ("@WEEKLY", "0 0 * * 0"),
         ("0 0 * * 1#1,2#3,5l", "0 0 * * 5L,1#1,tue#3"),
         ("0 0 * * mon#2,fri", "0 0 * * 5,1#2"),
+        ("0 0 * * friL,SundayL", "0 0 * * 5L,0L"),
+        ("5,* 1 * * *", "0-59 1 * * *"),
+        ("*,5 1 * * *", "* 1 * * *"),
+        ("*/7,* 1 * * *", "* 1 * * *"),
+        ("*,* 1 * * *", "* 1 * * *"),
+        ("0 1,* * * *", "0 0-23 * * *"),
+        ("0 0 1,* * *", "0 0 * * *"),
+        ("0 0 L,* * *", "0 0 * * *"),
+        ("0 0 * jan,* *", "0 0 * * *"),
+        ("0 0 * * 3,*", "0 0 * * *"),
+        ("0 0 * * mon-fri,*", "0 0 * * *"),
     ],
 )
 def test_ways_to_write_the_same(expression: str, same: str) -> None:
@@ -114,6 +125,9 @@ def test_what_makes_two_schedules_differ() -> None:
         ("* * LW * *", "nearest working day"),
         ("* * l-3 * *", "day of month"),
         ("* * * * L", "day of week"),
+        ("* * * * 8L", "day of week field, '8'"),
+        ("* * * * aprilL", "day of week"),
+        ("* * friL * *", "day of month"),
         ("* * * * 1#0", "expected #1 to #5"),
         ("R * * * *", "minute field"),
         ("h(0-5) * * * *", "minute field"),
@@ -136,11 +150,21 @@ def test_refusals_say_what_and_why(expression: str, complaint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "Mars/Olympus", "europe/berlin", "../etc/passwd", "right/Europe/Berlin", "America"]
+    "name",
+    ["", "Mars/Olympus", "europe/berlin", "../etc/passwd", "America", "tzdata.zi", "UTC\0", "/etc/localtime", "JST-9"],
 )
 def test_unknown_zones_are_refused(name: str) -> None:
     with pytest.raises(InvalidSchedule, match="unknown time zone"):
         Cron("* * * * *", name)
+
+
+@pytest.mark.parametrize(
+    "name", ["localtime", "posixrules", "Factory", "posix/Europe/Berlin", "right/Europe/Berlin", "right/UTC"]
+)
+def test_files_beside_the_zones_are_no_zones(name: str) -> None:
+    with pytest.raises(InvalidSchedule, match="unknown time zone"):
+        Cron("* * * * *", name)
+    assert name not in zones.names()
 
 
 def test_a_close_zone_name_is_proposed() -> None:
