@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 NOT_CRON = -1
 NO_OFFSET: Int64s = np.zeros((), np.int64)
-WALK_MS = 6 * 3_600_000
-"""A cron's fire times in a longer stretch are counted, not walked."""
+WALK_FIRES = 4
+"""More fire times of a cron in one stretch are counted, not walked."""
 
 
 class Span(NamedTuple):
@@ -227,25 +227,30 @@ def _cron_spans(indexes: NDArray[np.int32], low: Int64s, high: Int64s, crons: Cr
 
 
 def _cron_span(index: int, low: Int64s, high: Int64s, crons: CronTable) -> Span:
-    """Count the fires of one cron group: all jobs share what lies between their begins and their ends."""
-    inner, outer = int(low.max()), int(high.min())
-    if outer - inner < WALK_MS:
-        fires = np.array(_cron_fires(index, int(low.min()), int(high.max()), crons), np.int64)
-        until = np.searchsorted(fires, high, side="right")
-        count = np.maximum(until - np.searchsorted(fires, low, side="right"), NO_OFFSET)
-        return Span(count, fires[np.maximum(until - 1, 0)] if len(fires) else np.zeros(len(low), np.int64))
-    head = np.array(_cron_fires(index, int(low.min()), inner, crons), np.int64)
-    tail = np.array(_cron_fires(index, outer, int(high.max()), crons), np.int64)
-    until = np.searchsorted(tail, high, side="right")
-    count = len(head) - np.searchsorted(head, low, side="right") + crons[index].count(inner, outer) + until
-    before = crons[index].last_fire(inner, outer) or (int(head[-1]) if len(head) else 0)
-    return Span(count, np.append(before, tail)[until])
+    """Count the fires of one cron group up to each begin and end of its jobs, once for all jobs between two of them."""
+    bounds = np.unique(np.concatenate((low, high)))
+    passed, newest = np.zeros(len(bounds), np.int64), np.zeros(len(bounds), np.int64)
+    at = 0
+    while (fire_ms := crons.next_fire(index, int(bounds[at]))) is not None:
+        reached = int(np.searchsorted(bounds, fire_ms))
+        passed[at + 1 : reached], newest[at + 1 : reached] = passed[at], newest[at]
+        if reached == len(bounds):
+            break
+        count, newest[reached] = _cron_fires(index, fire_ms, int(bounds[reached]), crons)
+        passed[reached] = passed[at] + count
+        at = reached
+    else:
+        passed[at + 1 :], newest[at + 1 :] = passed[at], newest[at]
+    until = np.searchsorted(bounds, high)
+    return Span(np.maximum(passed[until] - passed[np.searchsorted(bounds, low)], NO_OFFSET), newest[until])
 
 
-def _cron_fires(index: int, after_ms: int, until_ms: int, crons: CronTable) -> list[int]:
-    fires: list[int] = []
-    fire_ms = crons.next_fire(index, after_ms)
-    while fire_ms is not None and fire_ms <= until_ms:
-        fires.append(fire_ms)
-        fire_ms = crons.next_fire(index, fire_ms)
-    return fires
+def _cron_fires(index: int, fire_ms: int, until_ms: int, crons: CronTable) -> tuple[int, int]:
+    """Return the number of fires from ``fire_ms``, which is one, up to ``until_ms``, and the last of them."""
+    for count in range(1, WALK_FIRES + 1):
+        next_ms = crons.next_fire(index, fire_ms)
+        if next_ms is None or next_ms > until_ms:
+            return count, fire_ms
+        fire_ms = next_ms
+    cron = crons[index]
+    return WALK_FIRES + 1 + cron.count(fire_ms, until_ms), cron.last_fire(fire_ms, until_ms) or fire_ms

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from itertools import combinations, takewhile
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ from definitions import Job, batch_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheelbeat import schedule_columns
 from celery_wheelbeat.cron import Cron, CronTable
 from celery_wheelbeat.errors import InvalidSchedule
 from celery_wheelbeat.fires import fires, ms_of
 from celery_wheelbeat.schedule_columns import ScheduleColumns, spans
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 DAY_MS = 86_400_000
 ZONES = (
@@ -115,14 +118,41 @@ def test_the_jobs_of_a_group_share_what_lies_between(
             assert found.newest_ms[number] == walked[-1] + offset * 1000
 
 
-def test_a_year_away_costs_no_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B136: after a jump of the clock every minute was walked."""
+def looks_for(monkeypatch: pytest.MonkeyPatch, after: NDArray[np.int64], until: NDArray[np.int64]) -> int:
+    """Count the jobs of one group, every minute, and return how often the next fire time was asked for."""
     asked = []
     walk = Cron.next_fire
     monkeypatch.setattr(Cron, "next_fire", lambda cron, after_ms: asked.append(after_ms) or walk(cron, after_ms))
     table = CronTable()
     batch = batch_of([Job(number, cron=Cron("* * * * *"), offset_ms=number * 1000) for number in range(60)], table)
+    found = spans(ScheduleColumns.of(batch), after, until, table)
+    offset = batch.offset_ms
+    expected = np.maximum((until - offset) // 60_000 - (after - offset) // 60_000, 0)
+    assert found.counts.tolist() == expected.tolist()
+    newest = (until - offset) // 60_000 * 60_000 + offset
+    assert found.newest_ms[expected > 0].tolist() == newest[expected > 0].tolist()
+    return len(asked)
+
+
+def test_a_year_away_costs_no_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B136: after a jump of the clock every minute was walked."""
     after = np.full(60, BEGIN_MS)
-    found = schedule_columns.spans(ScheduleColumns.of(batch), after, after + 366 * DAY_MS, table)
-    assert found.counts.tolist() == [366 * 1440] * 60
-    assert len(asked) < 10
+    assert looks_for(monkeypatch, after, after + 366 * DAY_MS) < 20
+
+
+@pytest.mark.parametrize("begins_late", [True, False])
+def test_one_job_apart_does_not_make_its_group_walk(monkeypatch: pytest.MonkeyPatch, *, begins_late: bool) -> None:
+    """Edited while the beat was away, or ended before: the stretch that is common to all jobs is then empty."""
+    after, until = np.full(60, BEGIN_MS), np.full(60, BEGIN_MS + 366 * DAY_MS)
+    if begins_late:
+        after[7] = until[7] - 1
+    else:
+        until[7] = BEGIN_MS
+    assert looks_for(monkeypatch, after, until) < 40
+
+
+def test_as_many_looks_as_begins_and_ends_however_long_the_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = np.random.default_rng(7)
+    after = BEGIN_MS + source.integers(0, 366 * DAY_MS, 60)
+    until = BEGIN_MS + source.integers(0, 366 * DAY_MS, 60)
+    assert looks_for(monkeypatch, after, until) < 20 * 120
