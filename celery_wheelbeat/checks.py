@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, get_args, get_type_hints
 from zoneinfo import ZoneInfo
 
-from celery_wheelbeat import json_texts, send_options
+from celery_wheelbeat import json_texts, names, send_options
+from celery_wheelbeat.allowances import allowance_problems
 from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.durations import format_duration
 from celery_wheelbeat.errors import InvalidMonitor, InvalidSchedule
@@ -61,8 +62,9 @@ def check(row: MonitorRow, *, limits: Limits = _NO_LIMITS) -> list[InvalidMonito
         *_bound_problems(row),
         *_incident_problems(row),
         *_payload_problems(row, limits),
-        *sending_of(row).problems,
+        *(sending := sending_of(row)).problems,
         *_policy_problems(row),
+        *allowance_problems(row, sending, limits),
     ]
 
 
@@ -125,16 +127,8 @@ def _name_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
             yield InvalidMonitor(field, "is empty")
         elif len(text) > MAX_TEXT:
             yield InvalidMonitor(field, f"has {len(text)} characters, at most {MAX_TEXT} are possible")
-        elif not text.isprintable() and ("\0" in text or not _encodes(text)):
-            yield InvalidMonitor(field, "contains a character that cannot be stored or sent (NUL or a lone surrogate)")
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        elif reason := names.name_problem(text):
+            yield InvalidMonitor(field, reason)
 
 
 def _schedule_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:

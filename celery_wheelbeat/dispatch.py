@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.jobs import Flag
-from celery_wheelbeat.lane import Lane, Settled
+from celery_wheelbeat.lane import Lane, Settled, definition_hash_of
 from celery_wheelbeat.one_offs import OneOffs
 from celery_wheelbeat.publishers import Confirmed, Failed, Run
 
@@ -62,6 +62,8 @@ class Dispatch(Lane):
         """Bytes of arguments of what the publisher has, by token."""
         self._bytes = 0
         """Their sum."""
+        self._unrendered: dict[int, tuple[str, str]] = {}
+        """Jobs that do not render and are not settled yet: job id → (definition hash, reason)."""
 
     def offer(self, due: Iterable[DueBatch]) -> None:
         """Put due runs into the backlog."""
@@ -90,7 +92,8 @@ class Dispatch(Lane):
 
     def take_in(self, now_s: float) -> Settled:
         """Settle every run that the publisher has news about."""
-        settled = Settled({}, {})
+        found = {job: why for job, why in self._unrendered.items() if job in self._quarantined}  # not redefined since
+        settled, self._unrendered = Settled({}, found), {}
         outcomes = self.publisher.poll()
         by_instant: dict[int, list[int]] = {}
         for outcome in outcomes:
@@ -136,7 +139,8 @@ class Dispatch(Lane):
                 entry = rendering.entry_of(view, pair.fire_ms)
             except Exception as error:
                 logger.exception("beat: %s cannot be sent at all", view.name)
-                self._quarantined[view.id] = f"{type(error).__name__}: {error}"
+                self._quarantined[view.id] = reason = f"{type(error).__name__}: {error}"
+                self._unrendered[view.id] = (definition_hash_of(view), reason)
                 self.backlog.skip([token], "error")
                 self.one_offs.give_up(token)
                 continue

@@ -118,7 +118,7 @@ class Lane:
                     (view,) = self._engine.lookup([pair.job_id])
                     if view is not None and outcome.token not in self._outdated:
                         self._quarantined[pair.job_id] = outcome.reason
-                        settled.poisoned[pair.job_id] = (_definition_hash(view), outcome.reason)
+                        settled.poisoned[pair.job_id] = (definition_hash_of(view), outcome.reason)
                         logger.error("beat: %s is quarantined: %s", view.name, outcome.reason)
 
     def _said(self, failed: Failed) -> str:
@@ -129,5 +129,6 @@ class Lane:
         return f"{view.name}: {failed.reason}" if view else failed.reason
 
 
-def _definition_hash(view: JobView) -> str:
+def definition_hash_of(view: JobView) -> str:
+    """Return 32 hex digits over the definition of a job."""
     return hashlib.blake2b(repr((view.name, view.payload, view.route_index)).encode(), digest_size=16).hexdigest()

@@ -53,14 +53,18 @@ class MonitorRow(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What a monitor may cost."""
+    """What a monitor may cost, and what it may name."""
 
     max_payload_bytes: int = 262_144
+    allowed_tasks: tuple[str, ...] | None = None
+    """Patterns of the tasks that monitors may name; None = every task."""
+    allowed_queues: tuple[str, ...] | None = None
+    """Patterns of the queues that monitors may name; None = every queue."""
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
         """Take the limits from the settings of a beat."""
-        return cls(max_payload_bytes=settings.max_payload_bytes)
+        return cls(settings.max_payload_bytes, settings.allowed_tasks, settings.allowed_queues)
 
 
 def key_of(job_id: int) -> str:

@@ -10,10 +10,15 @@ import json
 from datetime import datetime
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery_wheelbeat import names
 from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.json_texts import parse_object
+from celery_wheelbeat.signatures import Signature, signatures_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_EXPIRES_S = 315_576_000
 """Ten years: beyond it the message would outlive its broker."""
@@ -22,11 +27,6 @@ MAX_TEXT = 16_384
 
 _OWN_FIELDS = ("queue", "exchange", "routing_key", "priority", "headers", "expires", "args", "kwargs", "task")
 _OWNED_BY_BEAT = ("connection", "producer", "publisher", "retry", "retry_policy", "add_to_parent")
-_OWN_HEADERS = ("celery_beat_task", "periodic_task_name", "wheelbeat_fire_ms", "wheelbeat_nonce")
-_PROTOCOL_HEADERS = (
-    "id", "task", "lang", "root_id", "parent_id", "group", "shadow", "eta", "expires", "retries", "timelimit",
-    "argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamps", "stamped_headers",
-)  # fmt: skip
 
 _NUMBER = (int, float)
 _SECONDS = f"a number of seconds from 0 to {MAX_EXPIRES_S:,}"
@@ -53,6 +53,15 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "type": ((str,), "a text"),
     "user_id": ((str,), "a text"),
 }
+
+
+_ADDRESSES = {
+    "queue": names.queue_problem,
+    "exchange": names.address_problem,
+    "routing_key": names.address_problem,
+}
+CALLBACKS = ("link", "link_error")
+"""Options that hold signatures, which workers send."""
 
 
 class SendOptions(NamedTuple):
@@ -83,7 +92,7 @@ def compose(
     merged = {name: value for name, value in columns.items() if value is not None and value != ""}
     try:
         own_headers = _bounded_object("headers", headers)
-        problems += _header_problems(own_headers)
+        problems += [InvalidMonitor("headers", reason) for reason in map(names.header_problem, own_headers) if reason]
         if own_headers:
             merged["headers"] = own_headers
     except InvalidMonitor as error:
@@ -95,6 +104,16 @@ def compose(
     except InvalidMonitor as error:
         problems.append(error)
     return SendOptions("{}" if problems or not merged else json.dumps(merged, sort_keys=True), tuple(problems))
+
+
+def sent_besides(sending: SendOptions) -> Iterator[tuple[str, Signature]]:
+    """Yield what workers will send because of these options: name of the option and the signature."""
+    given = json.loads(sending.text)
+    for option in CALLBACKS:
+        for signature in signatures_in(given.get(option)):
+            yield option, signature
+    if "reply_to" in given:
+        yield "reply_to", Signature("", given["reply_to"], "", "", ())
 
 
 def _shortest(number: float | None) -> float | None:
@@ -110,25 +129,15 @@ def _bounded_object(field: str, text: str | None) -> dict[str, Any]:
 
 def _column_problems(columns: dict[str, Any]) -> list[InvalidMonitor]:
     problems = [
-        InvalidMonitor(field, "contains a NUL character")
-        for field in ("queue", "exchange", "routing_key")
-        if "\0" in (columns[field] or "")
+        InvalidMonitor(field, reason)
+        for field, problem_of in _ADDRESSES.items()
+        if (reason := problem_of(columns[field] or ""))
     ]
     priority, expires_s = columns["priority"], columns["expires"]
     if priority is not None and not 0 <= priority <= 255:
         problems.append(InvalidMonitor("priority", f"{priority} is outside 0…255"))
     if expires_s is not None and not 0 < expires_s <= MAX_EXPIRES_S:
         problems.append(InvalidMonitor("expires_s", f"{expires_s:g} s is outside 0…{MAX_EXPIRES_S:,} s"))
-    return problems
-
-
-def _header_problems(headers: dict[str, Any]) -> list[InvalidMonitor]:
-    problems = []
-    for name in headers:
-        if name in _OWN_HEADERS:
-            problems.append(InvalidMonitor("headers", f"{name!r} is written by the beat on every message"))
-        elif name in _PROTOCOL_HEADERS:
-            problems.append(InvalidMonitor("headers", f"{name!r} belongs to Celery's message protocol"))
     return problems
 
 
@@ -158,4 +167,27 @@ def _option_problem(option: tuple[str, Any]) -> str | None:
         fits = _is_instant(value)
     if fits and name == "delivery_mode":
         fits = value in (1, 2, "transient", "persistent")
-    return None if fits else f"{name!r} is {value!r}, expected {expected}"
+    if not fits:
+        return f"{name!r} is {value!r:.80}, expected {expected}"
+    reason = _callback_problem(value) if name in CALLBACKS else _text_problem(name, value)
+    return f"{name!r} {reason}" if reason else None
+
+
+def _text_problem(name: str, value: object) -> str | None:
+    if not isinstance(value, str):
+        return None
+    return names.queue_problem(value) if name == "reply_to" else names.name_problem(value)
+
+
+def _callback_problem(value: object) -> str | None:
+    """Return what is wrong with a signature: workers send it as it is, so it is held to the same rules."""
+    for signature in signatures_in(value):
+        found = [
+            *(problem_of(getattr(signature, field)) for field, problem_of in _ADDRESSES.items()),
+            names.name_problem(signature.task),
+            *map(names.header_problem, signature.headers),
+        ]
+        reason = next((reason for reason in found if reason), None)
+        if reason:
+            return f"has the signature of {signature.task!r:.80}: {reason}"
+    return None

@@ -21,7 +21,7 @@ PREFIX = "wheelbeat_"
 
 
 class Setting(NamedTuple):
-    """What a value of one setting has to be. ``kind`` is ``float``, ``int``, ``bool`` or ``str``."""
+    """What a value of one setting has to be. ``kind``: ``float int bool str``, or ``tuple`` for a list of texts."""
 
     kind: type
     doc: str
@@ -38,6 +38,8 @@ class Setting(NamedTuple):
             return "True or False"
         if self.kind is str:
             return "text"
+        if self.kind is tuple:
+            return "a list of texts"
         noun = "a whole number" if self.kind is int else "a number"
         unit = f" of {self.unit}" if self.unit else ""
         return f"{noun}{unit} from {self.low:,} to {self.high:,}"
@@ -48,6 +50,8 @@ class Setting(NamedTuple):
             value = value.total_seconds()
         if self.kind in (int, float):
             value = self._number(value)
+        elif self.kind is tuple:
+            value = _texts(value)
         elif not isinstance(value, self.kind) or value == "":
             raise ValueError
         if self.choices and value not in self.choices:
@@ -62,6 +66,12 @@ class Setting(NamedTuple):
         if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
             raise ValueError
         return self.kind(value)  # type: ignore[no-any-return]  # int or float
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(one, str) and one for one in value):
+        raise ValueError
+    return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
 
 
 def _setting(default: object, kind: type, doc: str, **limits: Any) -> Any:
@@ -98,6 +108,18 @@ class Settings:
         unit="bytes",
         low=1_024,
         high=134_217_728,
+    )
+    allowed_tasks: tuple[str, ...] | None = _setting(
+        None,
+        tuple,
+        "Patterns of the tasks that monitors and their callbacks may name, as `proj.checks.*`; None = every task. "
+        "A monitor outside of them is quarantined. Entries of beat_schedule are code and not limited.",
+    )
+    allowed_queues: tuple[str, ...] | None = _setting(
+        None,
+        tuple,
+        "Patterns of the queues that monitors and their callbacks may name; None = every queue. With patterns, a "
+        "monitor cannot name an exchange or a routing key, which could lead to any queue.",
     )
     cron_jitter: int = _setting(
         30,

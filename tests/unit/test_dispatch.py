@@ -266,16 +266,32 @@ def test_a_one_off_that_failed_is_the_one_that_is_sent_again(bench: Bench) -> No
     assert bench.settle([again]).finished == {1: Finished(run.fire_ms + 7, ROW.effective_from_ms)}
 
 
-def test_an_entry_that_cannot_be_built_is_set_aside(bench: Bench) -> None:
+def break_entries(bench: Bench) -> None:
     def broken(view: Any, fire_ms: int) -> Any:
         raise ValueError(view.name)
 
     assert bench.dispatch.rendering is not None
     bench.dispatch.rendering = bench.dispatch.rendering._replace(entry_of=broken)
+
+
+def test_an_entry_that_cannot_be_built_is_set_aside_and_written_down_once(bench: Bench) -> None:
+    break_entries(bench)
     bench.define(ROW)
     assert bench.pass_time(1) == []
     assert bench.dispatch.quarantined == {1: "ValueError: a"}
     assert bench.skipped() == {"error": 1}
+    ((job_id, (digest, reason)),) = bench.settle([]).poisoned.items()
+    assert (job_id, len(digest), reason) == (1, 32, "ValueError: a")
+    bench.pass_time(1)
+    assert bench.settle([]).poisoned == {}
+
+
+def test_an_entry_that_is_redefined_before_it_is_settled_is_not_written_down(bench: Bench) -> None:
+    break_entries(bench)
+    bench.define(ROW)
+    bench.pass_time(1)
+    assert bench.define(ROW._replace(args="[1]")) == [1]
+    assert bench.settle([]).poisoned == {}
 
 
 def test_large_arguments_are_handed_over_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

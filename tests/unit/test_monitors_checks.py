@@ -50,6 +50,10 @@ SOLAR = {"interval_ms": None, "solar_event": "sunset", "solar_latitude": -33.9, 
         {"options": '{"task_id": "nightly", "countdown": 3, "link": [{"task": "t"}], "delivery_mode": "transient"}'},
         {"options": '{"eta": "2030-01-01T00:00:00Z"}'},
         {"name": "Prüfung/№ 1 🚀", "task": "a.b"},
+        {"name": "a\u00a0b\u200db 👩\u200d🚀 نام\u200cها"},
+        {"queue": "acked", "exchange": "amq.topic", "routing_key": "unacked.checks"},
+        {"queue": "celeryevents"},
+        {"options": '{"link": {"task": "celery.chain", "kwargs": {"tasks": [{"options": {"queue": {"name": "q"}}}]}}}'},
         {"timezone": "Nowhere/Land"},
         {"enabled": 1, "one_off": 0, "expires_next": 0, "expires_s": 5},
     ],
@@ -65,8 +69,18 @@ def test_good_rows_have_no_problem(columns: dict[str, object]):
         ({"name": ""}, "name", "is empty"),
         ({"task": " \t"}, "task", "is empty"),
         ({"name": "x" * 201}, "name", "has 201 characters"),
-        ({"task": "a\0b"}, "task", "NUL"),
-        ({"name": "a\ud800"}, "name", "surrogate"),
+        ({"task": "a\0b"}, "task", "contains U+0000"),
+        ({"name": "a\ud800"}, "name", "contains U+D800"),
+        ({"name": "x\n[2026-12-01 00:00:00,000: CRITICAL/MainProcess] beat: made up"}, "name", "contains U+000A"),
+        ({"task": "proj.check\x1b[2K"}, "task", "contains U+001B"),
+        ({"name": "a\x85b"}, "name", "contains U+0085"),
+        ({"name": "a\u2028b"}, "name", "contains U+2028"),
+        ({"name": "a\u202eb"}, "name", "contains U+202E"),
+        ({"exchange": "a\r\nb"}, "exchange", "contains U+000D"),
+        ({"routing_key": "a\tb"}, "routing_key", "contains U+0009"),
+        ({"headers": '{"a\\u000ab": 1}'}, "headers", "'a\\nb' contains U+000A"),
+        ({"options": '{"shadow": "a\\u000ab"}'}, "options", "'shadow' contains U+000A"),
+        ({"options": '{"task_id": "a\\u001bb"}'}, "options", "'task_id' contains U+001B"),
         ({"interval_ms": None}, "interval_ms", "got none of them"),
         ({"cron": "* * * * *", "once_at_ms": 5}, "interval_ms", "got interval_ms and cron and once_at"),
         ({"interval_ms": 0}, "interval_ms", "outside 1 ms…100 years"),
@@ -115,7 +129,24 @@ def test_good_rows_have_no_problem(columns: dict[str, object]):
         ({"args": '[{"__type__": "datetime", "__value__": 3}]'}, "args", "marker that Celery cannot read"),
         ({"args": '[{"__type__": "pickle", "__value__": "x"}]'}, "args", "marker that Celery cannot read"),
         ({"kwargs": '{"a": "' + "é" * 131_073 + '"}'}, "kwargs", "wheelbeat_max_payload_bytes allows 262,144"),
-        ({"queue": "a\0"}, "queue", "NUL"),
+        ({"queue": "a\0"}, "queue", "contains U+0000"),
+        ({"queue": "celery\x06\x163"}, "queue", "contains U+0006"),
+        ({"queue": "unacked"}, "queue", "in use by Redis"),
+        ({"queue": "unacked_index"}, "queue", "in use by Redis"),
+        ({"queue": "_kombu.binding.celery"}, "queue", "in use by Redis"),
+        ({"queue": "wheelbeat:proj:seq:1:broker"}, "queue", "in use by Redis"),
+        ({"queue": "wb:lease:x"}, "queue", "in use by Redis"),
+        ({"queue": "celery-task-meta-x"}, "queue", "in use by Redis"),
+        ({"queue": "amq.gen-x"}, "queue", "in use by RabbitMQ"),
+        ({"queue": "celery@host.celery.pidbox"}, "queue", "the remote control of Celery"),
+        ({"exchange": "celery.pidbox"}, "exchange", "the remote control of Celery"),
+        ({"exchange": "celeryev", "routing_key": "worker.heartbeat"}, "exchange", "the events of Celery"),
+        ({"options": '{"reply_to": "unacked"}'}, "options", "'reply_to' 'unacked' is reserved"),
+        (
+            {"options": '{"link": {"task": "t", "options": {"queue": "unacked"}}}'},
+            "options",
+            "'link' has the signature of 't': 'unacked' is reserved",
+        ),
         ({"priority": -1}, "priority", "outside 0…255"),
         ({"priority": 256}, "priority", "outside 0…255"),
         ({"expires_s": 0.0}, "expires_s", "outside"),
@@ -126,6 +157,16 @@ def test_good_rows_have_no_problem(columns: dict[str, object]):
         ({"headers": "[]"}, "headers", "expected a JSON object"),
         ({"headers": '{"id": "x"}'}, "headers", "message protocol"),
         ({"headers": '{"wheelbeat_nonce": "x"}'}, "headers", "written by the beat"),
+        ({"headers": '{"wheelbeat_overlap": "skip"}'}, "headers", "'wheelbeat_overlap' is written by the beat"),
+        ({"headers": '{"wheelbeat_job": "x/monitor:1"}'}, "headers", "'wheelbeat_job' is written by the beat"),
+        ({"headers": '{"wheelbeat_claim_ttl": 1}'}, "headers", "'wheelbeat_claim_ttl' is written by the beat"),
+        ({"headers": '{"Wheelbeat_Waiting": true}'}, "headers", "'Wheelbeat_Waiting' is written by the beat"),
+        ({"headers": '{"CC": ["other"]}'}, "headers", "'CC' lets RabbitMQ send copies to other queues"),
+        (
+            {"options": '{"link_error": [[{"task": "t", "options": {"headers": {"wheelbeat_job": "x"}}}]]}'},
+            "options",
+            "'link_error' has the signature of 't': 'wheelbeat_job' is written by the beat",
+        ),
         ({"headers": '{"a": "' + "x" * 16_384 + '"}'}, "headers", "has 16,393 characters, at most 16,384"),
         ({"options": "3"}, "options", "got a number"),
         ({"options": '{"queue": "slow"}'}, "options", "'queue' has a field of its own"),
@@ -215,3 +256,61 @@ def test_the_size_limit_counts_bytes():
     assert check(GOOD._replace(args='["' + "é" * 500 + '"]'), limits=limits) == []
     (problem,) = check(GOOD._replace(args='["' + "é" * 520 + '"]'), limits=limits)
     assert (problem.field, problem.reason[:35]) == ("args", "args and kwargs have 1,046 bytes, w")
+
+
+ALLOWED = Limits(allowed_tasks=("proj.*", "billing.charge"), allowed_queues=("checks*",))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {},
+        {"task": "billing.charge", "queue": "checks"},
+        {"queue": "checks-eu"},
+        {"options": '{"link": {"task": "proj.next", "options": {"queue": "checks"}}}'},
+    ],
+)
+def test_what_the_settings_allow_passes(columns: dict[str, object]):
+    assert check(GOOD._replace(**columns), limits=ALLOWED) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "field", "words"),
+    [
+        (
+            {"task": "billing.refund"},
+            "task",
+            "matches no pattern of wheelbeat_allowed_tasks: 'proj.*', 'billing.charge'",
+        ),
+        ({"task": "Proj.check"}, "task", "matches no pattern"),
+        ({"queue": "mail"}, "queue", "matches no pattern of wheelbeat_allowed_queues: 'checks*'"),
+        ({"exchange": "mail"}, "exchange", "could lead to any queue"),
+        ({"routing_key": "checks"}, "routing_key", "could lead to any queue"),
+        ({"options": '{"reply_to": "mail"}'}, "options", "'reply_to': 'mail' matches no pattern"),
+        ({"options": '{"link": {"task": "evil"}}'}, "options", "'link': 'evil' matches no pattern"),
+        (
+            {"options": '{"link_error": [{"task": "proj.a", "options": {"link": [{"task": "evil"}]}}]}'},
+            "options",
+            "'link_error': 'evil' matches no pattern",
+        ),
+        (
+            {"options": '{"link": {"task": "proj.a", "options": {"queue": "mail"}}}'},
+            "options",
+            "'link': 'mail' matches",
+        ),
+        (
+            {"options": '{"link": {"task": "proj.a", "options": {"routing_key": "x"}}}'},
+            "options",
+            "'link': 'x' could lead to any queue",
+        ),
+    ],
+)
+def test_what_the_settings_do_not_allow_is_named(columns: dict[str, object], field: str, words: str):
+    problems = check(GOOD._replace(**columns), limits=ALLOWED)
+    assert [problem.field for problem in problems] == [field]
+    assert words in problems[0].reason
+
+
+def test_an_empty_list_allows_nothing_to_be_named():
+    nothing = Limits(allowed_tasks=(), allowed_queues=())
+    assert [problem.field for problem in check(GOOD._replace(queue="q"), limits=nothing)] == ["task", "queue"]

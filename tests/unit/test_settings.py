@@ -36,6 +36,8 @@ def test_values_arrive_in_their_type():
     assert settings.misfire_gap_ms == 120_000
     assert settings.backlog_max == 5_000
     assert isinstance(settings.backlog_max, int)
+    settings = Settings.from_conf({"wheelbeat_allowed_tasks": ["proj.*"], "wheelbeat_allowed_queues": {"b", "a"}})
+    assert (settings.allowed_tasks, settings.allowed_queues) == (("proj.*",), ("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +59,9 @@ def test_values_arrive_in_their_type():
         ("worker", 1, "True or False"),
         ("namespace", "", "text"),
         ("database_url", 5, "text"),
+        ("allowed_tasks", "proj.*", "a list of texts"),
+        ("allowed_queues", [""], "a list of texts"),
+        ("allowed_queues", [1], "a list of texts"),
     ],
 )
 def test_a_bad_value_is_refused_with_key_value_and_expectation(key: str, value: object, expected: str):
@@ -128,9 +133,9 @@ def test_the_page_in_the_reference_is_the_table():
 def test_every_setting_says_its_bounds_and_its_meaning():
     for name, setting in specifications().items():
         assert setting.doc.endswith("."), name
-        assert setting.kind in (float, int, bool, str), name
+        assert setting.kind in (float, int, bool, str, tuple), name
         bounded = setting.choices or (setting.low is not None and setting.high is not None)
-        assert bounded or setting.kind in (bool, str), name
+        assert bounded or setting.kind in (bool, str, tuple), name
 
 
 @pytest.mark.parametrize(

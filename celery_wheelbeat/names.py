@@ -1,0 +1,86 @@
+"""Names in a definition that others read too: the log, the broker, the workers.
+
+A name with a line break would write lines of its own into the log; a queue that is called like a key of the transport
+would take the place of that key. Such names are refused whatever the broker is: it may change, a definition stays.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_REFUSED: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, line and paragraph separators, changes of the text direction, lone surrogates."""
+
+RESERVED_QUEUES: Final = {
+    "unacked*": "Redis, for what kombu has delivered and no worker has acknowledged",
+    "_kombu.*": "Redis, for the bindings of kombu",
+    "amq.*": "RabbitMQ",
+    "celery-task*-meta-*": "Redis, for the results of Celery",
+    "wb:*": "Redis, for the claims of the workers",
+    "wheelbeat:*": "Redis, for what a beat has sent",
+}
+"""Pattern → where a key or queue of that name is already in use."""
+RESERVED_ANYWHERE: Final = {
+    "*.pidbox": "the remote control of Celery",
+    "celeryev": "the events of Celery",
+    "celeryev.*": "the events of Celery",
+}
+"""The same for queues, exchanges and routing keys."""
+
+OWN_PREFIX: Final = "wheelbeat_"
+_BEAT_HEADERS: Final = ("celery_beat_task", "periodic_task_name")
+_PROTOCOL_HEADERS: Final = (
+    "id", "task", "lang", "root_id", "parent_id", "group", "shadow", "eta", "expires", "retries", "timelimit",
+    "argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamps", "stamped_headers",
+)  # fmt: skip
+_COPY_HEADERS: Final = ("CC", "BCC")
+
+
+def name_problem(text: str) -> str | None:
+    """Return what is wrong with the characters of a name, or None."""
+    if text.isprintable():
+        return None
+    found = _REFUSED.search(text)
+    if found is None:
+        return None
+    return (
+        f"contains U+{ord(found[0]):04X}: control characters, line separators, direction marks and lone surrogates"
+        " are not possible in a name"
+    )
+
+
+def queue_problem(text: str) -> str | None:
+    """Return why ``text`` cannot be the name of a queue, or None."""
+    return name_problem(text) or _reserved(text, RESERVED_QUEUES) or _reserved(text, RESERVED_ANYWHERE)
+
+
+def address_problem(text: str) -> str | None:
+    """Return why ``text`` cannot be an exchange or a routing key, or None."""
+    return name_problem(text) or _reserved(text, RESERVED_ANYWHERE)
+
+
+def header_problem(name: str) -> str | None:
+    """Return why a definition cannot have a header called ``name``, or None."""
+    if name.lower().startswith(OWN_PREFIX) or name in _BEAT_HEADERS:
+        return f"{name!r} is written by the beat on every message, or by the workers"
+    if name in _PROTOCOL_HEADERS:
+        return f"{name!r} belongs to Celery's message protocol"
+    if name in _COPY_HEADERS:
+        return f"{name!r} lets RabbitMQ send copies to other queues"
+    problem = name_problem(name)
+    return f"{name!r} {problem}" if problem else None
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Say whether ``name`` matches one of ``patterns``, as file names do: ``proj.*``. Case counts."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _reserved(text: str, reserved: dict[str, str]) -> str | None:
+    owner = next((owner for pattern, owner in reserved.items() if fnmatchcase(text, pattern)), None)
+    return f"{text!r} is reserved: the name is in use by {owner}" if owner else None
