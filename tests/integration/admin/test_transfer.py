@@ -22,7 +22,8 @@ def fill() -> None:
     from django_wheelbeat.models import Monitor
 
     make = Monitor.objects.create
-    make(name='Zürich, "shop"\n😀', task="t", interval_ms=90_000, args='[1, "é,;\\n"]', tags="eu,prod")
+    texts = {"args": '[1, "é,;\\n"]', "tags": "eu,prod", "description": 'two,\n"lines"'}
+    make(name='Zürich, "shop" 😀', task="t", interval_ms=90_000, **texts)
     make(
         name="cron", task="t", cron="30 2 * * mon", timezone="Asia/Tokyo", day_rule="or", expires_next=True, priority=3
     )
@@ -281,7 +282,7 @@ def test_a_selection_is_exported(either: Any, login: Callable[..., Any]) -> None
     response = browser.post(f"{LIST}?tag=eu", data | {"action": "export_as_csv", "select_across": "1"})
     assert 'filename="monitors.csv"' in response["Content-Disposition"]
     (row,) = csv.DictReader(io.StringIO(b"".join(response.streaming_content).decode(), newline=""))
-    assert (row["name"], row["interval"]) == ('Zürich, "shop"\n😀', "1m30s")
+    assert (row["name"], row["interval"], row["description"]) == ('Zürich, "shop" 😀', "1m30s", 'two,\n"lines"')
 
 
 def test_without_django_celery_beat_its_import_says_so(db: Any) -> None:
