@@ -8,7 +8,7 @@ entry there, to which each chunk adds in its own transaction.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
@@ -18,38 +18,15 @@ from django.db.models.functions import Cast, Substr
 from django.utils import timezone
 
 from django_wheelbeat.actors import acting, gather_audit, gathered_audit
+from django_wheelbeat.operations import Note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from django_wheelbeat.operations import Operation, Outcome
 
 REPR_LENGTH = 200
 """Of ``LogEntry.object_repr``."""
-
-
-class Outcome(NamedTuple):
-    """What came of one chunk."""
-
-    changed: Sequence[int]
-    """Primary keys."""
-    refused: dict[str, str]
-    """Name → why it was left as it is."""
-
-
-class Operation(Protocol):
-    """What is done to each monitor, and how it is called in the histories."""
-
-    flag: int
-    """Of Django's ``LogEntry``."""
-    reason: str
-    """Kept in the change log."""
-    message: str
-    """Kept in Django's history of each monitor."""
-
-    def apply(self, chunk: Any, note: Callable[[Sequence[int]], None]) -> Outcome:
-        """Change those of ``chunk``, a queryset of a few thousand, that need it; called inside a transaction.
-
-        ``note`` writes Django's history of the monitors with these primary keys, while they exist.
-        """
 
 
 class Entries(NamedTuple):
@@ -69,7 +46,7 @@ def change_chunk(monitors: Any, ids: Sequence[int], operation: Operation, user: 
             _note(monitors.filter(pk__in=keys), operation, user)
 
     with acting(user.get_username(), operation.reason, using=monitors.db):
-        return operation.apply(monitors.filter(pk__in=ids), note)
+        return operation.apply(monitors.filter(pk__in=ids), Note(note, router.db_for_write(LogEntry)))
 
 
 def change_chunk_of_many(
@@ -79,7 +56,7 @@ def change_chunk_of_many(
     using = monitors.db
     with acting(user.get_username(), operation.reason, using=using):
         gather_audit(entries.audit_id, using=using)
-        outcome = operation.apply(monitors.filter(pk__in=ids), lambda _keys: None)
+        outcome = operation.apply(monitors.filter(pk__in=ids), Note.nothing(using))
         entries = entries._replace(changed=entries.changed + len(outcome.changed), audit_id=gathered_audit(using=using))
         if outcome.changed:
             entries = entries._replace(history_id=note_all(monitors.model, operation, user, entries))

@@ -21,7 +21,7 @@ from django_wheelbeat.known_tasks import values_in_use
 from django_wheelbeat.operations import EMPTIED, Delete, Edit, EndIncident, Pause, Resume, SpeedUp, expiry_columns
 
 if TYPE_CHECKING:
-    from django_wheelbeat.bulk import Operation
+    from django_wheelbeat.operations import Operation
 
 _TEXT = {"class": "vTextField"}
 

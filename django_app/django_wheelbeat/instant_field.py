@@ -12,7 +12,7 @@ from typing import Any
 from django.conf import settings
 from django.db import models
 from django.db.models.functions import Now
-from django.utils.timezone import get_default_timezone
+from django.utils.timezone import get_default_timezone, get_default_timezone_name
 
 
 class UtcNow(Now):
@@ -28,8 +28,34 @@ class UtcNow(Now):
         return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
 
 
+class LocalTime(models.Func):
+    """The column of an instant as local time of ``TIME_ZONE``, where ``USE_TZ`` is off and the column has no zone."""
+
+    output_field = models.DateTimeField()
+    arity = 1
+
+    def as_sql(self, compiler: Any, connection: Any, **_context: Any) -> Any:  # noqa: ARG002 - Django's signature
+        """Leave the column as it is: the session of PostgreSQL is in that zone."""
+        return compiler.compile(self.source_expressions[0])
+
+    def as_sqlite(self, compiler: Any, connection: Any, **_context: Any) -> Any:  # noqa: ARG002 - Django's signature
+        """Render for SQLite, with the functions that Django installs for the case that ``USE_TZ`` is on."""
+        column, parameters = compiler.compile(self.source_expressions[0])
+        parts = [f"django_datetime_cast_{part}({column}, %s, 'UTC')" for part in ("date", "time")]
+        return f"({' || CHAR(32) || '.join(parts)})", (*parameters, get_default_timezone_name()) * 2
+
+    def as_mysql(self, compiler: Any, connection: Any, **_context: Any) -> Any:  # noqa: ARG002 - Django's signature
+        """Render for MariaDB, whose tables of time zones Django needs as well where ``USE_TZ`` is on."""
+        column, parameters = compiler.compile(self.source_expressions[0])
+        return f"CONVERT_TZ({column}, '+00:00', %s)", (*parameters, get_default_timezone_name())
+
+
 class InstantField(models.DateTimeField):
-    """``DateTimeField`` whose column holds UTC. Python sees what Django shows elsewhere: aware, or naive local."""
+    """``DateTimeField`` whose column holds UTC. Python sees what Django shows elsewhere: aware, or naive local.
+
+    Parts of it in look-ups (``once_at__date``) are local, too. Of ``TruncDay("once_at")``, ``ExtractHour``, ``dates()``
+    and ``datetimes()`` that is true only where ``USE_TZ`` is on, and on PostgreSQL.
+    """
 
     def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
         """Turn an instant into the column's value: UTC, naive where the database knows no zones."""
@@ -48,3 +74,10 @@ class InstantField(models.DateTimeField):
             return value
         instant = value.replace(tzinfo=UTC)
         return instant if settings.USE_TZ else instant.astimezone(get_default_timezone()).replace(tzinfo=None)
+
+    def get_transform(self, lookup_name: str) -> Any:
+        """Take the parts of an instant from its local time, where Django would take those of the column."""
+        transform = super().get_transform(lookup_name)
+        if transform is None or settings.USE_TZ:
+            return transform
+        return lambda lhs: transform(LocalTime(lhs))

@@ -1,23 +1,21 @@
 """The operations that people apply to many monitors: pause, resume, edit, delete, speed up, end an incident.
 
-Each says which monitors it would change and changes one chunk of them; never a toggle.
+Each says which monitors it would change and changes one chunk of them; never a toggle. Works without Django's admin.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from django.contrib.admin.models import CHANGE, DELETION, LogEntry
-from django.db import IntegrityError, connections, router, transaction
+from django.db import IntegrityError, connections, transaction
 from django.db.models import ProtectedError, RestrictedError
 from django.utils.translation import gettext as _
 
 from celery_wheelbeat.checks import check
 from celery_wheelbeat.rows import Limits
 from django_wheelbeat.beat_settings import beat_settings
-from django_wheelbeat.bulk import Outcome
 from django_wheelbeat.dependents import tables_that_only_the_database_checks
 from django_wheelbeat.fields import EXPIRES_NEXT
 from django_wheelbeat.rows import row_of
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
 
     from django_wheelbeat.models import Monitor
 
-    Note = Callable[[Sequence[int]], None]
-
+CHANGE, DELETION = 2, 3
+"""The flags of Django's ``LogEntry``, whose module cannot be imported where the admin is not installed."""
 TAGS_LENGTH = 255
 UNREAD = ("id", "name", "args", "kwargs", "description", "effective_from", "finished_at")
 """What a bulk edit neither changes nor looks at: its check says the same of monitors that differ only there."""
@@ -41,6 +39,42 @@ EMPTIED: Mapping[str, Mapping[str, Any]] = {
     "tags": {"tags": ""},
 }
 """What a bulk edit can take away: choice → columns with their empty value."""
+
+
+class Outcome(NamedTuple):
+    """What came of one chunk."""
+
+    changed: Sequence[int]
+    """Primary keys."""
+    refused: dict[str, str]
+    """Name → why it was left as it is."""
+
+
+class Note(NamedTuple):
+    """Writes Django's history of the monitors with some primary keys, while they exist."""
+
+    write: Callable[[Sequence[int]], None]
+    using: str
+    """The database of that history."""
+
+    @classmethod
+    def nothing(cls, using: str) -> Note:
+        """Keep no history; ``using``: the database of the monitors."""
+        return cls(lambda _keys: None, using)
+
+
+class Operation(Protocol):
+    """What is done to each monitor, and how it is called in the histories."""
+
+    flag: int
+    """Of Django's ``LogEntry``."""
+    reason: str
+    """Kept in the change log."""
+    message: str
+    """Kept in Django's history of each monitor."""
+
+    def apply(self, chunk: Any, note: Note) -> Outcome:
+        """Change those of ``chunk``, a queryset of a few thousand, that need it; called inside a transaction."""
 
 
 def _keys(chunk: Any) -> list[int]:
@@ -65,7 +99,7 @@ class Pause:
         chunk = chunk.filter(enabled=True)
         keys = _keys(chunk)
         chunk.pause(self.reason)
-        note(keys)
+        note.write(keys)
         return Outcome(keys, {})
 
 
@@ -86,7 +120,7 @@ class Resume:
         chunk = chunk.filter(enabled=False)
         keys = _keys(chunk)
         chunk.resume()
-        note(keys)
+        note.write(keys)
         return Outcome(keys, {})
 
 
@@ -106,10 +140,9 @@ class Delete:
 
     def _delete(self, every: Any, keys: list[int], note: Note, refused: dict[str, str]) -> list[int]:
         """Delete all at once, noted while they exist; where one cannot go, each half by itself."""
-        history = router.db_for_write(LogEntry)
         try:
-            with transaction.atomic(using=every.db), transaction.atomic(using=history):
-                note(keys)
+            with transaction.atomic(using=every.db), transaction.atomic(using=note.using):
+                note.write(keys)
                 every.filter(pk__in=keys).delete()
                 unchecked = tables_that_only_the_database_checks(every.model)
                 if unchecked:
@@ -172,7 +205,7 @@ class Edit:
                 groups[tuple(new.items())] += named
         for new_values, ids in groups.items():
             chunk.model._default_manager.using(chunk.db).filter(pk__in=ids).update(**dict(new_values))
-        note(changed)
+        note.write(changed)
         return Outcome(changed, refused)
 
     def _alike(self, chunk: Any) -> Iterator[tuple[Monitor, dict[int, str]]]:
@@ -229,7 +262,7 @@ class SpeedUp:
         chunk = chunk.slower_than(self.every_ms)
         keys = _keys(chunk)
         chunk.speed_up(self.every_ms / 1000, self.until)
-        note(keys)
+        note.write(keys)
         return Outcome(keys, {})
 
 
@@ -250,7 +283,7 @@ class TryAgain:
         """See ``Operation``."""
         keys = _keys(chunk)
         chunk.touch(self.actor, self.reason)
-        note(keys)
+        note.write(keys)
         return Outcome(keys, {})
 
 
@@ -271,5 +304,5 @@ class EndIncident:
         chunk = chunk.filter(incident_until__isnull=False)
         keys = _keys(chunk)
         chunk.end_incident()
-        note(keys)
+        note.write(keys)
         return Outcome(keys, {})

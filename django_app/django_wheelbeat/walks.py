@@ -20,7 +20,7 @@ from django_wheelbeat.chunks import chunks_of_ids
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from django_wheelbeat.bulk import Operation, Outcome
+    from django_wheelbeat.operations import Operation, Outcome
 
 STEP_S = 3.0
 CHUNKS_AHEAD = 8

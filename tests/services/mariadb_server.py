@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from typing import TYPE_CHECKING
 
 from .server import PrivateServer, program
@@ -38,6 +39,13 @@ class PrivateMariadb(PrivateServer):
     def database_url(self, database: str) -> str:
         """URL of another database of this server."""
         return f"mysql://root@127.0.0.1:{self.port}/{database}"
+
+    def load_zone(self, name: str) -> None:
+        """Fill the tables of time zones, which are empty at first, with one zone."""
+        tool = program("mariadb-tzinfo-to-sql", package="mariadb-server")
+        statements = subprocess.run([tool, f"/usr/share/zoneinfo/{name}", name], capture_output=True, check=True)
+        client = (program("mariadb", package="mariadb-client"), "--no-defaults", "--host=127.0.0.1", "--user=root")
+        subprocess.run([*client, f"--port={self.port}", "mysql"], input=statements.stdout, check=True)
 
     def start(self) -> None:
         if not (self.data / "mysql").exists():

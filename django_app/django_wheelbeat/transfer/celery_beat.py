@@ -39,7 +39,7 @@ READ_ROWS = 1_000
 def periodic_tasks(
     using: str, entry_names: Collection[str], note: Callable[[str, str], None], now: datetime
 ) -> Iterator[Given]:
-    """Yield primary key and record of every periodic task; ``note(name, text)`` is told what needs a look.
+    """Yield primary key and record of every periodic task; ``note(name, text)`` takes what needs a look.
 
     Rows named like one of ``entry_names``, the names in ``beat_schedule``, are not imported but noted: the code keeps
     them running. Needs ``django_celery_beat`` in ``INSTALLED_APPS``.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from django_wheelbeat.actors import acting
 from django_wheelbeat.chunks import chunks_of_ids
 from django_wheelbeat.models import Monitor, Origin
-from django_wheelbeat.operations import Delete
+from django_wheelbeat.operations import Delete, Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -50,6 +50,6 @@ def gone(source: Source, *, using: str) -> Iterator[list[tuple[int, str]]]:
 def delete(keys: Sequence[int], actor: str, reason: str, *, using: str) -> dict[str, str]:
     """Delete a chunk of monitors in one transaction; returns name → why it stays, of those that have to."""
     with acting(actor, reason, using=using):
-        outcome = Delete(reason).apply(Monitor.objects.using(using).filter(pk__in=keys), lambda _keys: None)
+        outcome = Delete(reason).apply(Monitor.objects.using(using).filter(pk__in=keys), Note.nothing(using))
         Origin.objects.using(using).filter(pk__in=list(outcome.changed)).delete()
     return outcome.refused

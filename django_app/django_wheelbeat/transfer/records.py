@@ -79,13 +79,17 @@ def columns_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing(monitor: Monitor, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of ``columns`` that would change ``monitor``; JSON texts of one meaning do not differ."""
-    return {
-        column: value
-        for column, value in columns.items()
-        if getattr(monitor, column) != value
-        and not (column in JSON_FIELDS and _loaded(getattr(monitor, column)) == _loaded(value))
-    }
+    """Return those of ``columns`` that would change ``monitor``."""
+    return {column: value for column, value in columns.items() if not _same(column, getattr(monitor, column), value)}
+
+
+def _same(column: str, stored: Any, given: Any) -> bool:
+    """Whether two values of a column mean the same, however a JSON text or an instant is written."""
+    if stored == given:
+        return True
+    if column in _INSTANTS:
+        return stored is not None and given is not None and aware(stored) == aware(given)
+    return column in JSON_FIELDS and _loaded(stored) == _loaded(given)
 
 
 def _can_be_stored(text: str) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from celery import current_app
 from django.apps import apps
 from django.core.management.base import CommandError, CommandParser
-from django.utils import timezone
 
 from django_wheelbeat.database import monitor_alias
 from django_wheelbeat.transfer.celery_beat import periodic_tasks, source
@@ -38,7 +38,7 @@ class Command(ImportCommand):
         using = from_database or options["database"] or monitor_alias()
         current_app.finalize(auto=True)
         entry_names = frozenset(current_app.conf.beat_schedule or {})
-        notes, now = Notes(), timezone.now()
+        notes, now = Notes(), datetime.now(UTC)
         options["reason"] = options["reason"] or "from django-celery-beat"
         origin = source(using, entry_names)
 
