@@ -1,11 +1,13 @@
 """Checks of one monitor: every reason why a row cannot run exactly as it is written.
 
 The admin form, the API and the change-log tail ask the same function, so what a form accepts the engine can run.
-It must never raise, whatever the row holds: rows can be written behind every form's back.
+It must never raise, whatever the row holds: rows can be written behind every form's back. An exception that nobody has
+thought of is one more problem of its row.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, get_args, get_type_hints
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.send_options import SendOptions
 
+logger = logging.getLogger(__name__)
+
 MAX_TEXT: Final = 200
 """Characters of a name and of a task."""
 MAX_JITTER_S: Final = 86_400
@@ -41,6 +45,7 @@ SOLAR_EVENTS: Final = (
     "dusk_nautical", "dusk_astronomical",
 )  # fmt: skip
 
+_INT64: Final = 1 << 63
 _NO_LIMITS: Final = Limits()
 
 _TYPES: Final = {
@@ -53,6 +58,19 @@ _TYPES_IN_ORDER: Final = tuple(_TYPES.values())
 
 def check(row: MonitorRow, *, limits: Limits = _NO_LIMITS) -> list[InvalidMonitor]:
     """Return all problems of ``row``, each with the name of its column; empty for a row that can run."""
+    try:
+        return _problems(row, limits)
+    except Exception as error:
+        return [unforeseen(row, error)]
+
+
+def unforeseen(row: MonitorRow, error: Exception) -> InvalidMonitor:
+    """Return the problem of a row that made our own code raise."""
+    logger.error("monitor.compile: monitor %r (%.200r) cannot be compiled", row.id, row.name, exc_info=error)
+    return InvalidMonitor("definition", f"cannot be compiled: {error!r:.500}; the log says more")
+
+
+def _problems(row: MonitorRow, limits: Limits) -> list[InvalidMonitor]:
     if not all(map(isinstance, row, _TYPES_IN_ORDER)):
         return list(_type_problems(row))
     return [
@@ -106,6 +124,9 @@ def cron_of(expression: str, timezone: str, day_rule: str) -> Cron | InvalidMoni
         return Cron(expression, timezone=timezone, day_rule=day_rule)
     except InvalidSchedule as error:
         return InvalidMonitor("cron", str(error))
+    except Exception as error:
+        logger.exception("monitor.cron: %.300r in %.70r cannot be read", expression, timezone)
+        return InvalidMonitor("cron", f"cannot be read: {error!r:.500}; the log says more")
 
 
 def _type_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
@@ -119,6 +140,9 @@ def _type_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
 def _id_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
     if row.id < 0:
         yield InvalidMonitor("id", f"{row.id} is negative: such ids belong to the entries of beat_schedule")
+    for field, number in (("id", row.id), ("effective_from", row.effective_from_ms)):
+        if not -_INT64 <= number < _INT64:
+            yield InvalidMonitor(field, "does not fit into 64 bits")
 
 
 def _name_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
@@ -139,6 +163,8 @@ def _schedule_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
             kinds[0] if kinds else "interval_ms", f"expected one of interval, cron, once and solar, got {given}"
         )
         return
+    if not row.cron and (reason := names.name_problem(row.timezone)):
+        yield InvalidMonitor("timezone", reason)
     widest_jitter_s = MAX_JITTER_S
     if row.interval_ms is not None:
         widest_jitter_s = row.interval_ms // 1000

@@ -17,7 +17,6 @@ import numpy as np
 
 from celery_wheelbeat import json_texts
 from celery_wheelbeat.checks import MAX_TEXT
-from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, DefinitionBatch, Kind
 from celery_wheelbeat.monitors import window_s
 from celery_wheelbeat.rows import MonitorRow
@@ -186,7 +185,11 @@ class Shapes:
                 np.int64,
                 count,
             ),
-            effective_from_ms=np.fromiter((row.effective_from_ms for row in rows), np.int64, count),
+            effective_from_ms=np.fromiter(
+                (row.effective_from_ms if number != RARE else 0 for row, number in zip(rows, shape, strict=True)),
+                np.int64,
+                count,
+            ),
             names=b"".join(name for name, _, _ in texts),
             name_lengths=np.fromiter((len(name) for name, _, _ in texts), np.int64, count),
             payload=b"".join(payloads),
@@ -196,18 +199,14 @@ class Shapes:
 
     def _number(self, row: MonitorRow, taken_names: Collection[str]) -> int:
         """Return the number of the row's shape, ``RARE`` where it has none."""
-        if _RARE_COLUMNS(row) != _NOTHING_RARE or row.name in taken_names:
-            return RARE
         try:
-            own = isinstance(row.name, str) and isinstance(row.interval_ms, int | None)
-            if not (own and -_INT64 <= (row.interval_ms or 0) < _INT64 and row.args and row.kwargs):
+            if not _may_have_shape(row, taken_names):
                 return RARE
-            row.name.encode()
             if row.args != "[]":
                 json_texts.parse_list("args", row.args)
             if row.kwargs != "{}":
                 json_texts.parse_object("kwargs", row.kwargs)
-        except (InvalidMonitor, UnicodeEncodeError, TypeError):
+        except Exception:  # whatever it is, the compiler of single rows says it
             return RARE
         common = (row.task, row.interval_ms is None, row[_COMMON_COLUMNS])
         return self._numbers.setdefault(common, -2 - len(self._numbers))
@@ -228,6 +227,19 @@ class Shapes:
             int(batch.route_index[0]),
             _WHOLE_INTERVAL if own_window else window_s(row, self._cron_jitter_s),
         )
+
+
+def _may_have_shape(row: MonitorRow, taken_names: Collection[str]) -> bool:
+    """Say whether the row has nothing rare, and what is its own is of its type."""
+    numbers = (row.interval_ms or 0, row.effective_from_ms)
+    return (
+        _RARE_COLUMNS(row) == _NOTHING_RARE
+        and isinstance(row.name, str)
+        and row.name not in taken_names
+        and bool(row.args and row.kwargs)
+        and all(isinstance(number, int) and -_INT64 <= number < _INT64 for number in numbers)
+        and row.name.isprintable()
+    )
 
 
 class _Common(NamedTuple):

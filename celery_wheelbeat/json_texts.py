@@ -1,7 +1,9 @@
 """JSON texts of a monitor: args, kwargs, headers and options as people type them into a form.
 
 Reads what Celery's own serializer reads, including its ``__type__`` markers, and says line and column where it
-cannot. It must never let another exception out than ``InvalidMonitor``, whatever the text.
+cannot. What passes is sent as JSON that every reader takes: no NaN, no Infinity, no half of a surrogate pair. Of equal
+keys the last one counts, as in Python and in Celery. It must never let another exception out than ``InvalidMonitor``,
+whatever the text.
 """
 
 from __future__ import annotations
@@ -68,9 +70,20 @@ def _parse(field: str, text: str | None, empty: str) -> Any:
         raise InvalidMonitor(field, "not valid JSON: nested too deeply") from None
     except ValueError as error:
         raise InvalidMonitor(field, f"not valid JSON: {error}") from None
-    if _MARKER in text:
+    escapes = "\\u" in text
+    if escapes or not text.isascii():
+        _check_characters(field, value if escapes else text)
+    if escapes or _MARKER in text:  # a letter of the marker may be escaped
         _check_markers(field, text)
     return value
+
+
+def _check_characters(field: str, value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        lone = f"U+{ord(error.object[error.start]):04X}"
+        raise InvalidMonitor(field, f"not valid JSON: {lone} is half of a surrogate pair, no character") from None
 
 
 def _check_markers(field: str, text: str) -> None:

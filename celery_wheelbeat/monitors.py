@@ -1,7 +1,7 @@
 """Monitors: rows of the database compiled into a ``DefinitionBatch``.
 
 Pure: the same rows give the same columns and the same offsets on every machine and in every version. One bad row is
-refused with its field and reason; it must never stop its neighbours.
+refused with its field and reason, whatever it makes our own code raise; it must never stop its neighbours.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from celery_wheelbeat import runs
-from celery_wheelbeat.checks import MISFIRES, OVERLAPS, check, cron_of, sending_of
+from celery_wheelbeat.checks import MISFIRES, OVERLAPS, check, cron_of, sending_of, unforeseen
 from celery_wheelbeat.durations import format_duration, parse_duration
 from celery_wheelbeat.errors import InvalidMonitor, InvalidSchedule
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, DefinitionBatch, Kind, Misfire, Route, flags_of
@@ -104,6 +104,8 @@ def compile_rows(
                 continue
             except InvalidSchedule as error:
                 problems.append(InvalidMonitor("solar_event", str(error)))
+            except Exception as error:
+                problems.append(unforeseen(row, error))
         refused[row_id] = _one_of(problems)
         hashes[row_id] = definition_hash(row)
     return Compiled(_columns(jobs, compiler.polled), refused, hashes)

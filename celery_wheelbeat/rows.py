@@ -79,7 +79,10 @@ def definition_hash(row: MonitorRow) -> str:
     ``finished_at`` are kept by the database and stay outside.
     """
     definition = row._replace(id=0, effective_from_ms=0, finished_at_ms=None)[:-1]  # without the fingerprint
-    normal = [
-        "" if value is None else float(value) if isinstance(value, (int, float)) else value for value in definition
-    ]
+    normal = ["" if value is None else _by_value(value) for value in definition]
     return hashlib.blake2b(repr(normal).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _by_value(value: object) -> object:
+    """Return a whole number as ``int``, whatever its type; anything else as it is."""
+    return int(value) if isinstance(value, int) or (isinstance(value, float) and value.is_integer()) else value

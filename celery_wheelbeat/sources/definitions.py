@@ -6,14 +6,11 @@ reason and leaves as deleted. One row that cannot be compiled never stops its ne
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.jobs import ChangeBatch, DefinitionBatch
-from celery_wheelbeat.rows import definition_hash
 from celery_wheelbeat.sources.fingerprints import Differences, Fingerprints, fingerprint_of
 from celery_wheelbeat.sources.quarantine import Quarantine
 
@@ -21,13 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from celery_wheelbeat.columns import Shapes
+    from celery_wheelbeat.errors import InvalidMonitor
     from celery_wheelbeat.jobs import Int64s, UInt32s
     from celery_wheelbeat.monitors import Compiled
     from celery_wheelbeat.rows import MonitorRow
     from celery_wheelbeat.sources.bulk import ColumnBlock, Taken
-
-logger = logging.getLogger(__name__)
-
 
 MANY_ROWS = 100
 """From here on rows are compiled as columns."""
@@ -128,31 +123,11 @@ class Definitions:
 
     def _compile(self, rows: Sequence[MonitorRow]) -> Compiled:
         if self.shapes is None or len(rows) < MANY_ROWS:
-            return self._compile_by_rows(rows)
+            return self._compile_rows(rows)
         by_id = {row.id: row for row in rows}
         rows = [by_id[job_id] for job_id in sorted(by_id)]
         columns = self.shapes.columns_of(rows, self.taken_names)
         self.shapes.learn({number: by_id[job_id] for number, job_id in self.shapes.unknown(columns).items()})
         split = self.shapes.compile(columns, NO_IDS)
-        rest = self._compile_by_rows([row for row, plain in zip(rows, split.plain.tolist(), strict=True) if not plain])
+        rest = self._compile_rows([row for row, plain in zip(rows, split.plain.tolist(), strict=True) if not plain])
         return rest._replace(batch=DefinitionBatch.merged([split.batch, rest.batch]))
-
-    def _compile_by_rows(self, rows: Sequence[MonitorRow]) -> Compiled:
-        try:
-            return self._compile_rows(rows)
-        except Exception as error:
-            if len(rows) > 1:
-                return self._compile_one_by_one(rows)
-            row = rows[0]
-            logger.exception("monitor.compile: monitor %d (%s) cannot be compiled", row.id, row.name)
-            reason = InvalidMonitor("definition", f"cannot be compiled: {error!r}; the log of the beat says more")
-            return self._compile_rows([])._replace(refused={row.id: reason}, hashes={row.id: definition_hash(row)})
-
-    def _compile_one_by_one(self, rows: Sequence[MonitorRow]) -> Compiled:
-        """Find the rows that raise, then compile the others together."""
-        alone = [self._compile_by_rows([row]) for row in rows]
-        compiled = self._compile_rows([row for row, one in zip(rows, alone, strict=True) if not one.refused])
-        for one in alone:
-            compiled.refused.update(one.refused)
-            compiled.hashes.update(one.hashes)
-        return compiled

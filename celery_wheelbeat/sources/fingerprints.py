@@ -58,7 +58,7 @@ class _Chunk(NamedTuple):
 
 def fingerprint_of(row: MonitorRow) -> int:
     """Return 32 bits that change with the definition of ``row``."""
-    return (hash(row) if row.fingerprint is None else row.fingerprint) & _KEPT
+    return (hash(repr(row)) if row.fingerprint is None else row.fingerprint) & _KEPT  # the hash of each NaN differs
 
 
 class Fingerprints:

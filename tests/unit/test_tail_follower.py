@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from table_of_monitors import TableOfMonitors
 
+from celery_wheelbeat import checks, monitors
+from celery_wheelbeat.columns import Shapes
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.errors import SourceError
 from celery_wheelbeat.jobs import RouteTable
-from celery_wheelbeat.monitors import compile_rows
-from celery_wheelbeat.sources import follower, walk
+from celery_wheelbeat.monitors import MonitorRow, compile_rows
+from celery_wheelbeat.sources import definitions, follower, walk
 from celery_wheelbeat.sources.definitions import Definitions
 from celery_wheelbeat.sources.follower import Follower
 from celery_wheelbeat.sources.news import Changed, Loaded, Sized
@@ -269,19 +271,54 @@ def test_a_refused_row_leaves_the_engine_and_comes_back_when_it_is_mended() -> N
     assert (added, lifted) == ({}, {"monitor:2"})
 
 
-def test_a_row_that_crashes_the_compiler_is_refused_alone() -> None:
-    table = TableOfMonitors(20)
+@pytest.mark.parametrize("many_rows", [5, 100])
+@pytest.mark.parametrize("place", ["checks.Cron", "checks._policy_problems", "monitors._payload"])
+def test_a_row_that_makes_our_own_code_raise_is_refused_alone(
+    place: str, many_rows: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(definitions, "MANY_ROWS", many_rows)
+    table, cron = TableOfMonitors(20), "13 13 13 12 *"
+    table.put(13, interval_ms=None, cron=cron)
+    module_name, name = place.split(".")
+    module = {"checks": checks, "monitors": monitors}[module_name]
+    right = getattr(module, name)
 
-    def compiler(rows: object) -> object:
-        if any(row.id == 13 for row in rows):
+    def fault(first: Any, *rest: Any, **options: Any) -> Any:
+        if cron in (first, getattr(first, "cron", None)):
             raise ZeroDivisionError("a fault of ours")
-        return compile_rows(rows, crons=CronTable(), routes=RouteTable())
+        return right(first, *rest, **options)
 
+    checks.cron_of.cache_clear()
+    monkeypatch.setattr(module, name, fault)
     beat = Beat(table)
-    beat.definitions._compile_rows = compiler
+    compile_all = partial(compile_rows, crons=CronTable(), routes=RouteTable())
+    beat.definitions = Definitions(compile_all, Shapes(compile_all))
+    beat.follower = Follower(table, beat.definitions, reconcile_period_s=PERIOD_S)
     beat.settle()
+    checks.cron_of.cache_clear()
     assert beat.held.keys() == table.rows.keys() - {13}
     assert "a fault of ours" in beat.definitions.quarantine.take_unwritten().added["monitor:13"][1]
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("many_rows", [5, 100])
+def test_rows_with_values_of_any_type_stop_no_other(many_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite stores any value in any column; many rows are compiled as columns."""
+    monkeypatch.setattr(definitions, "MANY_ROWS", many_rows)
+    table = TableOfMonitors(20)
+    beat = Beat(table)
+    compile_all = partial(compile_rows, crons=CronTable(), routes=RouteTable())
+    beat.definitions = Definitions(compile_all, Shapes(compile_all))
+    beat.follower = Follower(table, beat.definitions, reconcile_period_s=PERIOD_S)
+    odd: list[Any] = [None, "x", b"x", 1.5, 2**70, -(2**70), float("nan")]
+    for column in MonitorRow._fields[1:-1]:
+        for value in odd:
+            table.put(len(table.rows) + 1, **{column: value})
+    beat.settle()
+    assert beat.held.keys() >= set(range(1, 21))
+    assert beat.held.keys() | set(beat.definitions.quarantine.ids()) == table.rows.keys()
+    added = beat.definitions.quarantine.take_unwritten().added
+    assert not [reason for _, reason in added.values() if "cannot be compiled" in reason]
 
 
 def test_quarantine_of_a_monitor_that_is_gone_is_lifted_after_the_load() -> None:

@@ -12,7 +12,7 @@ from table_of_monitors import PLAIN
 
 from celery_wheelbeat.errors import SourceError
 from celery_wheelbeat.sources import fingerprints as fingerprints_module
-from celery_wheelbeat.sources.fingerprints import Fingerprints
+from celery_wheelbeat.sources.fingerprints import Fingerprints, fingerprint_of
 from celery_wheelbeat.sources.gaps import Gap, bounded, missing_between, without
 from celery_wheelbeat.sources.outage import LONGEST_WAIT_S, REMIND_S, Outage
 from celery_wheelbeat.sources.outbox import FINISH_BATCH, Outbox
@@ -55,6 +55,13 @@ def test_fingerprints_are_a_dict_in_less_space(
     )
     assert len(fingerprints) == len(model)
     assert fingerprints.ids().tolist() == sorted(model)
+
+
+def test_a_number_that_is_none_is_the_same_each_time_it_is_read() -> None:
+    """PostgreSQL stores NaN, and each read makes another object of it."""
+    first, again = (PLAIN._replace(start_at_ms=1, expires_s=float("nan")) for _ in range(2))
+    assert fingerprint_of(first) == fingerprint_of(again)
+    assert fingerprint_of(first) != fingerprint_of(first._replace(expires_s=1.0))
 
 
 @given(st.sets(st.integers(1, 30)), st.sets(st.integers(1, 30)), st.integers(1, 4))
