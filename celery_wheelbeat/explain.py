@@ -25,8 +25,6 @@ from celery_wheelbeat.publishers.detection import configuration_reasons, entry_r
 from celery_wheelbeat.publishers.observers import check_ins, only_observers
 from celery_wheelbeat.runs import run_id, shard_of
 from celery_wheelbeat.schedules import Interval, Once
-from celery_wheelbeat.sources.celery_schedules import nameless
-from celery_wheelbeat.sources.celery_zones import NAMELESS, timezone_of
 from celery_wheelbeat.sources.definition_lookup import definition_of
 from celery_wheelbeat.sources.solar import SolarSchedule
 
@@ -63,7 +61,7 @@ def explanation(app: Any, settings: Settings, stored: Stored, beats: Beats, now_
     yield "job", f"{definition.key}, task {definition.entry.task}"
     yield from _state(stored, now_ms)
     yield from _conflict(stored)
-    yield from _schedule(app, stored, definition, settings)
+    yield from _schedule(stored, definition, settings)
     yield "shard", f"{shard_of(definition.job_id, settings.shards)} of {settings.shards}"
     if definition.schedule is not None:
         yield from _fire_times(definition, definition.schedule, beats.namespace, _zone_of(definition.schedule), now_ms)
@@ -112,14 +110,12 @@ def _conflict(stored: Stored) -> Iterator[tuple[str, str]]:
         )
 
 
-def _schedule(app: Any, stored: Stored, definition: Definition, settings: Settings) -> Iterator[tuple[str, str]]:
+def _schedule(stored: Stored, definition: Definition, settings: Settings) -> Iterator[tuple[str, str]]:
     schedule = definition.schedule
     if schedule is None:
         kind = type(definition.entry.schedule)
         yield "schedule", f"{kind.__module__}.{kind.__qualname__}: asked at run time, fire times are not known before"
         yield "", "no promise about restarts and drift is made for it"
-        if nameless(definition.entry.schedule, timezone_of(app)):
-            yield "", NAMELESS
         return
     yield "schedule", _in_words(schedule)
     yield "offset", _offset(stored, definition, settings)
@@ -184,8 +180,6 @@ def _fire_times(
 def _misfire(app: Any, definition: Definition, settings: Settings, now_ms: int) -> str:
     policy, schedule = definition.misfire, definition.schedule
     name = policy.name.lower()
-    if schedule is None:
-        return "none: runs missed while no beat runs are lost"
     if policy is Misfire.SKIP:
         return f"{name}: runs missed over a restart or a long stall are not sent"
     if policy is Misfire.ALL:
@@ -194,8 +188,8 @@ def _misfire(app: Any, definition: Definition, settings: Settings, now_ms: int) 
         deadline_s = app.conf.beat_cron_starting_deadline
         limit = f", a cron's only within {deadline_s} s" if deadline_s is not None else ""
         return f"{name}: the newest missed run is sent{limit}"
-    first = schedule.next_fire(now_ms)
-    second = None if first is None else schedule.next_fire(first)
+    first = None if schedule is None else schedule.next_fire(now_ms)
+    second = None if schedule is None or first is None else schedule.next_fire(first)
     gap = format_duration(settings.misfire_gap_ms)
     if first is not None and second is not None and second - first < settings.misfire_gap_ms:
         return f"{name}: missed runs are skipped, as the next one is less than {gap} away (wheelbeat_misfire_gap)"

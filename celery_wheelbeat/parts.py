@@ -17,7 +17,7 @@ from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.dispatch import Dispatch
 from celery_wheelbeat.engine import Engine, EngineConfig
 from celery_wheelbeat.fast_parts import assemble_fast
-from celery_wheelbeat.jobs import Misfire, misfire_of
+from celery_wheelbeat.jobs import Misfire, RouteTable, misfire_of
 from celery_wheelbeat.lane_report import LaneReport
 from celery_wheelbeat.lanes import LanePublishers, Lanes
 from celery_wheelbeat.ledger import Ledger
@@ -30,10 +30,9 @@ from celery_wheelbeat.observe.send_lines import SendLines
 from celery_wheelbeat.poll_lane import PollLane
 from celery_wheelbeat.publishers.broker import driver_type, open_connection
 from celery_wheelbeat.publishers.celery_lane import CeleryLane, LaneEdges
-from celery_wheelbeat.sources.celery_zones import NAMELESS, timezone_of
 from celery_wheelbeat.sources.databases import database_of
 from celery_wheelbeat.sources.definitions import Definitions
-from celery_wheelbeat.sources.entries import Entries
+from celery_wheelbeat.sources.entries import Entries, timezone_of
 from celery_wheelbeat.sources.file_desk import FileDesk
 from celery_wheelbeat.sources.installation_file import InstallationFile
 from celery_wheelbeat.sources.monitor_entries import MonitorEntries
@@ -69,6 +68,7 @@ class Parts:
     guard: ClockGuard
     wake: Wake
     ledger: Ledger
+    routes: RouteTable
     engine: Engine
     mark: Mark
     dispatch: Dispatch | Lanes
@@ -91,7 +91,7 @@ class Parts:
 def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> Parts:
     """Wire the parts for ``scheduler`` (a ``WheelScheduler``)."""
     app, clock, wake, lines = scheduler.app, clock or SystemClock(), Wake(), SendLines()
-    crons, ledger, lateness = CronTable(), Ledger(), Lateness()
+    crons, routes, ledger, lateness = CronTable(), RouteTable(), Ledger(), Lateness()
     engine = Engine(_engine_config(app, settings), crons, ledger, PollLane(clock.monotonic_s))
     keep_all = partial(_keeps_all, engine)
     backlog = Backlog(ledger, limit=settings.backlog_max, keep_all=keep_all)
@@ -100,7 +100,7 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
     celery_lane = _celery_lane(scheduler, settings, clock, wake, lines=lines, options=options)
     if settings.broker_dedup:
         name_runs(broker)
-    monitor_entries = MonitorEntries(app, scheduler.Entry, engine)
+    monitor_entries = MonitorEntries(app, scheduler.Entry, engine, routes)
     slow = Dispatch(engine, backlog, celery_lane, lateness)
     fast = assemble_fast(
         scheduler,
@@ -110,6 +110,7 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         engine=engine,
         ledger=ledger,
         lateness=lateness,
+        routes=routes,
         monitor_entries=monitor_entries,
         slow=slow,
         keep_all=keep_all,
@@ -118,9 +119,9 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
     )
     dispatch = slow if fast is None else Lanes(slow, fast)
     publisher = dispatch.publisher
-    entries = Entries(_timezone(app), crons)
+    entries = Entries(timezone_of(app), crons, routes)
     entries.broken = scheduler.schedule.broken
-    desk = _desk(scheduler, settings=settings, clock=clock, wake=wake, crons=crons)
+    desk = _desk(scheduler, settings=settings, clock=clock, wake=wake, crons=crons, routes=routes)
     liveness = Liveness(settings.live_timeout)
     eager = bool(app.conf.task_always_eager)  # then tasks run in the lane's thread, for as long as they like
     liveness.watch("publisher", lambda: publisher.health().stamp_s, patient=eager)
@@ -132,6 +133,7 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         guard=ClockGuard(),
         wake=wake,
         ledger=ledger,
+        routes=routes,
         engine=engine,
         mark=Mark(),
         dispatch=dispatch,
@@ -166,7 +168,9 @@ def _celery_lane(
     )
 
 
-def _desk(scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons: CronTable) -> Desk:
+def _desk(
+    scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons: CronTable, routes: RouteTable
+) -> Desk:
     database = database_of(scheduler.app, settings)
     path = scheduler.schedule_filename or scheduler.app.conf.beat_schedule_filename
     if database is None:
@@ -174,6 +178,7 @@ def _desk(scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons
     compile_all = partial(
         compile_rows,
         crons=crons,
+        routes=routes,
         cron_jitter_s=settings.cron_jitter,
         limits=Limits.of(settings),
         solar=SolarSchedule,
@@ -211,13 +216,6 @@ def _engine_config(app: Any, settings: Settings) -> EngineConfig:
 def _keeps_all(engine: Engine, ids: Int64s) -> NDArray[np.bool_]:
     views = engine.lookup(ids)
     return np.array([view is not None and misfire_of(view.flags) is Misfire.ALL for view in views], np.bool_)
-
-
-def _timezone(app: Any) -> str | None:
-    name = timezone_of(app)
-    if name is None:
-        logger.warning("beat: Crontabs in %r lose what they miss while no beat runs. %s", app.timezone, NAMELESS)
-    return name
 
 
 def _is_observed(app: Any) -> bool:

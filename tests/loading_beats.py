@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from celery_wheelbeat.columns import Shapes
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
+from celery_wheelbeat.jobs import RouteTable
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.sources.definitions import Definitions
@@ -31,8 +32,8 @@ class LoadingBeat:
     """The parts between the table and the wheel, of a beat that has an entry called ``ENTRY``."""
 
     def __init__(self, place: Place) -> None:
-        crons = CronTable()
-        compile_all = partial(compile_rows, crons=crons)
+        crons, self.routes = CronTable(), RouteTable()
+        compile_all = partial(compile_rows, crons=crons, routes=self.routes)
         database = place.open()
         self.source = database.source
         self.definitions = Definitions(
@@ -52,7 +53,7 @@ class LoadingBeat:
         for one in news:
             if isinstance(one, Loaded):
                 self.loaded_rows.append(len(one.batch))
-                self.engine.load(one.batch, {})
+                self.engine.load(one.batch, {}, self.routes)
             elif isinstance(one, Changed):
                 self.engine.apply(one.changes)
         return news

@@ -1,9 +1,14 @@
-"""System checks: what would make edits invisible to the beat. Run by ``manage.py check --database default``."""
+"""System checks: what would make edits invisible to the beat, and what breaks an app beside it.
+
+The first kind is run by ``manage.py check --database default``.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
+from django.conf import settings
 from django.core import checks
 from django.db import connections, router
 
@@ -11,6 +16,25 @@ from django_wheelbeat import triggers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+SCHEDULER_PATH = "celery_wheelbeat.scheduler:WheelScheduler"
+
+
+@checks.register(checks.Tags.compatibility)
+def check_scheduler_setting(**_kwargs: Any) -> list[checks.CheckMessage]:
+    """``wheelbeat.W001``: django-celery-beat's admin cannot read the short name of the scheduler."""
+    beside_it = apps.is_installed("django_celery_beat") and apps.is_installed("django.contrib.admin")
+    if not beside_it or getattr(settings, "CELERY_BEAT_SCHEDULER", None) != "wheelbeat":
+        return []
+    return [
+        checks.Warning(
+            "The list of periodic tasks in the admin of django-celery-beat answers 500: it imports what "
+            "CELERY_BEAT_SCHEDULER = 'wheelbeat' names and does not know names of entry points.",
+            hint=f"Set CELERY_BEAT_SCHEDULER = {SCHEDULER_PATH!r} as long as both apps are installed.",
+            id="wheelbeat.W001",
+        )
+    ]
 
 
 @checks.register(checks.Tags.database)

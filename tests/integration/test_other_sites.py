@@ -188,6 +188,73 @@ seen = {
     assert seen["right"] == [True] * 4
 
 
+def test_without_django_celery_beat_its_tables_are_enough(url: str) -> None:
+    body = """
+from django.core.management.base import CommandError
+try:
+    run("wheelbeat_import_celery_beat")
+except CommandError as refusal:
+    seen = str(refusal)
+"""
+    assert "no table django_celery_beat_" in site(body, url, USE_TZ=True)
+    body = """
+from django_celery_beat.models import ClockedSchedule, CrontabSchedule, IntervalSchedule, PeriodicTask, SolarSchedule
+from datetime import UTC
+def task(name, **columns):
+    PeriodicTask.objects.create(name=name, task="t", **columns)
+task("every", interval=IntervalSchedule.objects.create(every=10, period="minutes"), args='["é"]', expire_seconds=90,
+     last_run_at=datetime(2030, 1, 1, tzinfo=UTC))
+task("nightly", crontab=CrontabSchedule.objects.create(minute="5", hour="2", timezone="Asia/Shanghai"), enabled=False)
+task("sun", solar=SolarSchedule.objects.create(event="sunset", latitude="52.5", longitude="13.25"))
+task("once", clocked=ClockedSchedule.objects.create(clocked_time=datetime(2040, 1, 1, tzinfo=UTC)), one_off=True)
+seen = run("wheelbeat_import_celery_beat", dry_run=True)
+"""
+    with_it = site(body, url, ("django_celery_beat",), USE_TZ=True)
+    body = """
+sys.modules["django_celery_beat"] = None
+said = run("wheelbeat_import_celery_beat")
+columns = ("name", "interval_ms", "cron", "timezone", "enabled", "args", "expires_s", "solar_latitude")
+seen = {"said": said, "rows": sorted(map(list, Monitor.objects.values_list(*columns)))}
+"""
+    without = site(body, url, USE_TZ=True, TIME_ZONE="UTC")
+    assert "4 new, 0 changed, 0 unchanged, 0 refused" in with_it
+    assert "4 new, 0 changed, 0 unchanged, 0 refused" in without["said"]
+    assert without["rows"] == [
+        ["every", 600_000, "", "UTC", True, '["é"]', 90.0, None],
+        ["nightly", None, "5 2 * * *", "Asia/Shanghai", False, "[]", None, None],
+        ["once", None, "", "UTC", True, "[]", None, None],
+        ["sun", None, "", "UTC", True, "[]", None, 52.5],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "found", "status"),
+    [("wheelbeat", ["wheelbeat.W001"], 500), ("celery_wheelbeat.scheduler:WheelScheduler", [], 200)],
+)
+def test_the_short_name_of_the_scheduler_breaks_another_admin_and_a_check_says_so(
+    sqlite_url: str, scheduler: str, found: list[str], status: int
+) -> None:
+    import django_settings
+
+    body = """
+from django.contrib.auth.models import User
+from django.core import checks
+from django.test import Client
+seen = {"found": [message.id for message in checks.run_checks() if message.id.startswith("wheelbeat")]}
+browser = Client(raise_request_exception=False)
+browser.force_login(User.objects.create_superuser("ann"))
+seen["theirs"] = browser.get("/admin/django_celery_beat/periodictask/").status_code
+seen["ours"] = browser.get("/admin/wheelbeat/monitor/").status_code
+"""
+    settings = {name: getattr(django_settings, name) for name in ("ROOT_URLCONF", "MIDDLEWARE", "TEMPLATES")}
+    beside = [app for app in django_settings.INSTALLED_APPS if app not in (*CONTRIB, "django_wheelbeat")]
+    apps = ("django_celery_beat", *beside)
+    seen = site(
+        body, sqlite_url, apps, ALLOWED_HOSTS=["*"], CELERY_BEAT_SCHEDULER=scheduler, STATIC_URL="/static/", **settings
+    )
+    assert seen == {"found": found, "theirs": status, "ours": 200}
+
+
 @pytest.mark.redis
 def test_without_djangos_admin_every_command_works(sqlite_url: str, tmp_path: Path, redis_url: str) -> None:
     body = f"""

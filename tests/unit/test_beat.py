@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from datetime import timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from celery_wheelbeat import run_id
 from celery_wheelbeat.beat import OPENING_S, Beat
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.errors import InvalidMonitor
-from celery_wheelbeat.jobs import ChangeBatch
+from celery_wheelbeat.jobs import ChangeBatch, RouteTable
 from celery_wheelbeat.marks import MarkDocument
 from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.observe.status import REFUSED_SHOWN
@@ -107,16 +106,6 @@ def test_a_database_that_does_not_answer_delays_the_entries_by_ten_seconds(
     assert bench.beat.mark_document() is None, "a mark that was never read is not overwritten"
 
 
-@pytest.mark.parametrize(("zone", "lines"), [("Asia/Kolkata", 0), (timezone(timedelta(hours=5, minutes=30)), 1)])
-def test_a_zone_without_a_name_is_named_at_the_start(
-    zone: Any, lines: int, make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
-) -> None:
-    bench = make(timezone=zone, beat_schedule={"nightly": {"task": "t", "schedule": crontab(hour=9, minute=30)}})
-    assert caplog.text.count("Celery's time zone is none of the IANA zones") == lines
-    bench.turn_until(lambda: bench.beat.state == "running")
-    assert len(bench.beat.parts.engine.lane.polled) == lines
-
-
 def ids_of_messages(app: Celery) -> dict[str, int]:
     """Return id → fire time of the messages in the queue."""
     found = {}
@@ -179,7 +168,7 @@ def test_a_row_with_the_id_of_an_entry_leaves_the_entry_alone(make: Callable[...
     bench = make()
     bench.turn_until(lambda: "a" in bench.beat.parts.entries)
     job_id = bench.beat.parts.entries.id_of("a")
-    compiled = compile_rows([PLAIN._replace(id=job_id, name="m")], crons=CronTable())
+    compiled = compile_rows([PLAIN._replace(id=job_id, name="m")], crons=CronTable(), routes=RouteTable())
     problem = compiled.refused[job_id]
     changes = ChangeBatch(compiled.batch, np.array([job_id]))
     bench.beat._take_in(Changed(changes, {job_id: problem}), 0)

@@ -2,8 +2,8 @@
 
 What is kept: the name; task, arguments, headers and route; both day fields must match; the second on which an interval
 fires, counted on from its last run, or from its last change where it has never run; ``expires`` as the end of the
-schedule; one-offs; whether it is enabled. Imported monitors have no jitter, and a run that was missed is made up for
-once, as there.
+schedule; one-offs, disabled where they have run; whether it is enabled. Imported monitors have no jitter, and a run
+that was missed is made up for once, as there.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from celery import current_app
-from celery.schedules import ParseException
+from celery.schedules import ParseException, crontab
 from django.conf import settings
 from django.utils import timezone
 
 from celery_wheelbeat.checks import cron_of
 from celery_wheelbeat.cron import Cron
+from celery_wheelbeat.cron_fields import FIELDS, render
 from celery_wheelbeat.durations import format_duration
 from celery_wheelbeat.errors import InvalidMonitor
-from celery_wheelbeat.sources.celery_zones import NAMELESS, timezone_of
+from celery_wheelbeat.sources.entries import timezone_of
 from django_wheelbeat.chunks import chunks_of_ids
+from django_wheelbeat.models import Monitor
+from django_wheelbeat.transfer.celery_beat_tables import PeriodicTask
 from django_wheelbeat.transfer.origins import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from django_wheelbeat.transfer.imports import Given
@@ -34,6 +37,7 @@ OWN_ENTRY = "celery.backend_cleanup"
 """Celery's own entry, which django-celery-beat writes into its table; a beat of ours has it by itself."""
 KINDS = ("interval", "crontab", "solar", "clocked")
 READ_ROWS = 1_000
+CRON_MAX = Monitor._meta.get_field("cron").max_length
 
 
 def periodic_tasks(
@@ -42,10 +46,8 @@ def periodic_tasks(
     """Yield primary key and record of every periodic task; ``note(name, text)`` takes what needs a look.
 
     Rows named like one of ``entry_names``, the names in ``beat_schedule``, are not imported but noted: the code keeps
-    them running. Needs ``django_celery_beat`` in ``INSTALLED_APPS``.
+    them running.
     """
-    from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 - an app that need not be installed
-
     tasks = PeriodicTask.objects.using(using).exclude(name=OWN_ENTRY)
     for keys in chunks_of_ids(tasks, READ_ROWS):
         for task in tasks.filter(pk__in=keys).select_related(*KINDS).order_by("pk"):
@@ -56,11 +58,12 @@ def periodic_tasks(
                 yield task.pk, record_of(task, note, now)
             except InvalidMonitor as problem:
                 yield task.pk, InvalidMonitor(problem.field, f"{task.name}: {problem.reason}")
+            except Exception as problem:  # rows may hold anything: nobody checked them
+                yield task.pk, InvalidMonitor("task", f"{task.name}: cannot be read: {problem!r}")
 
 
 def source(using: str, entry_names: Collection[str]) -> Source:
     """Return what tells monitors made from these periodic tasks from others, and which of them are there."""
-    from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 - an app that need not be installed
 
     def present(names: AbstractSet[str]) -> set[str]:
         found = PeriodicTask.objects.using(using).filter(name__in=names).values_list("name", flat=True)
@@ -74,6 +77,7 @@ def record_of(task: Any, note: Callable[[str, str], None], now: datetime) -> dic
     kinds = [kind for kind in KINDS if getattr(task, kind) is not None]
     if len(kinds) != 1:
         raise InvalidMonitor("schedule", f"expected one schedule, got {' and '.join(kinds) or 'none'}")
+    has_run = task.one_off and task.total_run_count > 0
     record = {
         "name": task.name,
         "task": task.task,
@@ -87,7 +91,7 @@ def record_of(task: Any, note: Callable[[str, str], None], now: datetime) -> dic
         "expires": task.expire_seconds,
         "description": task.description,
         "one_off": task.one_off,
-        "enabled": task.enabled,
+        "enabled": task.enabled and not has_run,
         "start_at": _text(task.start_time),
         "end_at": _text(task.expires),
         "jitter_s": 0,
@@ -98,13 +102,23 @@ def record_of(task: Any, note: Callable[[str, str], None], now: datetime) -> dic
     }
     if kinds[0] == "solar":
         record["jitter_s"] = None
+    if has_run and task.enabled:
+        note(task.name, "is a one-off that has run: it is imported disabled, as its beat disables it at the next look")
     if task.expires is not None:
         note(task.name, "ends at its expires; there its last messages expired at that instant, too")
-    if kinds[0] == "clocked" and task.expires is not None and task.expires <= task.clocked.clocked_time:
-        raise InvalidMonitor("expires", "lies before its clocked time: it would never run")
-    if kinds[0] == "clocked" and task.enabled and not task.last_run_at and _aware(task.clocked.clocked_time) <= now:
-        note(task.name, "its clocked time has passed without a run: it will not run; run it by hand if it is to")
+    if kinds[0] == "clocked":
+        _refuse_or_note_clocked(task, record, note, now)
     return record
+
+
+def _refuse_or_note_clocked(
+    task: Any, record: Mapping[str, Any], note: Callable[[str, str], None], now: datetime
+) -> None:
+    clocked_time = _aware(task.clocked.clocked_time)
+    if task.expires is not None and _aware(task.expires) <= clocked_time:
+        raise InvalidMonitor("expires", "lies before its clocked time: it would never run")
+    if record["enabled"] and not task.last_run_at and clocked_time <= now:
+        note(task.name, "its clocked time has passed without a run: it will not run; run it by hand if it is to")
 
 
 _NO_SCHEDULE = dict.fromkeys(("interval", "cron", "once_at", "solar_event", "solar_latitude", "solar_longitude"), None)
@@ -133,32 +147,33 @@ def _crontab(task: Any, note: Callable[[str, str], None]) -> dict[str, Any]:
     fields = (cron.minute, cron.hour, cron.day_of_month, cron.month_of_year, cron.day_of_week)
     text, zone = cron_text(fields), str(cron.timezone)
     if not getattr(settings, "DJANGO_CELERY_BEAT_TZ_AWARE", True):
-        given, app_zone = zone, timezone_of(current_app)
-        if app_zone is None:
-            raise InvalidMonitor("timezone", NAMELESS)
-        zone = app_zone
+        given, zone = zone, timezone_of(current_app)
         if given != zone:
             note(task.name, f"is meant in {zone}: with DJANGO_CELERY_BEAT_TZ_AWARE = False its own zone does not count")
-    if not isinstance(cron_of(text, zone, "and"), Cron):
-        text = _expanded(cron) or text
-        note(task.name, f"its cron expression is written out as “{text}”")
+    if len(text) > CRON_MAX or not isinstance(cron_of(text, zone, "and"), Cron):
+        text = _rewritten(fields) or text
+        note(task.name, f"its cron expression is rewritten as “{text}”")
     return {"cron": text, "timezone": zone}
 
 
-def _expanded(cron: Any) -> str | None:
-    """Return the expression with every value that Celery reads out of it; None where Celery cannot read it."""
+def _rewritten(fields: Sequence[str]) -> str | None:
+    """Return the expression with the values that Celery reads out of it, as ranges; None where it cannot read it.
+
+    A field goes on starting with a star: the star says that the job follows the wall clock.
+    """
+    minute, hour, day_of_month, month_of_year, day_of_week = fields
     try:
-        schedule = cron.schedule
+        schedule = crontab(minute, hour, day_of_week, day_of_month, month_of_year)
     except (ParseException, ValueError, TypeError):
         return None
-    sets = (
-        (schedule.minute, 60), (schedule.hour, 24), (schedule.day_of_month, 31), (schedule.month_of_year, 12),
-        (schedule.day_of_week, 7),
-    )  # fmt: skip
-    return " ".join("*" if len(values) == most else ",".join(map(str, sorted(values))) for values, most in sets)
+    values = (schedule.minute, schedule.hour, schedule.day_of_month, schedule.month_of_year, schedule.day_of_week)
+    return " ".join(
+        render(field, found, star=field.low in found and written.lstrip().startswith("*"))
+        for field, found, written in zip(FIELDS, values, fields, strict=True)
+    )
 
 
-def cron_text(fields: tuple[Any, ...]) -> str:
+def cron_text(fields: Iterable[object]) -> str:
     """Return the expression of five fields in crontab(5)'s order; blanks inside of a field go."""
     return " ".join("".join(str(field).split()) for field in fields)
 

@@ -1,6 +1,7 @@
 """Records in files: JSON lines and CSV, both UTF-8, both streamed line by line.
 
-In CSV the first line names the fields, and an empty cell is an empty value; in JSON lines each line is an object.
+In CSV the first line names the fields, and an empty cell is an empty value; in JSON lines each line is an object. A
+text that a spreadsheet would run as a formula has an apostrophe before it in CSV, which is taken off when it is read.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.errors import InvalidMonitor
@@ -23,6 +25,8 @@ FORMATS = ("jsonl", "csv")
 EXPORT_ROWS = 1_000
 CELL_MAX = 16 * 1024 * 1024
 """Characters of one cell; Python's own limit is below what args may have."""
+_FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠\t\r\n]")
+"""How a cell begins that a spreadsheet may take for a formula, or that looks so after an apostrophe."""
 CONTENT_TYPES = {"jsonl": "application/jsonl; charset=utf-8", "csv": "text/csv; charset=utf-8"}
 
 
@@ -80,7 +84,7 @@ def _read_csv(lines: Iterable[str]) -> Iterator[Given]:
         elif len(cells) != len(names):
             yield reader.line_num, InvalidMonitor("line", f"has {len(cells)} cells, the first line has {len(names)}")
         else:
-            yield reader.line_num, dict(zip(names, cells, strict=True))
+            yield reader.line_num, dict(zip(names, map(_without_apostrophe, cells), strict=True))
 
 
 def _cell(field: str, value: Any) -> Any:
@@ -88,10 +92,16 @@ def _cell(field: str, value: Any) -> Any:
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, str):
+        return f"'{value}" if _FORMULA.match(value) else value
     return "" if value is None else value
+
+
+def _without_apostrophe(cell: str) -> str:
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 def _csv(rows: Iterable[Iterable[Any]]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\r\n").writerows(rows)  # RFC 4180; both characters are then quoted in a cell
     return text.getvalue()

@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
+from kombu.utils import json as kombu_json
+
 from celery_wheelbeat.durations import format_duration
 from celery_wheelbeat.errors import InvalidMonitor
-from celery_wheelbeat.sources.celery_zones import NAMELESS
 from django_wheelbeat.transfer.celery_beat import cron_text
 from django_wheelbeat.transfer.origins import Source
 
@@ -26,15 +27,17 @@ if TYPE_CHECKING:
 OWN_ENTRY = "celery.backend_cleanup"
 _FIELDS = ("queue", "exchange", "routing_key", "priority", "headers", "expires")
 """Options that monitors have fields for."""
+_OBJECTS = ("crontab", "interval", "rrule", "weekday")
+"""What redbeat can store of arguments beside instants, and Celery's JSON cannot send."""
 
 
 def redbeat_entries(
-    client: Any, prefix: str, timezone_name: str | None, entry_names: Collection[str], note: Callable[[str, str], None]
+    client: Any, prefix: str, timezone_name: str, entry_names: Collection[str], note: Callable[[str, str], None]
 ) -> Iterator[Given]:
     """Yield number and record of every entry under ``prefix`` (``redbeat:``), by name.
 
     ``client``: redis-py's, with ``decode_responses=True``. ``timezone_name``: Celery's zone, in which redbeat means its
-    crontabs; None where it has no name, which refuses them.
+    crontabs.
     """
     statics = {*client.smembers(f"{prefix}:statics"), *entry_names, OWN_ENTRY}
     due = dict(client.zrange(f"{prefix}:schedule", 0, -1, withscores=True))
@@ -48,9 +51,10 @@ def redbeat_entries(
         try:
             definition, known = json.loads(text or "null"), json.loads(meta or "{}")
             yield number, record_of(definition, known, timezone_name, note, due_s=due[key])
-        except (ValueError, TypeError, KeyError, AttributeError) as problem:
-            reason = problem.reason if isinstance(problem, InvalidMonitor) else f"cannot be read: {problem!r}"
-            yield number, InvalidMonitor("definition", f"{name}: {reason}")
+        except InvalidMonitor as problem:
+            yield number, InvalidMonitor(problem.field, f"{name}: {problem.reason}")
+        except Exception as problem:  # anybody may have written the key
+            yield number, InvalidMonitor("definition", f"{name}: cannot be read: {problem!r}")
 
 
 def source(client: Any, prefix: str, entry_names: Collection[str]) -> Source:
@@ -68,7 +72,7 @@ def source(client: Any, prefix: str, entry_names: Collection[str]) -> Source:
 def record_of(
     definition: Mapping[str, Any],
     meta: Mapping[str, Any],
-    timezone_name: str | None,
+    timezone_name: str,
     note: Callable[[str, str], None],
     *,
     due_s: float,
@@ -82,13 +86,17 @@ def record_of(
     if isinstance(own.get("expires"), dict):
         note(definition["name"], "expired at one instant; monitors expire after a time, so it has no expiry now")
         own["expires"] = None
+    if isinstance(options.get("eta"), dict):
+        options["eta"] = _instant(options["eta"]).isoformat()
+    if own.get("headers"):
+        own["headers"] = _json("headers", own["headers"])
     return {
         "name": definition["name"],
         "task": definition["task"],
-        "args": definition.get("args") or [],
-        "kwargs": definition.get("kwargs") or {},
+        "args": _json("args", definition.get("args") or []),
+        "kwargs": _json("kwargs", definition.get("kwargs") or {}),
         "enabled": definition.get("enabled", True),
-        "options": {name: value for name, value in options.items() if value is not None},
+        "options": _json("options", {name: value for name, value in options.items() if value is not None}),
         "jitter_s": 0,
         "misfire": "latest",
         "day_rule": "and",
@@ -100,17 +108,15 @@ def record_of(
 def _schedule(
     definition: Mapping[str, Any],
     meta: Mapping[str, Any],
-    timezone_name: str | None,
+    timezone_name: str,
     note: Callable[[str, str], None],
     due_s: float,
 ) -> dict[str, Any]:
     name, given = definition["name"], definition["schedule"]
     kind = given.get("__type__")
     if kind == "crontab":
-        if timezone_name is None:
-            raise InvalidMonitor("timezone", NAMELESS)
         fields = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
-        return {"cron": cron_text(tuple(given.get(field, "*") for field in fields)), "timezone": timezone_name}
+        return {"cron": cron_text(_cron_field(given.get(field, "*")) for field in fields), "timezone": timezone_name}
     if kind == "interval":
         every_ms = max(1, round(float(given["every"]) * 1000))
         if given.get("relative"):
@@ -120,15 +126,38 @@ def _schedule(
             note(name, "has never run: its interval counts from when it is due there")
             begin = datetime.fromtimestamp(int(due_s), UTC)
         else:
-            begin = _instant(last) + timedelta(milliseconds=every_ms)
+            begin = _instant(last).astimezone(UTC) + timedelta(milliseconds=every_ms)
+            begin = begin.replace(microsecond=begin.microsecond // 1000 * 1000)
         return {"interval": format_duration(every_ms), "start_at": begin.isoformat()}
     raise InvalidMonitor("schedule", f"{kind!r} has no counterpart; write it as a cron expression or several")
 
 
+def _cron_field(given: Any) -> str:
+    """Return one field of a crontab: a text, a number, or a list of both."""
+    return ",".join(map(str, given)) if isinstance(given, list) else str(given)
+
+
+def _json(field: str, value: Any) -> str:
+    """Return a value as the JSON that Celery sends, and reads again as what redbeat would have sent."""
+    return str(kombu_json.dumps(_loaded(field, value), ensure_ascii=False))
+
+
+def _loaded(field: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_loaded(field, item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kind = value.get("__type__")
+    if kind == "datetime" and "__value__" not in value:
+        return _instant(value)
+    if kind in _OBJECTS:
+        raise InvalidMonitor(field, f"hold a {kind} of redbeat, which Celery cannot send as JSON")
+    return {name: _loaded(field, item) for name, item in value.items()}
+
+
 def _instant(given: Mapping[str, Any]) -> datetime:
     """Read redbeat's way of writing an instant: its parts, and a zone by name or in seconds from UTC."""
-    parts = [int(given[unit]) for unit in ("year", "month", "day", "hour", "minute", "second")]
+    parts = [int(given.get(unit, 0)) for unit in ("year", "month", "day", "hour", "minute", "second", "microsecond")]
     zone = given.get("timezone", "UTC")
     tzinfo = ZoneInfo(zone) if isinstance(zone, str) else timezone(timedelta(seconds=float(zone)))
-    milliseconds = int(given.get("microsecond", 0)) // 1000
-    return datetime(*parts, milliseconds * 1000, tzinfo=tzinfo).astimezone(UTC)  # type: ignore[arg-type]
+    return datetime(*parts, tzinfo=tzinfo)  # type: ignore[arg-type]

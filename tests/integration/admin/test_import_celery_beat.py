@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from celery.schedules import crontab, schedule
@@ -76,6 +77,82 @@ def test_what_never_ran_is_refused_and_what_the_code_has_is_left_to_it(dcb: Any)
     for reason in ("never: cron", "none: expected one schedule, got none", "bad arguments: args"):
         assert reason in said, said
     assert "Note: in the code: stands in beat_schedule" in said
+
+
+@pytest.mark.parametrize("kind", ["interval", "clocked"])
+def test_a_one_off_that_has_run_there_does_not_run_again(dcb: Any, site_app: Celery, kind: str) -> None:
+    from django_celery_beat.schedulers import ModelEntry
+
+    from django_wheelbeat.models import Monitor
+
+    schedules = {
+        "interval": lambda: dcb.IntervalSchedule.objects.create(every=5, period="seconds"),
+        "clocked": lambda: dcb.ClockedSchedule.objects.create(clocked_time=datetime.now(UTC) - timedelta(seconds=5)),
+    }
+    for name in ("has run", "is to run"):
+        dcb.PeriodicTask.objects.create(name=name, task="t", one_off=True, **{kind: schedules[kind]()})
+    entry = ModelEntry(dcb.PeriodicTask.objects.get(name="has run"), app=site_app)
+    next(entry).save()  # as its beat does for each run; it disables the task when it looks at it again
+    assert dcb.PeriodicTask.objects.get(name="has run").enabled
+    said = run("wheelbeat_import_celery_beat")
+    enabled = dict(Monitor.objects.values_list("name", "enabled"))
+    assert enabled == {"has run": False, "is to run": True}
+    assert "Note: has run: is a one-off that has run: it is imported disabled" in said
+    assert "1 new, 1" not in run("wheelbeat_import_celery_beat")
+
+
+@pytest.mark.parametrize(
+    ("minute", "hour", "text"),
+    [
+        (",".join(map(str, range(60))), ",".join(map(str, range(24))), "0-59 0-23 1-31 1-12 0-6"),
+        (
+            ",".join(map(str, range(0, 60, 2))),
+            "*/2" + ",1,3,5" * 9,
+            "{} */24,1,2,3,4,5,6,8,10,12,14,16,18,20,22 1-31 1-12 0-6",
+        ),
+    ],
+    ids=["every value", "a field that starts with a star"],
+)
+def test_a_crontab_longer_than_ours_is_written_with_ranges(
+    dcb: Any, site_app: Celery, minute: str, hour: str, text: str
+) -> None:
+    from django_wheelbeat.models import Monitor
+    from django_wheelbeat.rows import row_of, to_ms
+
+    fields = {
+        "minute": minute,
+        "hour": hour,
+        "day_of_month": ",".join(map(str, range(1, 32))),
+        "month_of_year": ",".join(map(str, range(1, 13))),
+        "day_of_week": ",".join(map(str, range(7))),
+    }
+    long = dcb.CrontabSchedule.objects.create(timezone="UTC", **fields)
+    dcb.PeriodicTask.objects.create(name="long", task="t", crontab=long)
+    said = run("wheelbeat_import_celery_beat")
+    assert "1 new, 0 changed, 0 unchanged, 0 refused" in said, said
+    monitor = Monitor.objects.get()
+    assert monitor.cron == text.format(minute)
+    assert f"Note: long: its cron expression is rewritten as “{monitor.cron}”" in said
+    ours, at = next(fires(schedule_of(row_of(monitor)), to_ms(NOW))), NOW
+    long.schedule.nowfun = None
+    theirs = crontab(**fields, app=site_app)
+    theirs.nowfun, site_app.conf.timezone = lambda: at, "UTC"
+    assert ours == to_ms(at + theirs.remaining_estimate(at))
+
+
+def test_a_task_that_cannot_be_read_is_its_own_problem(dcb: Any) -> None:
+    from django_wheelbeat.models import Monitor
+
+    every = dcb.IntervalSchedule.objects.create(every=1, period="hours")
+    odd = dcb.IntervalSchedule.objects.create(every=1, period="fortnights")
+    huge = dcb.IntervalSchedule.objects.create(every=2**31 - 1, period="days")
+    for name, interval in (("a", every), ("odd", odd), ("huge", huge), ("z", every)):
+        dcb.PeriodicTask.objects.create(name=name, task="t", interval=interval)
+    said = run("wheelbeat_import_celery_beat")
+    assert "2 new, 0 changed, 0 unchanged, 2 refused" in said
+    assert "odd: cannot be read: TypeError" in said
+    assert "huge: cannot be read: OverflowError" in said
+    assert sorted(Monitor.objects.values_list("name", flat=True)) == ["a", "z"]
 
 
 def test_repeating_it_keeps_both_in_step(dcb: Any) -> None:
@@ -191,25 +268,54 @@ def test_redbeat_is_taken_over(db: Any, site_app: Celery, redis_url: str) -> Non
     assert (cron.cron, cron.timezone) == ("*/5 3 * * *", "Europe/Berlin")
 
 
-def test_without_a_name_for_its_zone_no_crontab_of_redbeat_is_taken_over(
-    db: Any, site_app: Celery, redis_url: str
-) -> None:
+@pytest.mark.redis
+def test_instants_in_the_arguments_of_redbeat_arrive_as_instants(db: Any, site_app: Celery, redis_url: str) -> None:
+    from kombu.utils import json as kombu_json
     from redbeat import RedBeatSchedulerEntry
     from redis import Redis
 
     from django_wheelbeat.models import Monitor
 
     site_app.conf.update(redbeat_redis_url=redis_url, redbeat_redis_options={})
-    site_app.conf.timezone = timezone(timedelta(hours=5, minutes=30))
-    del site_app.timezone
+    begin = datetime(2030, 5, 6, 7, 8, 9, 123_456, tzinfo=ZoneInfo("Europe/Berlin"))
+    args = [begin, [{"deep": datetime(2030, 1, 1)}], "2030-01-01"]  # noqa: DTZ001 - redbeat takes it as UTC
+    kwargs = {"when": begin.astimezone(UTC), "plain": {"year": 2030}}
+    for name, given in (("typed", kwargs), ("object", {"cron": crontab(minute=5)})):
+        options = {"eta": begin, "headers": {"since": begin}}
+        RedBeatSchedulerEntry(name, "t", schedule(60), args=args, kwargs=given, options=options, app=site_app).save()
+    theirs = RedBeatSchedulerEntry.from_key("redbeat:typed", app=site_app)
     with Redis.from_url(redis_url) as client:
-        RedBeatSchedulerEntry("every", "t", schedule(90), app=site_app).save()
-        RedBeatSchedulerEntry("cron", "t", crontab(minute=30, hour=9), app=site_app).save()
+        said = run("wheelbeat_import_redbeat")
+        again = run("wheelbeat_import_redbeat")
+        client.flushdb()
+    typed = Monitor.objects.get()
+    assert typed.name == "typed"
+    assert "object: hold a crontab of redbeat, which Celery cannot send as JSON" in said
+    assert "1 unchanged, 1 refused" in again
+    read = kombu_json.loads(typed.args), kombu_json.loads(typed.kwargs)
+    sent = (kombu_json.loads(kombu_json.dumps(value)) for value in (list(theirs.args), theirs.kwargs))
+    assert read == tuple(sent)
+    assert read[0][0] == begin
+    assert read[1] == kwargs
+    assert kombu_json.loads(typed.headers)["since"] == begin
+    assert typed.options == '{"eta": "2030-05-06T07:08:09.123456+02:00"}'
+
+
+@pytest.mark.redis
+def test_lists_in_crontabs_and_settings_in_capitals_are_redbeats_too(db: Any, site_app: Celery, redis_url: str) -> None:
+    from redbeat import RedBeatSchedulerEntry
+    from redis import Redis
+
+    from django_wheelbeat.models import Monitor
+
+    site_app.conf.broker_url = "redis://127.0.0.1:1"
+    site_app.conf.update(REDBEAT_REDIS_URL=redis_url, REDBEAT_KEY_PREFIX="mine:", REDBEAT_REDIS_OPTIONS={})
+    with Redis.from_url(redis_url) as client:
+        RedBeatSchedulerEntry("half", "t", crontab(minute=[0, 30], hour=[1, 5]), app=site_app).save()
         said = run("wheelbeat_import_redbeat")
         client.flushdb()
-    assert "cron: Celery's time zone is none of the IANA zones that this machine knows" in said
-    assert "1 new, 0 changed, 0 unchanged, 1 refused" in said
-    assert set(Monitor.objects.values_list("name", flat=True)) == {"every"}
+    assert "1 new, 0 changed, 0 unchanged, 0 refused" in said
+    assert Monitor.objects.get().cron == "0,30 1,5 * * *"
 
 
 def test_a_url_of_redbeat_that_cannot_be_read_is_refused_without_its_password(db: Any) -> None:

@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -285,12 +287,25 @@ def test_a_selection_is_exported(either: Any, login: Callable[..., Any]) -> None
     assert (row["name"], row["interval"], row["description"]) == ('Zürich, "shop" 😀', "1m30s", 'two,\n"lines"')
 
 
-def test_without_django_celery_beat_its_import_says_so(db: Any) -> None:
-    from django.core.management import call_command
-    from django.core.management.base import CommandError
+@given(st.text(alphabet="'=+-@＝\t\r\n ax", max_size=6))
+@example('=HYPERLINK("http://evil")')
+@example("'=1")
+@example("-90")
+def test_no_cell_of_csv_is_a_formula_and_every_text_comes_back(text: str) -> None:
+    from django_wheelbeat.models import Monitor
+    from django_wheelbeat.transfer import files
+    from django_wheelbeat.transfer.records import columns_of, record_of
 
-    with pytest.raises(CommandError, match="INSTALLED_APPS"):
-        call_command("wheelbeat_import_celery_beat")
+    written = Monitor(name="m", task="t", description=text, queue=text, solar_latitude=-33.5)
+    record = record_of(written)
+    file = files._csv([files.FIELDS, [files._cell(field, record[field]) for field in files.FIELDS]])
+    ((_, read),) = files.read(io.StringIO(file, newline=""), "csv")
+    columns = columns_of(read)
+    assert (columns["description"], columns["queue"]) == (text, text)
+    assert columns["solar_latitude"] == -33.5
+    (_, cells) = csv.reader(io.StringIO(file, newline=""))
+    cell = cells[files.FIELDS.index("description")]
+    assert not cell.strip(" ").startswith(("=", "+", "-", "@", "＝", "\t", "\r", "\n"))
 
 
 DEEP = "[" * 200_000

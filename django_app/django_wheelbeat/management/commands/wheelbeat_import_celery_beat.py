@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from celery import current_app
-from django.apps import apps
 from django.core.management.base import CommandError, CommandParser
 
 from django_wheelbeat.database import monitor_alias
 from django_wheelbeat.transfer.celery_beat import periodic_tasks, source
+from django_wheelbeat.transfer.celery_beat_tables import tables_missing
 from django_wheelbeat.transfer.commands import ImportCommand
 from django_wheelbeat.transfer.notes import Notes
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class Command(ImportCommand):
-    """May be repeated until the switch: it changes what differs, and the other scheduler's tables never."""
+    """May be repeated until the switch: it changes what differs, and the other scheduler's tables never.
+
+    The tables are enough: the package need not be installed.
+    """
 
     prunes = True
     help = "Import the periodic tasks of django-celery-beat as monitors; run it again to keep both in step."
@@ -33,9 +36,12 @@ class Command(ImportCommand):
 
     def handle(self, *_args: Any, from_database: str | None, **options: Any) -> None:
         """Import, and say what needs a look."""
-        if not apps.is_installed("django_celery_beat"):
-            raise CommandError("django_celery_beat is not in INSTALLED_APPS: leave it there until everything is moved.")
         using = from_database or options["database"] or monitor_alias()
+        missing = tables_missing(using)
+        if missing:
+            raise CommandError(
+                f"Database {using!r} has no table {missing[0]}; name the database that has it: --from-database."
+            )
         current_app.finalize(auto=True)
         entry_names = frozenset(current_app.conf.beat_schedule or {})
         notes, now = Notes(), datetime.now(UTC)

@@ -8,7 +8,7 @@ from celery import current_app
 from django.core.management.base import CommandError, CommandParser
 
 from celery_wheelbeat.errors import InvalidSetting
-from celery_wheelbeat.sources.celery_zones import timezone_of
+from celery_wheelbeat.sources.entries import timezone_of
 from celery_wheelbeat.urls import split_url
 from django_wheelbeat.transfer.commands import ImportCommand
 from django_wheelbeat.transfer.notes import Notes
@@ -40,8 +40,8 @@ class Command(ImportCommand):
 
         conf = current_app.conf
         current_app.finalize(auto=True)
-        url = url or conf.get("redbeat_redis_url") or str(conf.broker_url)
-        prefix = prefix or conf.get("redbeat_key_prefix") or "redbeat:"
+        url = url or conf.first("redbeat_redis_url", "REDBEAT_REDIS_URL") or str(conf.broker_url)
+        prefix = prefix or conf.first("redbeat_key_prefix", "REDBEAT_KEY_PREFIX") or "redbeat:"
         notes = Notes()
         options["reason"] = options["reason"] or "from redbeat"
         names = frozenset(conf.beat_schedule or {})
