@@ -291,7 +291,7 @@ class Beat:
     def _entry_of(self, view: JobView, fire_ms: int) -> Any:
         if view.id >= 0:
             return self.parts.monitor_entries.entry_for(view, fire_ms)
-        return private_entry(self.parts.view.data[view.name], fire_ms)
+        return private_entry(self.parts.view.data.get(view.name), fire_ms)  # any thread may have removed it
 
     def _update_entries(self, now_ms: int) -> None:
         view, entries = self.parts.view, self.parts.entries

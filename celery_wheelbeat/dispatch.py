@@ -13,8 +13,10 @@ import numpy as np
 
 from celery_wheelbeat.jobs import Flag
 from celery_wheelbeat.lane import Lane, Settled, definition_hash_of
+from celery_wheelbeat.observe.failure_lines import Pace
 from celery_wheelbeat.one_offs import OneOffs
 from celery_wheelbeat.publishers import Confirmed, Failed, Run
+from celery_wheelbeat.publishers.failures import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,7 +46,7 @@ class Rendering(NamedTuple):
     key_of: Callable[[int], str]
     """Job id → text key."""
     entry_of: Callable[[JobView, int], Any]
-    """Job and fire time → private ``ScheduleEntry``."""
+    """Job and fire time → private ``ScheduleEntry``; None where somebody has removed it meanwhile."""
     headers_of: Callable[[JobView, Any], Mapping[str, Any]] = lambda _view, _entry: {}
     """Job and that entry → headers that the workers need beside fire time and nonce."""
 
@@ -58,6 +60,7 @@ class Dispatch(Lane):
         self.rendering: Rendering | None = None
         """None while the namespace of run ids is not known: runs wait, as they do for a broker."""
         self.one_offs = OneOffs()
+        self._broken = Pace()
         self._sizes: dict[int, int] = {}
         """Bytes of arguments of what the publisher has, by token."""
         self._bytes = 0
@@ -79,7 +82,7 @@ class Dispatch(Lane):
         if self.rendering is None or not self.may_hand_over():
             return 0
         pairs = self._of_size(self.backlog.take(min(self.publisher.capacity(), HAND_OVER_MAX)))
-        runs = self._render(pairs, self.rendering)
+        runs = self._render(pairs, self.rendering, now_s)
         if runs:
             self._taken.update((run.token, pairs[run.token]) for run in runs)
             self.publisher.submit(runs)
@@ -122,7 +125,7 @@ class Dispatch(Lane):
         self.backlog.give_back(tokens[room:])
         return {token: pairs[token] for token in tokens[:room]}
 
-    def _render(self, pairs: dict[int, Pair], rendering: Rendering) -> list[Run]:
+    def _render(self, pairs: dict[int, Pair], rendering: Rendering, now_s: float) -> list[Run]:
         views = self._engine.lookup(np.fromiter((pair.job_id for pair in pairs.values()), np.int64, len(pairs)))
         kept: list[tuple[int, Pair, JobView]] = []
         for (token, pair), view in zip(pairs.items(), views, strict=True):
@@ -137,19 +140,28 @@ class Dispatch(Lane):
         for run_id, (token, pair, view) in zip(_run_ids(kept, rendering), kept, strict=True):
             try:
                 entry = rendering.entry_of(view, pair.fire_ms)
+                headers = {} if entry is None else rendering.headers_of(view, entry)
             except Exception as error:
-                logger.exception("beat: %s cannot be sent at all", view.name)
-                self._quarantined[view.id] = reason = f"{type(error).__name__}: {error}"
-                self._unrendered[view.id] = (definition_hash_of(view), reason)
-                self.backlog.skip([token], "error")
-                self.one_offs.give_up(token)
+                self._give_up(token, view, error, now_s)
                 continue
-            key, headers = rendering.key_of(view.id), rendering.headers_of(view, entry)
-            named = (rendering.run_ids.namespace, _suffix(pair.step))
+            if entry is None:
+                self.backlog.skip([token], "removed")
+                continue
+            key, named = rendering.key_of(view.id), (rendering.run_ids.namespace, _suffix(pair.step))
             self._sizes[token] = len(view.payload)
             self._bytes += len(view.payload)
             runs.append(Run(view.id, key, view.name, pair.fire_ms, run_id, entry, token, headers, *named))
         return runs
+
+    def _give_up(self, token: int, view: JobView, error: Exception, now_s: float) -> None:
+        """Skip a run whose entry cannot be built. A monitor is quarantined; an entry's objects may change any time."""
+        if self._broken.is_due(view.id, now_s):
+            logger.error("beat: %s cannot be sent: %s", view.name, reason_of(error), exc_info=error)
+        if view.id >= 0:
+            self._quarantined[view.id] = reason = reason_of(error)
+            self._unrendered[view.id] = (definition_hash_of(view), reason)
+        self.backlog.skip([token], "error")
+        self.one_offs.give_up(token)
 
     def _reason_to_skip(self, pair: Pair, view: JobView | None) -> str | None:
         if view is None:

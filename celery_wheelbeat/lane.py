@@ -104,22 +104,29 @@ class Lane:
         self.failures.update(outcome.kind.value for outcome in outcomes)
         self._lines.note(outcomes, now_s)
         self.backlog.give_back(o.token for o in outcomes if o.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN))
-        if outcomes:
-            self.last_error = self._said(outcomes[-1])
+        errors = [outcome for outcome in outcomes if outcome.kind is not FailureKind.EXPIRED]
+        if errors:
+            self.last_error = self._said(errors[-1])
         refused = [outcome.token for outcome in outcomes if outcome.kind is FailureKind.REFUSED]
         self._held.hold({token: self._taken[token] for token in refused}, now_s)
         for outcome in outcomes:
             if outcome.kind is FailureKind.UNROUTABLE:
                 self.backlog.skip([outcome.token], "unroutable")
+            elif outcome.kind is FailureKind.EXPIRED:
+                self.backlog.skip([outcome.token], "expired")
             elif outcome.kind is FailureKind.ERROR:
                 self.backlog.skip([outcome.token], "error")
             elif outcome.kind is FailureKind.POISON:
                 for pair in self.backlog.skip([outcome.token], "error"):
-                    (view,) = self._engine.lookup([pair.job_id])
-                    if view is not None and outcome.token not in self._outdated:
-                        self._quarantined[pair.job_id] = outcome.reason
-                        settled.poisoned[pair.job_id] = (definition_hash_of(view), outcome.reason)
-                        logger.error("beat: %s is quarantined: %s", view.name, outcome.reason)
+                    self._quarantine(pair.job_id, outcome, settled)
+
+    def _quarantine(self, job_id: int, poison: Failed, settled: Settled) -> None:
+        """Set a monitor aside that can never be sent. An entry only loses the run: its objects may change any time."""
+        (view,) = self._engine.lookup([job_id]) if job_id >= 0 else (None,)
+        if view is not None and poison.token not in self._outdated:
+            self._quarantined[job_id] = poison.reason
+            settled.poisoned[job_id] = (definition_hash_of(view), poison.reason)
+            logger.error("beat: %s is quarantined: %s", view.name, poison.reason)
 
     def _said(self, failed: Failed) -> str:
         pair = self._taken.get(failed.token)

@@ -159,6 +159,11 @@ class LanePublishers:
         self._slow = slow
         self._sender = sender
 
+    @property
+    def ended_by(self) -> BaseException | None:
+        """See ``Publisher``."""
+        return self._slow.ended_by
+
     def start(self) -> None:
         """Start the threads; in the process that sends, so after any fork."""
         self._slow.start()

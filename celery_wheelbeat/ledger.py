@@ -19,6 +19,7 @@ REASONS = (
     "ended",
     "error",
     "unroutable",
+    "expired",
     "quarantined",
     "shutdown",
 )

@@ -29,7 +29,8 @@ from celery_wheelbeat.observe.mark_file import MarkFile
 from celery_wheelbeat.observe.send_lines import SendLines
 from celery_wheelbeat.poll_lane import PollLane
 from celery_wheelbeat.publishers.broker import driver_type, open_connection
-from celery_wheelbeat.publishers.celery_lane import CeleryLane, LaneEdges
+from celery_wheelbeat.publishers.celery_lane import CeleryLane
+from celery_wheelbeat.publishers.run_sender import LaneEdges
 from celery_wheelbeat.sources.databases import database_of
 from celery_wheelbeat.sources.definitions import Definitions
 from celery_wheelbeat.sources.entries import Entries, timezone_of

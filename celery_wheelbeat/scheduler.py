@@ -86,6 +86,8 @@ class WheelScheduler(Scheduler):
         beat.move_mark(reading)
         supervision.look(reading)
         self._in_turn = False
+        if (ended_by := beat.parts.publisher.ended_by) is not None:
+            raise ended_by  # by user code around a send, in the lane's thread
         if self.should_sync():
             self._do_sync()
         return beat.wait_s(reading)

@@ -12,7 +12,8 @@ from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.publishers import Confirmed, Failed, Run
 from celery_wheelbeat.publishers.attempt import current
 from celery_wheelbeat.publishers.broker import open_connection
-from celery_wheelbeat.publishers.celery_lane import CeleryLane, LaneEdges
+from celery_wheelbeat.publishers.celery_lane import CeleryLane
+from celery_wheelbeat.publishers.run_sender import LaneEdges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,7 +1,8 @@
 """Keeps ``Scheduler: Sending due task …`` readable: a line per run up to a limit per tick, one summary above it.
 
 Celery writes the line inside ``apply_entry``, which must run for each entry because extensions are hooked there; so the
-lines are dropped where they are logged. Only the lane's own thread is concerned, and only those two messages.
+lines are dropped where they are logged. Only the lane's own thread is concerned, and only those two messages, and the
+traceback of a run that failed: ``RunSender`` logs it in Celery's place, once a minute.
 All lanes of a beat share the limit: no rate of sending makes the log grow by more than that each tick.
 """
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 LINES_MAX = 100
 """Runs of one tick that get a line each."""
 _PER_RUN = ("Scheduler: Sending due task", "%s sent.")
+_FAILED = "Message Error: %s\n%s"
+"""As Celery's ``apply_entry`` has it."""
 
 
 class SendLines(logging.Filter):
@@ -61,14 +64,11 @@ class SendLines(logging.Filter):
     @contextmanager
     def of(self, runs: int) -> Iterator[None]:
         """Write no line per run that this thread sends where ``runs`` more would be too many for this tick."""
-        if self.admit(runs):
-            yield
-            return
-        self._thread.quiet = True
+        self._thread.sends, self._thread.quiet = True, not self.admit(runs)
         try:
             yield
         finally:
-            self._thread.quiet = False
+            self._thread.sends = self._thread.quiet = False
 
     @contextmanager
     def none(self) -> Iterator[None]:
@@ -80,7 +80,9 @@ class SendLines(logging.Filter):
             self._thread.quiet = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Drop the lines of single runs while this thread is quiet."""
+        """Drop the lines of single runs while this thread is quiet, and Celery's tracebacks while it sends."""
+        if getattr(self._thread, "sends", False) and str(record.msg) == _FAILED:
+            return False
         return not (getattr(self._thread, "quiet", False) and str(record.msg).startswith(_PER_RUN))
 
     def _sum_up(self) -> None:

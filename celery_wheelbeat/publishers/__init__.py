@@ -55,6 +55,8 @@ class FailureKind(Enum):
     ERROR = "error"
     """The user's code (a lazy argument, a router, the task's signature) refused this run: counted ``skipped(error)``;
     the job goes on, as it does in Celery."""
+    EXPIRED = "expired"
+    """The instant up to which its message is of use has passed: counted ``skipped(expired)``, not sent."""
 
 
 class Confirmed(NamedTuple):
@@ -86,6 +88,10 @@ class Publisher(Protocol):
     """Hands runs to one destination and reports what is confirmed."""
 
     destination: str
+
+    @property
+    def ended_by(self) -> BaseException | None:
+        """What user code raised to end the process (``SystemExit`` …): nothing more is sent."""
 
     def start(self) -> None:
         """Start the thread; in the process that sends, so after any fork."""

@@ -118,7 +118,7 @@ class EnvelopeMaker:
                 return "; ".join(reasons)
             return self._try(form, fitting[0], fitting[-1], names_of(found))
         except Exception as error:
-            kind, reason = diagnose(error, self._recorder.producer.connection)
+            kind, reason, _ = diagnose(error, self._recorder.producer.connection)
             if kind is FailureKind.UNCERTAIN or is_state(reason):
                 raise  # the connection is gone, or its server takes nothing now, which says nothing about the route
             return f"{form.task} cannot be rendered: {reason}"
@@ -131,7 +131,7 @@ class EnvelopeMaker:
                 return f"it goes to {recording.key!r} now, and went to {envelope.key!r}"
             return "" if rendered(envelope, recording, sample) == recording.wire else "Celery renders other bytes now"
         except Exception as error:
-            kind, reason = diagnose(error, self._recorder.producer.connection)
+            kind, reason, _ = diagnose(error, self._recorder.producer.connection)
             if kind is FailureKind.UNCERTAIN or is_state(reason):
                 raise
             return reason

@@ -122,7 +122,9 @@ def private_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def private_entry(entry: Any, fire_ms: int) -> Any:
-    """Return a copy of an entry of ``beat_schedule`` for the run at ``fire_ms``."""
+    """Return a copy of an entry of ``beat_schedule`` for the run at ``fire_ms``; None for None."""
+    if entry is None:
+        return None
     private = entry.__class__.__new__(entry.__class__)
     private.__dict__.update(entry.__dict__, options=private_options(entry.options), last_run_at=instant(fire_ms))
     return private

@@ -7,7 +7,7 @@ Whoever publishes runs calls ``worker_headers``; the worker reads them back with
 from __future__ import annotations
 
 import math
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_wheelbeat.publishers.broker import driver_type
@@ -156,14 +156,14 @@ class ClaimHeaders(NamedTuple):
     def of(self, key: str, overlap: str, schedule: Any, expires: Any = None) -> dict[str, Any]:
         """Return the headers of job ``key``.
 
-        ``schedule`` is its Celery schedule: those with ``run_every`` have an interval. ``expires`` counts where it is
-        a number of seconds.
+        ``schedule`` is its Celery schedule: those with ``run_every``, a timedelta, have an interval. ``expires`` counts
+        where it is a number of seconds.
         """
         every = getattr(schedule, "run_every", None)
         ttl_s = claim_ttl_s(
             self.remembered_s,
             visibility_timeout_s=self.visibility_timeout_s,
-            interval_ms=None if every is None else round(every.total_seconds() * 1000),
+            interval_ms=round(every.total_seconds() * 1000) if isinstance(every, timedelta) else None,
             expires_s=expires if isinstance(expires, (int, float)) else None,
         )
         return worker_headers(key, self.namespace, overlap=overlap, ttl_s=ttl_s, remembered_s=self.remembered_s)

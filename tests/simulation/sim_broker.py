@@ -51,6 +51,7 @@ class SimPublisher:
     """See ``celery_wheelbeat.publishers.Publisher``. ``step`` is a turn of its thread."""
 
     destination = "broker"
+    ended_by = None
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from celery_wheelbeat import run_id
 from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind
 from celery_wheelbeat.publishers.attempt import Attempt, current
-from celery_wheelbeat.publishers.celery_lane import BATCH_MAX
+from celery_wheelbeat.publishers.run_sender import BATCH_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

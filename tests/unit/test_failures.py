@@ -46,6 +46,8 @@ def wrapped(cause: BaseException) -> BaseException:
         ("redis://", kombu.exceptions.EncodeError("not serializable"), FailureKind.POISON),
         ("redis://", kombu.exceptions.SerializerNotInstalled("No encoder installed for x"), FailureKind.POISON),
         ("amqp://", celery.exceptions.QueueNotFound("q"), FailureKind.UNROUTABLE),
+        ("amqp://", amqp.exceptions.FrameSyntaxError("Table type set not handled by amqp"), FailureKind.POISON),
+        ("amqp://", amqp.exceptions.FrameSyntaxError("from RabbitMQ", PUBLISH), FailureKind.UNCERTAIN),
         ("amqp://", amqp.exceptions.NotFound("no exchange", PUBLISH), FailureKind.UNROUTABLE),
         ("amqp://", amqp.exceptions.MessageNacked(), FailureKind.REFUSED),
         ("amqp://", amqp.exceptions.PreconditionFailed("larger than max", PUBLISH), FailureKind.POISON),
@@ -60,8 +62,9 @@ def wrapped(cause: BaseException) -> BaseException:
 def test_the_kind_of_a_failure(url: str, error: BaseException, kind: FailureKind) -> None:
     connection = Connection(url)
     for exc in (error, wrapped(error)):
-        found, reason = diagnose(exc, connection)
+        found, reason, in_doubt = diagnose(exc, connection)
         assert found is kind
+        assert in_doubt is (kind is FailureKind.UNCERTAIN or getattr(error, "method_sig", None) is not None)
         assert reason.startswith(f"{type(error).__name__}: ")
         assert "\n" not in reason
 
@@ -83,7 +86,7 @@ def test_what_a_server_refuses_for_its_own_state(reason: str, state: bool) -> No
 
 
 def test_a_reason_is_one_bounded_line() -> None:
-    _, reason = diagnose(ValueError("a\nb" * 1000), Connection("memory://"))
+    reason = diagnose(ValueError("a\nb" * 1000), Connection("memory://")).reason
     assert len(reason) == 500
     assert "\n" not in reason
 
@@ -91,7 +94,7 @@ def test_a_reason_is_one_bounded_line() -> None:
 def test_an_endless_chain_of_causes_ends() -> None:
     first, second = ValueError("1"), ValueError("2")
     first.__cause__, second.__cause__ = second, first
-    assert diagnose(first, Connection("memory://")) == (FailureKind.ERROR, "ValueError: 1")
+    assert diagnose(first, Connection("memory://")) == (FailureKind.ERROR, "ValueError: 1", False)
 
 
 @pytest.mark.parametrize(
