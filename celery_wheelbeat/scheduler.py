@@ -16,6 +16,7 @@ from celery.beat import Scheduler
 
 from celery_wheelbeat import __version__
 from celery_wheelbeat.beat import Beat
+from celery_wheelbeat.end_signals import EndSignals
 from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.observe import memory
 from celery_wheelbeat.parts import assemble
@@ -49,6 +50,7 @@ class WheelScheduler(Scheduler):
         self._in_tick = False
         self._in_turn = False
         self._closing = False
+        self._end_signals = EndSignals()
         super().__init__(*args, lazy=True, **kwargs)
         self.settings = Settings.from_conf(self.app.conf)
         self.schedule = dict(self.data)
@@ -62,19 +64,26 @@ class WheelScheduler(Scheduler):
         """Run one turn, then wait until something is due or happens, at most a second; returns 0.
 
         While one of our threads is wedged, a standalone beat goes on turning in here and does not return, so that
-        ``celery inspect ping`` falls silent.
+        ``celery inspect ping`` falls silent. Once the end was asked for, it raises ``SystemExit`` itself, because the
+        exception of the signal handler may have been lost.
         """
         self._in_tick = True
         try:
-            beat, supervision = self._running()
-            while not self._closing:
+            while not self._ending:
+                beat, supervision = self._running()
                 wait_s = self._turn(beat, supervision)
                 beat.parts.wake.wait(min(wait_s, self.max_interval))
                 if self._embedded or not supervision.wedged:
                     break
         finally:
             self._in_tick = False
+        if self._ending:
+            raise SystemExit
         return 0.0
+
+    @property
+    def _ending(self) -> bool:
+        return self._closing or self._end_signals.taken
 
     def _turn(self, beat: Beat, supervision: Supervision) -> float:
         self._in_turn = True
@@ -93,15 +102,18 @@ class WheelScheduler(Scheduler):
         return beat.wait_s(reading)
 
     def close(self) -> None:
-        """Stop, once, within 3 s. Called in the middle of ``tick`` by a signal handler it only leaves a note."""
+        """Stop for good, within 3 s. A call in the middle of ``tick``, by a signal handler, only leaves a note."""
         self._closing = True
         if self._in_tick:
             return
-        beat, supervision, self._beat, self._supervision = self._beat, self._supervision, None, None
-        if beat is not None and supervision is not None and beat.pid == os.getpid():
-            self._stop(beat, supervision)
-        super().close()
-        self._closing = self._in_turn = False  # whoever ticks again starts anew
+        self._end_signals.hold()
+        try:
+            beat, supervision, self._beat, self._supervision = self._beat, self._supervision, None, None
+            if beat is not None and supervision is not None and beat.pid == os.getpid():
+                self._stop(beat, supervision)
+            super().close()
+        finally:
+            self._end_signals.release()
 
     def _stop(self, beat: Beat, supervision: Supervision) -> None:
         parts = beat.parts
@@ -190,6 +202,7 @@ class WheelScheduler(Scheduler):
     def _running(self) -> tuple[Beat, Supervision]:
         beat, supervision = self._beat, self._supervision
         if beat is None or supervision is None or beat.pid != os.getpid():
+            self._end_signals.install()
             self.merge_inplace(self.app.conf.beat_schedule)  # receivers of beat_init may have changed it
             parts = assemble(self, self.settings)
             self.schedule.monitors = parts.monitor_entries

@@ -1,29 +1,29 @@
-"""What interrupts the scheduling thread's wait: outcomes, edits, news of the I/O thread.
+"""A wait that other threads can end. The scheduling thread waits here for outcomes, edits and news of the I/O thread.
 
-A ``SimpleQueue`` and nothing else, because ``ring`` may be called in a signal handler that interrupts the wait itself.
+It consists of one lock. A signal handler may call ``ring`` while it interrupts the wait; an exception of a handler
+leaves nothing locked; and ``Lock.acquire`` keeps its deadline however often and long it is interrupted.
 """
 
 from __future__ import annotations
 
-from queue import Empty, SimpleQueue
+import threading
 
 
 class Wake:
-    """Rung by any thread, waited on by the scheduling thread."""
+    """Rung by any thread, waited on by one."""
 
     def __init__(self) -> None:
-        self._rings: SimpleQueue[None] = SimpleQueue()
+        self._unrung = threading.Lock()
+        """Held while nobody has rung."""
+        self._unrung.acquire()
 
     def ring(self) -> None:
         """End the current wait, or the next one."""
-        self._rings.put(None)
+        try:
+            self._unrung.release()
+        except RuntimeError:  # rung already
+            return
 
     def wait(self, seconds: float) -> bool:
         """Wait up to ``seconds``; returns whether it was rung. Rings that came meanwhile count once."""
-        try:
-            self._rings.get(timeout=max(0.0, seconds))
-        except Empty:
-            return False
-        while not self._rings.empty():
-            self._rings.get()
-        return True
+        return self._unrung.acquire(timeout=max(0.0, seconds))

@@ -162,7 +162,7 @@ class Desk:
     @property
     def has_room(self) -> bool:
         """Whether a turn cannot have to wait for the scheduling thread."""
-        return bool(self.tail._news.qsize() <= NEWS_MAX - 3)
+        return bool(len(self.tail._news) <= NEWS_MAX - 3)
 
     @property
     def empty(self) -> bool:

@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.observe.checks import alive, ready
+from celery_wheelbeat.wake import Wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,7 +86,8 @@ class Probes:
         self._address = (host, port)
         self._handler = type("Handler", (_Handler,), {"answers": answers})
         self._server: _Server | None = None
-        self._closing = threading.Event()
+        self._closing = False
+        self._bind_again = Wake()
         self._thread = threading.Thread(target=self._run, name="wheelbeat-http", daemon=True)
 
     def start(self) -> None:
@@ -94,7 +96,8 @@ class Probes:
 
     def close(self) -> None:
         """Give the port back, within a second."""
-        self._closing.set()
+        self._closing = True
+        self._bind_again.ring()
         if self._server is not None:
             with suppress(OSError):  # wakes the thread on Linux; elsewhere it looks up by itself
                 self._server.socket.shutdown(socket.SHUT_RDWR)
@@ -108,14 +111,14 @@ class Probes:
         self._server = server
         logger.info("beat: Probes and metrics on %s port %d", *self._address)
         with server:
-            while not self._closing.is_set():
+            while not self._closing:
                 server.handle_request()
                 server.drop_late()
 
     def _bind(self) -> _Server | None:
         """Return a server that listens; None if the beat stops before it could."""
         warned = False
-        while not self._closing.is_set():
+        while not self._closing:
             try:
                 return _Server(self._address, self._handler)
             except OSError as error:
@@ -127,7 +130,7 @@ class Probes:
                         error,
                     )
                 warned = True
-                self._closing.wait(BIND_AGAIN_S)
+                self._bind_again.wait(BIND_AGAIN_S)
         return None
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 from contextvars import copy_context
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 import amqp.exceptions
 
+from celery_wheelbeat.mailbox import Mailbox
 from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, PublisherHealth, Run
 from celery_wheelbeat.publishers.attempt import watched
 from celery_wheelbeat.publishers.backoff import Backoff
@@ -42,8 +43,8 @@ class CeleryLane:
     def __init__(self, edges: LaneEdges, *, window: int) -> None:
         self._edges = edges
         self._window = window
-        self._inbox: SimpleQueue[Sequence[Run]] = SimpleQueue()
-        self._outbox: SimpleQueue[list[Confirmed | Failed]] = SimpleQueue()
+        self._inbox: Mailbox[Sequence[Run]] = Mailbox()
+        self._outbox: Mailbox[list[Confirmed | Failed]] = Mailbox()
         self._unconfirmed: dict[int, Run] = {}
         self._connection: Any = None
         self._producer: Any = None
@@ -117,7 +118,7 @@ class CeleryLane:
             self._stamp()
             try:
                 if self._connected or self._connect():
-                    self._send(self._inbox.get(timeout=_TURN_S))
+                    self._send(self._inbox.get(_TURN_S))
             except Empty:
                 continue
             except Exception as exc:
@@ -180,7 +181,7 @@ class CeleryLane:
         while (left_s := until_s - self._edges.clock.monotonic_s()) > 0 and not self._is_ending():
             self._stamp()
             try:
-                runs = self._inbox.get(timeout=min(left_s, _TURN_S))
+                runs = self._inbox.get(min(left_s, _TURN_S))
             except Empty:
                 continue
             self._settle([Failed(run.token, FailureKind.NOT_SENT, "not connected") for run in runs])

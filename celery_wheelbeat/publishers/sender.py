@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING, NamedTuple
 
+from celery_wheelbeat.mailbox import Mailbox
 from celery_wheelbeat.publishers import FailureKind, PublisherHealth
 from celery_wheelbeat.publishers.backoff import Backoff
 from celery_wheelbeat.publishers.batches import Batch, Comparison, Failure, Outcome, Verdict
@@ -55,8 +56,8 @@ class Sender:
         self._clock = clock
         self._wake = wake
         self.window = window
-        self._inbox: SimpleQueue[Batch | _Question | None] = SimpleQueue()
-        self._outbox: SimpleQueue[News] = SimpleQueue()
+        self._inbox: Mailbox[Batch | _Question | None] = Mailbox()
+        self._outbox: Mailbox[News] = Mailbox()
         self._unsettled: dict[int, Batch] = {}
         """Scheduling thread: batches without an outcome."""
         self._on_wire: dict[int, Batch] = {}
@@ -160,7 +161,7 @@ class Sender:
         """Write what there is, up to the window, then wait for what comes first: orders or outcomes."""
         while len(self._on_wire) < self.window:
             try:
-                order = self._inbox.get(timeout=0 if self._on_wire else _IDLE_S)
+                order = self._inbox.get(0 if self._on_wire else _IDLE_S)
             except Empty:
                 break
             if order is None:
@@ -228,7 +229,7 @@ class Sender:
         while (left_s := until_s - self._clock.monotonic_s()) > 0 and self._stop_at_s is None:
             self._stamp_s = self._clock.monotonic_s()
             try:
-                order = self._inbox.get(timeout=min(left_s, _IDLE_S))
+                order = self._inbox.get(min(left_s, _IDLE_S))
             except Empty:
                 continue
             if isinstance(order, Batch):

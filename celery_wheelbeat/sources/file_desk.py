@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING, Any
 
+from celery_wheelbeat.mailbox import Mailbox
 from celery_wheelbeat.sources.news import News, Opened
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ class FileDesk:
         self._file = file
         self._clock = clock
         self._wake = wake
-        self._rows: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
-        self._news: SimpleQueue[News] = SimpleQueue()
+        self._rows: Mailbox[Mapping[str, Any] | None] = Mailbox()
+        self._news: Mailbox[News] = Mailbox()
         self._stamp_s = clock.monotonic_s()
         self._thread = threading.Thread(target=self._loop, name="wheelbeat-file", daemon=True)
 
@@ -83,7 +84,7 @@ class FileDesk:
         while row is None:
             self._stamp_s = self._clock.monotonic_s()
             with suppress(Empty):
-                row = self._rows.get(timeout=_TURN_S)
+                row = self._rows.get(_TURN_S)
                 if row is None:
                     return None
         while not self._rows.empty():

@@ -1,6 +1,6 @@
 """The I/O thread of a beat with a database: drives the ``Follower`` and writes what is in the ``Outbox``.
 
-The engine belongs to the scheduling thread; this thread hands values over in a bounded queue and never touches it.
+The engine belongs to the scheduling thread; this thread hands values over in a bounded mailbox and never touches it.
 Whatever the database does, the thread goes on: an error is counted, logged once per outage and tried again with
 back-off, and no exception leaves the thread. Reading and writing fail apart from each other.
 """
@@ -11,14 +11,16 @@ import logging
 import threading
 import uuid
 from contextlib import contextmanager, suppress
-from queue import Empty, Full, Queue, SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.errors import SourceError
+from celery_wheelbeat.mailbox import Mailbox
 from celery_wheelbeat.sources.follower import Follower
 from celery_wheelbeat.sources.news import Opened, Remembered
 from celery_wheelbeat.sources.outage import Outage
 from celery_wheelbeat.sources.outbox import Outbox
+from celery_wheelbeat.wake import Wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,9 +65,13 @@ class Tail:
             database.source, definitions, reconcile_period_s=reconcile_period_s, open_reader=database.open_reader
         )
         self._outbox = Outbox(str(uuid.uuid4()))
-        self._news: Queue[News] = Queue(NEWS_MAX)
-        self._rereads: SimpleQueue[Sequence[int] | None] = SimpleQueue()
-        self._closing = threading.Event()
+        self._news: Mailbox[News] = Mailbox()
+        self._room = Wake()
+        """Rung when news was taken."""
+        self._rereads: Mailbox[Sequence[int] | None] = Mailbox()
+        self._closing = False
+        self._rest = Wake()
+        """Rung to end the pause between two turns."""
         self._opened = False
         self._installation: str | None = None
         self._asking = False
@@ -83,7 +89,8 @@ class Tail:
         news: list[News] = []
         with suppress(Empty):
             while len(news) < TAKE_MAX:
-                news.append(self._news.get_nowait())
+                news.append(self._news.get())
+        self._room.ring()
         if not self._news.empty():
             self._wake()
         return news
@@ -133,7 +140,9 @@ class Tail:
 
     def close(self, timeout_s: float) -> None:
         """See ``Desk``."""
-        self._closing.set()
+        self._closing = True
+        self._rest.ring()
+        self._room.ring()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
@@ -149,12 +158,12 @@ class Tail:
         remembered = None if self._memory is None else self._memory.read()
         if remembered is not None:
             self._hand_over(Remembered(remembered))
-        while not self._closing.is_set():
+        while not self._closing:
             wait_s = self.turn()
             if self._memory is not None and self._installation != remembered and self._installation is not None:
                 remembered = self._installation
                 self._memory.write(remembered)
-            self._closing.wait(wait_s)
+            self._rest.wait(wait_s)
         self._follower.close()
         self._write()
         self._database.source.close()
@@ -193,15 +202,13 @@ class Tail:
         return news, more
 
     def _hand_over(self, news: News) -> None:
-        while not self._closing.is_set():
-            try:
-                self._news.put(news, timeout=POLL_S)
-            except Full:
-                self._stamp_s = self._clock.monotonic_s()
-                self._wake()
-            else:
-                self._wake()
-                return
+        while len(self._news) >= NEWS_MAX and not self._closing:
+            self._wake()
+            self._room.wait(POLL_S)
+            self._stamp_s = self._clock.monotonic_s()
+        if not self._closing:
+            self._news.put(news)
+            self._wake()
 
     def _write(self) -> float:
         """Write what is waiting; returns the seconds until the next try."""

@@ -156,7 +156,7 @@ class _Desk:
 
     def turn(self) -> bool:
         """Give the I/O thread a turn if it is not resting; says whether there is news for the other thread."""
-        if self._clock.monotonic_s() < self._turn_at_s or self.tail._news.qsize() > NEWS_MAX - 3:
+        if self._clock.monotonic_s() < self._turn_at_s or len(self.tail._news) > NEWS_MAX - 3:
             return False
         self._turn_at_s = self._clock.monotonic_s() + self.tail.turn()
         return not self.tail._news.empty()

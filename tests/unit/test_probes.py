@@ -194,7 +194,7 @@ def test_a_port_in_use_is_one_warning_and_is_taken_once_it_is_free(
                 again.set()
             return threading.Event().wait(0.01)
 
-        monkeypatch.setattr(made._closing, "wait", pause)
+        monkeypatch.setattr(made._bind_again, "wait", pause)
         made.start()
         assert again.wait(WAIT_S)
     lines.wait_for(f"Probes and metrics on 127.0.0.1 port {port}")

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -339,12 +340,34 @@ def test_close_in_the_middle_of_a_tick_only_leaves_a_note(app: Celery, make: Mak
     scheduler.close()
 
 
-def test_a_closed_scheduler_starts_anew_when_it_ticks(app: Celery, make: MakeScheduler) -> None:
-    app.conf.beat_schedule = {"a": every(0.2)}
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_closed_scheduler_ends_the_loop_that_ticks(make: MakeScheduler, begun: bool) -> None:
+    """The handler's own ``SystemExit`` may have been lost, wherever it was raised."""
     scheduler = make()
-    tick_until(scheduler, lambda: sent(app))
+    if begun:
+        scheduler.tick()
     scheduler.close()
-    tick_until(scheduler, lambda: sent(app))
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            scheduler.tick()
+    assert scheduler._beat is None
+
+
+def test_a_tick_ends_by_itself_where_the_exception_of_the_handler_is_lost(app: Celery, make: MakeScheduler) -> None:
+    lost: list[bool] = []
+
+    class Interrupted(WheelScheduler):
+        def should_sync(self) -> bool:
+            with suppress(SystemExit):
+                self.close()
+                lost.append(self._in_tick)
+                raise SystemExit
+            return False
+
+    app.conf.beat_schedule = {"a": every(60)}
+    with pytest.raises(SystemExit):
+        make(Interrupted).tick()
+    assert lost == [True]
 
 
 def test_close_before_the_first_tick_does_nothing(make: MakeScheduler, tmp_path: Path) -> None:

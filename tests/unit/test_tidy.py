@@ -46,6 +46,14 @@ CLOCK_EXCEPTIONS = {
 """Modules of the engine's package that may read the wall clock, and why; everything else is told the time."""
 
 
+UNSAFE_WAITS = {"Queue", "LifoQueue", "PriorityQueue", "SimpleQueue", "Event", "Condition", "Semaphore", "Barrier"}
+WAIT_EXCEPTIONS = {
+    "sources/bulk.py": "the threads that read the initial load; the scheduling thread never comes here",
+    "worker/keeper.py": "the keeper's thread in a worker",
+}
+"""Modules that may use what a signal handler can leave locked (see ``mailbox``), and whose threads use it there."""
+
+
 def _name(path: Path) -> str:
     """Path inside its package, with slashes."""
     package = next(package for package in PACKAGES if package in path.parents)
@@ -154,6 +162,26 @@ def test_no_enum_member_is_an_operand() -> None:
 def test_members_in_expressions_are_found(text: str, members: list[str]) -> None:
     found = _members_in_expressions(ast.parse(text), {"A"})
     assert [place.split(": ")[1] for place in found] == members
+
+
+def test_no_wait_can_be_left_locked_or_lengthened_by_a_signal() -> None:
+    users = {
+        _name(path): sorted(names)
+        for path in MODULES
+        if _name(path) not in WAIT_EXCEPTIONS
+        and (names := {name for node in ast.walk(_tree(path)) for name in _names_in(node)} & UNSAFE_WAITS)
+    }
+    assert users == {}, "use wake.Wake and mailbox.Mailbox"
+
+
+def _names_in(node: ast.AST) -> list[str]:
+    """What a node takes from ``queue`` or ``threading``."""
+    match node:
+        case ast.ImportFrom(module="queue" | "threading", names=names):
+            return [name.name for name in names]
+        case ast.Attribute(ast.Name("queue" | "threading"), name):
+            return [name]
+    return []
 
 
 @pytest.fixture(scope="module")
