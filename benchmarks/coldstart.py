@@ -23,7 +23,6 @@ from report import Report, at_most, in_process, resident_bytes
 from celery_wheelbeat.columns import Shapes
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.jobs import RouteTable
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.observe.memory import prepare, settle
@@ -41,8 +40,8 @@ class LoadingBeat:
     """The parts of a beat between its database and its wheel."""
 
     def __init__(self, url: str) -> None:
-        crons, self.routes = CronTable(), RouteTable()
-        compile_all = partial(compile_rows, crons=crons, routes=self.routes)
+        crons = CronTable()
+        compile_all = partial(compile_rows, crons=crons)
         database = from_url(url)
         self.definitions = Definitions(compile_all, Shapes(compile_all))
         self.follower = Follower(
@@ -57,7 +56,7 @@ class LoadingBeat:
             if isinstance(news, Sized):
                 self.engine.expect(news.jobs)
             elif isinstance(news, Loaded):
-                self.engine.load(news.batch, {}, self.routes)
+                self.engine.load(news.batch, {})
             else:
                 self.engine.apply(news.changes)  # type: ignore[union-attr]
 

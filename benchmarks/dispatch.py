@@ -124,7 +124,7 @@ class Absorbing:
 
 def loaded(bench: FastBench, count: int) -> float:
     """Load monitors and let each run once, so that envelopes and pieces are there; returns runs per CPU second."""
-    bench.parts.engine.load(definitions(count, bench.route()), {}, bench.parts.routes)
+    bench.parts.engine.load(definitions(count, bench.route()), {})
     settle()
     began_s = time.process_time()
     bench.pass_minutes()
@@ -388,7 +388,7 @@ def resident(report: Report, jobs: int) -> None:
     sizes = {"max_jobs": jobs, "backlog_max": jobs, "envelope_bytes": KEPT_BYTES}
     with PrivateRedis() as server, FastBench(make_app(server.url), **sizes) as bench:
         route = np.uint32(bench.route())
-        engine, routes = bench.parts.engine, bench.parts.routes
+        engine = bench.parts.engine
         bench.load(numbered(10, int(route), first=jobs))
         bench.pass_minutes()
         bench.drain()  # now there is an envelope
@@ -397,7 +397,7 @@ def resident(report: Report, jobs: int) -> None:
             ids = np.arange(first, min(jobs, first + BATCH), dtype=np.int64)
             made = {"payload": numbered_texts(ARGUMENTS, ids), "lengths": np.full(len(ids), len(ARGUMENTS), np.uint32)}
             batch = replace(batch_of(ids, np.full(len(ids), INTERVAL_MS)), route_index=np.full(len(ids), route), **made)
-            engine.load(batch, {}, routes)
+            engine.load(batch, {})
         settle()
         rates = []
         for _ in range(1 + RESIDENT_ROUNDS):

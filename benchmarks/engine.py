@@ -45,7 +45,7 @@ def measure(jobs: int, mix: str, ticks: int, tick_ms: int) -> dict[str, Any]:
     """Build one engine and look at it."""
     begun = time.process_time()
     intervals_ms = MIXES.get(mix) or (max(1, jobs // 1000) * 1000,)
-    engine, _ = engine_with(jobs, intervals_ms, tick_ms=tick_ms)
+    engine = engine_with(jobs, intervals_ms, tick_ms=tick_ms)
     engine.advance(engine.cursor_ms + tick_ms)  # files what was loaded
     found: dict[str, Any] = {"build_s": time.process_time() - begun}
     settle()

@@ -25,7 +25,7 @@ from table_of_monitors import PLAIN
 
 from celery_wheelbeat.columns import Shapes
 from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.jobs import ChangeBatch, RouteTable
+from celery_wheelbeat.jobs import ChangeBatch
 from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.stored_rows import Rows
 
@@ -129,14 +129,14 @@ def touched(engine: Engine, work: Callable[[], object]) -> int:
     return Watched.touched
 
 
-def engines() -> tuple[Engine, Engine, Engine, RouteTable]:
+def engines() -> tuple[Engine, Engine, Engine]:
     """Return engines of which all jobs fire each minute, from a minute to a day, and once in ten years."""
-    mixed, routes = engine_with(JOBS, MIXED_MS)
-    minute, _ = engine_with(JOBS, (MINUTE_MS,))
-    idle, _ = engine_with(JOBS, (3_650 * DAY_MS,))
+    mixed = engine_with(JOBS, MIXED_MS)
+    minute = engine_with(JOBS, (MINUTE_MS,))
+    idle = engine_with(JOBS, (3_650 * DAY_MS,))
     for one in (mixed, minute, idle):
         one.advance(one.cursor_ms + 1_000)
-    return minute, mixed, idle, routes
+    return minute, mixed, idle
 
 
 def tick(engine: Engine) -> Callable[[], object]:
@@ -146,7 +146,7 @@ def tick(engine: Engine) -> Callable[[], object]:
 
 def measure() -> dict[str, int]:
     """Count each path once, after it has been warmed up."""
-    minute, mixed, idle, routes = engines()
+    minute, mixed, idle = engines()
     ids = np.arange(0, JOBS, 50, dtype=np.int64)
     changed = ChangeBatch(batch_of(ids, np.full(len(ids), 120_000)), np.empty(0, np.int64))
     more = batch_of(np.arange(JOBS, 2 * JOBS, dtype=np.int64), np.full(JOBS, 300_000))
@@ -154,11 +154,11 @@ def measure() -> dict[str, int]:
         "calls: a tick of 100,000 jobs that fire each minute": calls(tick(minute)),
         "calls: a tick of 100,000 jobs from a minute to a day": calls(tick(mixed)),
         "calls: an edit of 2,000 jobs": calls(lambda: mixed.apply(changed)),
-        "calls: a load of 100,000 jobs more": calls(lambda: mixed.load(more, {}, routes)),
+        "calls: a load of 100,000 jobs more": calls(lambda: mixed.load(more, {})),
         "calls: the sweep of one shard": calls(lambda: mixed.sweep(1)),
         **compiling(),
     }
-    minute, mixed, idle, _ = engines()
+    minute, mixed, idle = engines()
     found |= {
         "elements: a tick of 100,000 jobs that fire each minute": touched(minute, tick(minute)),
         "elements: a tick of 100,000 jobs from a minute to a day": touched(mixed, tick(mixed)),
@@ -170,7 +170,7 @@ def measure() -> dict[str, int]:
 
 def compiling() -> dict[str, int]:
     """Count the compilation of a block of rows of three shapes."""
-    shapes = Shapes(partial(compile_rows, crons=CronTable(), routes=RouteTable()))
+    shapes = Shapes(partial(compile_rows, crons=CronTable()))
     rows = [
         PLAIN._replace(id=n, name=f"m{n}", args=f"[{n}]", interval_ms=60_000 * (1 + n % 5), queue=f"q{n % 3}")
         for n in range(1, BLOCK_ROWS + 1)
@@ -196,11 +196,11 @@ def rendering(url: str) -> dict[str, int]:
 
     with FastBench(make_app(url), shards=16) as bench:
         route = bench.route()
-        bench.parts.engine.load(definitions(100, route), {}, bench.parts.routes)
+        bench.parts.engine.load(definitions(100, route), {})
         bench.pass_minutes()
         bench.drain()  # the form of the messages is known now
         more = definitions(MESSAGES + 100, route).take(np.arange(100, MESSAGES + 100))
-        bench.parts.engine.load(more, {}, bench.parts.routes)
+        bench.parts.engine.load(more, {})
         fast = bench.lanes.fast
         fast.sender = absorbing = Connected(fast.sender, keep=False)  # type: ignore[assignment]
 

@@ -34,7 +34,7 @@ MANY = 1_000_000
 def measure(jobs: int) -> dict[str, float]:
     """Load, settle, and look at the resident memory."""
     before = resident_bytes()
-    engine, _ = engine_with(jobs, MIXED_MS)
+    engine = engine_with(jobs, MIXED_MS)
     engine.advance(engine.cursor_ms + 1_000)
     peak = resident_bytes(field="VmHWM")
     settle()
@@ -43,7 +43,7 @@ def measure(jobs: int) -> dict[str, float]:
 
 def churn(jobs: int, hours: int) -> list[tuple[float, float]]:
     """Replace a tenth of the jobs each hour, half of them by other jobs; returns (hour, resident bytes)."""
-    engine, _ = engine_with(jobs, MIXED_MS, tick_ms=MINUTE_MS)
+    engine = engine_with(jobs, MIXED_MS, tick_ms=MINUTE_MS)
     rng, choice = np.random.default_rng(2), np.array(MIXED_MS, np.int64)
     alive = np.arange(jobs, dtype=np.int64)
     next_id, sweeps = jobs, 0

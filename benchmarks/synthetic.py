@@ -8,7 +8,7 @@ import numpy as np
 
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, DefinitionBatch, Flag, Kind, Route, RouteTable
+from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, DefinitionBatch, Flag, Kind, Route
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.runs import interval_offset_ms
 
@@ -57,15 +57,14 @@ def batch_of(ids: np.ndarray, interval_ms: np.ndarray) -> DefinitionBatch:
     )
 
 
-def engine_with(jobs: int, intervals_ms: Sequence[int], **config: int) -> tuple[Engine, RouteTable]:
+def engine_with(jobs: int, intervals_ms: Sequence[int], **config: int) -> Engine:
     """Return an engine that has loaded ``jobs``, with intervals drawn evenly from ``intervals_ms``."""
-    routes = RouteTable()
-    routes.intern(Route("bench.check"))
     engine = Engine(EngineConfig(max_jobs=1_000_000_000, **config), CronTable(), Ledger())
+    engine.routes.intern(Route("bench.check"))
     engine.start(NOW_MS)
     engine.expect(jobs)
     rng, choice = np.random.default_rng(1), np.array(intervals_ms, np.int64)
     for first in range(0, jobs, BATCH):
         ids = np.arange(first, min(jobs, first + BATCH), dtype=np.int64)
-        engine.load(batch_of(ids, choice[rng.integers(0, len(choice), len(ids))]), {}, routes)
-    return engine, routes
+        engine.load(batch_of(ids, choice[rng.integers(0, len(choice), len(ids))]), {})
+    return engine

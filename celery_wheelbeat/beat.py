@@ -302,7 +302,7 @@ class Beat:
         replaced = {REPLACEABLE_ENTRY} if self._replaced_by is not None else set()
         changes = entries.changes({name: view.data[name] for name in view.data if name not in replaced}, now_ms)
         if first:
-            self._due_at_start += self.parts.engine.load(changes.upserts, self._marks, self.parts.routes)
+            self._due_at_start += self.parts.engine.load(changes.upserts, self._marks)
         else:
             self._apply(changes)
 
@@ -313,7 +313,7 @@ class Beat:
             self._apply(ChangeBatch(batch.take(np.flatnonzero(again)), np.empty(0, np.int64)))
             batch = batch.take(np.flatnonzero(~again))
         self._loaded_to = max([self._loaded_to, *batch.ids[-1:].tolist()])
-        self._due_at_start += self.parts.engine.load(batch, self._marks, self.parts.routes)
+        self._due_at_start += self.parts.engine.load(batch, self._marks)
         self._keep_done(self.parts.dispatch.one_offs.load(batch))
 
     def _apply(self, changes: ChangeBatch) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from celery_wheelbeat import json_texts
 from celery_wheelbeat.checks import MAX_TEXT
-from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, DefinitionBatch, Kind
+from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, DefinitionBatch, Kind, Route
 from celery_wheelbeat.monitors import window_s
 from celery_wheelbeat.rows import MonitorRow
 from celery_wheelbeat.runs import cron_offset_ms
@@ -83,7 +83,7 @@ class Shape(NamedTuple):
     kind: int
     cron_index: int
     flags: int
-    route_index: int
+    route: Route
     window_s: int
 
 
@@ -133,7 +133,8 @@ class Shapes:
 
     def compile(self, columns: Columns, excluded: Int64s) -> Split:
         """Compile what is plain: of a known shape, without a problem, and not among the ids ``excluded``."""
-        common = self._table.of_shapes(columns.shape)
+        table = self._table
+        common = table.of_shapes(columns.shape)
         whole_s = columns.interval_ms // 1000
         spread = common.window_s == _WHOLE_INTERVAL
         window = np.where(spread, whole_s, common.window_s)
@@ -154,7 +155,8 @@ class Shapes:
             offset_ms=cron_offset_ms(columns.ids, window),
             cron_index=common.cron_index,
             flags=common.flags,
-            route_index=common.route_index,
+            route_index=common.place,
+            routes=table.routes,
             start_ms=np.broadcast_to(np.int64(ALWAYS_MS), count),
             end_ms=np.broadcast_to(np.int64(NEVER_MS), count),
             incident_interval_ms=none,
@@ -209,6 +211,8 @@ class Shapes:
         except Exception:  # whatever it is, the compiler of single rows says it
             return RARE
         common = (row.task, row.interval_ms is None, row[_COMMON_COLUMNS])
+        if common not in self._numbers and len(self._numbers) >= SHAPES_MAX:
+            return RARE
         return self._numbers.setdefault(common, -2 - len(self._numbers))
 
     def _compile(self, row: MonitorRow) -> Shape | None:
@@ -224,7 +228,7 @@ class Shapes:
             int(batch.kind[0]),
             int(batch.cron_index[0]),
             int(batch.flags[0]),
-            int(batch.route_index[0]),
+            batch.route_at(0),
             _WHOLE_INTERVAL if own_window else window_s(row, self._cron_jitter_s),
         )
 
@@ -242,6 +246,9 @@ def _may_have_shape(row: MonitorRow, taken_names: Collection[str]) -> bool:
     )
 
 
+_NO_SHAPE = Shape(int(Kind.INTERVAL), -1, 0, Route(""), 0)
+
+
 class _Common(NamedTuple):
     """The shapes of ``n`` rows, as columns."""
 
@@ -249,8 +256,9 @@ class _Common(NamedTuple):
     kind: NDArray[np.uint8]
     cron_index: NDArray[np.int32]
     flags: NDArray[np.uint16]
-    route_index: UInt32s
     window_s: Int64s
+    place: UInt32s
+    """Of each shape in its table, where its route is, too."""
 
 
 class _Table(NamedTuple):
@@ -258,22 +266,23 @@ class _Table(NamedTuple):
 
     numbers: Int64s
     common: _Common
+    routes: Sequence[Route]
 
     @classmethod
     def of(cls, known: Mapping[int, Shape | None]) -> _Table:
         numbers = np.array(sorted(known), np.int64)
         shapes = [known[number] for number in numbers.tolist()]
-        filled = [shape or Shape(Kind.INTERVAL, -1, 0, 0, 0) for shape in shapes] or [Shape(0, -1, 0, 0, 0)]
-        kind, cron_index, flags, route_index, windows_s = zip(*filled, strict=True)
+        filled = [shape or _NO_SHAPE for shape in shapes] or [_NO_SHAPE]
+        kind, cron_index, flags, routes, windows_s = zip(*filled, strict=True)
         common = _Common(
             known=np.array([shape is not None for shape in shapes] or [False], np.bool_),
             kind=np.array(kind, np.uint8),
             cron_index=np.array(cron_index, np.int32),
             flags=np.array(flags, np.uint16),
-            route_index=np.array(route_index, np.uint32),
             window_s=np.array(windows_s, np.int64),
+            place=np.arange(len(filled), dtype=np.uint32),
         )
-        return cls(numbers, common)
+        return cls(numbers, common, routes)
 
     def holds(self, shape: Int64s) -> NDArray[np.bool_]:
         """Say which of ``shape`` were learned, with or without a problem."""
@@ -285,9 +294,9 @@ class _Table(NamedTuple):
     def of_shapes(self, shape: Int64s) -> _Common:
         """Return the columns for rows of these shapes."""
         at = self._places(shape)
-        known, kind, cron_index, flags, route_index, windows_s = self.common
+        known, kind, cron_index, flags, windows_s, place = self.common
         learned = self.numbers[at] == shape if len(self.numbers) else np.zeros(len(shape), np.bool_)
-        return _Common(known[at] & learned, kind[at], cron_index[at], flags[at], route_index[at], windows_s[at])
+        return _Common(known[at] & learned, kind[at], cron_index[at], flags[at], windows_s[at], place[at])
 
     def _places(self, shape: Int64s) -> NDArray[np.intp]:
         return np.minimum(np.searchsorted(self.numbers, shape), max(0, len(self.numbers) - 1))

@@ -18,6 +18,7 @@ from celery_wheelbeat.lane_jobs import LaneJobs
 from celery_wheelbeat.late_once import LateOnce
 from celery_wheelbeat.misfire import Gap, MisfireRule, Misfires, marks_of
 from celery_wheelbeat.poll_lane import PollLane
+from celery_wheelbeat.routes import RouteTable
 from celery_wheelbeat.schedule_columns import ScheduleColumns, next_fires, spans
 from celery_wheelbeat.shard import Ticks
 from celery_wheelbeat.shards import JobView, Relived, Shards, ids_of
@@ -25,13 +26,13 @@ from celery_wheelbeat.stored_rows import ENABLED, IN_LANE, encode
 from celery_wheelbeat.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from celery_wheelbeat.cron import CronTable
     from celery_wheelbeat.findings import SweepReport
-    from celery_wheelbeat.jobs import ChangeBatch, DefinitionBatch, Int64s, RouteTable
+    from celery_wheelbeat.jobs import ChangeBatch, DefinitionBatch, Int64s
     from celery_wheelbeat.ledger import Ledger
     from celery_wheelbeat.schedules import Bounded
     from celery_wheelbeat.shard import Shard
@@ -68,6 +69,7 @@ class Engine:
         self.config = config
         self.crons = crons
         self.ledger = ledger
+        self.routes = RouteTable()
         self.cursor = 0
         """The last tick that was processed."""
         self.step_number = 0
@@ -109,7 +111,7 @@ class Engine:
         for shard in self.shards:
             shard.table.reserve(share + share // 64)
 
-    def load(self, batch: DefinitionBatch, marks: Mapping[str, int | None], routes: RouteTable) -> list[DueBatch]:
+    def load(self, batch: DefinitionBatch, marks: Mapping[str, int | None]) -> list[DueBatch]:
         """Add jobs of a snapshot, and treat what each missed between its destination's mark and the cursor.
 
         No mark = first start of that destination: nothing was missed. Returns the runs to offer. Ascending ids from
@@ -118,7 +120,7 @@ class Engine:
         batch = self._within_limit(batch)
         self._late_once.note(batch, self.shards, self.cursor_ms, self._settled_ms)
         self._insert(batch, loading=True)
-        return self.misfires.offer_after_start(self.shards, batch, marks_of(batch, marks, routes), self.cursor_ms)
+        return self.misfires.offer_after_start(self.shards, batch, marks_of(batch, marks, self.routes), self.cursor_ms)
 
     def apply(self, changes: ChangeBatch) -> ApplyReport:
         """Bring the jobs to the state in ``changes``, armed strictly after the cursor tick. Idempotent.
@@ -140,9 +142,7 @@ class Engine:
         ``cause`` (``stall``, or ``clock`` where the clock was stepped forward).
         """
         due = self._move_on(now_ms // self.config.tick_ms, cause)
-        late = self._late_once.take(self.shards, self.cursor_ms)
-        self._expect(late)
-        return due + late
+        return due + self._expected(self._late_once.take(self.shards, self.cursor_ms))
 
     def caught_up(self, now_ms: int) -> bool:
         """Say whether every slot up to ``now_ms`` is emptied."""
@@ -256,7 +256,7 @@ class Engine:
     def _within_limit(self, batch: DefinitionBatch) -> DefinitionBatch:
         accepted = self.shards.admit(batch, self.config.max_jobs)
         self._refused += len(batch) - len(accepted)
-        return accepted
+        return self.routes.adopt(accepted)
 
     def _move_on(self, target: int, cause: str) -> list[DueBatch]:
         if target <= self.cursor:
@@ -273,8 +273,9 @@ class Engine:
             due += found
         return due + self._lane_due()
 
-    def _expect(self, due: Iterable[DueBatch]) -> None:
+    def _expected(self, due: list[DueBatch]) -> list[DueBatch]:
         self.ledger.expect(sum(map(len, due)))
+        return due
 
     def _empty_slot(self, tick: int) -> list[DueBatch]:
         step = self.step_number if tick * self.config.tick_ms <= self.relived_until_ms else 0
@@ -285,8 +286,7 @@ class Engine:
                 ids, routes = shard.table.ids(rows), shard.table.routes(rows)
                 due.append(DueBatch(shard.number, rows, ids, fires, routes, Offer.DUE, step))
         self.cursor = tick
-        self._expect(due)
-        return due
+        return self._expected(due)
 
     def _replayable(self, target: int) -> bool:
         gap = target - self.cursor
@@ -336,9 +336,7 @@ class Engine:
         return self.misfires.offer(self.shards, shard.table.ids(rows), gap, cause)
 
     def _lane_due(self) -> list[DueBatch]:
-        due = self.shards.batches(*self.lane.due(self.cursor_ms), Offer.DUE)
-        self._expect(due)
-        return due
+        return self._expected(self.shards.batches(*self.lane.due(self.cursor_ms), Offer.DUE))
 
     @property
     def _settled_ms(self) -> int:

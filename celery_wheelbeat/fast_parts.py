@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.clock import Clock
     from celery_wheelbeat.dispatch import Dispatch
     from celery_wheelbeat.engine import Engine
-    from celery_wheelbeat.jobs import Overlap, RouteTable
+    from celery_wheelbeat.jobs import Overlap
     from celery_wheelbeat.ledger import Ledger
     from celery_wheelbeat.observe.lateness import Lateness
     from celery_wheelbeat.observe.send_lines import SendLines
@@ -56,7 +56,6 @@ def assemble_fast(
     engine: Engine,
     ledger: Ledger,
     lateness: Lateness,
-    routes: RouteTable,
     monitor_entries: MonitorEntries,
     slow: Dispatch,
     keep_all: Any,
@@ -81,7 +80,7 @@ def assemble_fast(
         return EnvelopeMaker(scheduler, recorder, make_entry, options, quiet=lines.none, bypass_hooks=bypass)
 
     wire = _wire(scheduler, kind, make_maker, clock, namespace=namespace, destination=slow.publisher.destination)
-    forms = Forms(routes, _claim_headers(app, settings, namespace))
+    forms = Forms(engine.routes, _claim_headers(app, settings, namespace))
     messages = JobMessages(engine, forms, limit_bytes=settings.envelope_bytes)
     block_runs = min(BLOCK_RUNS, settings.window)
     return FastDispatch(

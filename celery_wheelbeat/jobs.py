@@ -5,7 +5,6 @@ Values only. Whoever builds one of these gives it away: no array is written to a
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -121,31 +120,6 @@ class Route(NamedTuple):
     destination: str = "broker"
 
 
-class RouteTable:
-    """Interned routes. Append-only: an index, once given, means the same route for ever. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._routes: list[Route] = []
-        self._index: dict[Route, int] = {}
-        self._lock = threading.Lock()
-
-    def intern(self, route: Route) -> int:
-        """Return the index of ``route``, adding it on first sight."""
-        index = self._index.get(route)
-        if index is None:
-            with self._lock:
-                index = self._index.setdefault(route, len(self._routes))
-                if index == len(self._routes):
-                    self._routes.append(route)
-        return index
-
-    def __getitem__(self, index: int) -> Route:
-        return self._routes[index]
-
-    def __len__(self) -> int:
-        return len(self._routes)
-
-
 @dataclass(frozen=True, slots=True)
 class DefinitionBatch:
     """``n`` compiled definitions as columns of equal length."""
@@ -184,21 +158,27 @@ class DefinitionBatch:
     spread: NDArray[np.bool_] | None = None
     """INTERVAL jobs without an anchor that are known to have the default jitter of their interval; None: nothing is
     known of any."""
+    routes: Sequence[Route] | None = None
+    """What ``route_index`` counts; None: the routes of the engine itself."""
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def route_at(self, position: int) -> Route:
+        """Return the route of the definition at ``position``; of a batch that has its own routes."""
+        return (self.routes or ())[int(self.route_index[position])]
 
     def take(self, positions: NDArray[np.integer]) -> DefinitionBatch:
         """Return the definitions at ``positions`` (ascending) as a batch of their own."""
         columns: dict[str, Any] = {
             item.name: getattr(self, item.name)[positions]
             for item in fields(self)
-            if item.name not in ("payload", "names", "polled", "spread")
+            if item.name not in ("payload", "names", "polled", "spread", "routes")
         }
         columns["spread"] = None if self.spread is None else self.spread[positions]
         columns["payload"] = _pieces(self.payload, self.lengths, positions)
         columns["names"] = _pieces(self.names, self.name_lengths, positions)
-        return DefinitionBatch(**columns, polled=self.polled)
+        return DefinitionBatch(**columns, polled=self.polled, routes=self.routes)
 
     @classmethod
     def merged(cls, batches: Sequence[DefinitionBatch]) -> DefinitionBatch:
@@ -210,6 +190,10 @@ class DefinitionBatch:
                 columns[item.name] = b"".join(parts)
             elif item.name == "polled":
                 columns[item.name] = {job_id: schedule for part in parts for job_id, schedule in part.items()}
+            elif item.name == "routes":
+                columns[item.name] = _joined_routes(batches)
+            elif item.name == "route_index":
+                columns[item.name] = _concatenated(_shifted_routes(batches))
             elif item.name == "spread":
                 known = [np.zeros(len(batch), np.bool_) if batch.spread is None else batch.spread for batch in batches]
                 columns[item.name] = np.concatenate(known)
@@ -219,6 +203,24 @@ class DefinitionBatch:
         if (together.ids[1:] > together.ids[:-1]).all():
             return together
         return together.take(np.argsort(together.ids, kind="stable"))
+
+
+def _joined_routes(batches: Sequence[DefinitionBatch]) -> Sequence[Route] | None:
+    first = batches[0].routes
+    if all(batch.routes is first for batch in batches):
+        return first
+    return [route for batch in batches for route in batch.routes or ()]
+
+
+def _shifted_routes(batches: Sequence[DefinitionBatch]) -> list[UInt32s]:
+    """Return the route indices of each batch as they count ``_joined_routes``."""
+    if all(batch.routes is batches[0].routes for batch in batches):
+        return [batch.route_index for batch in batches]
+    shifted, before = [], 0
+    for batch in batches:
+        shifted.append(batch.route_index + np.uint32(before))
+        before += len(batch.routes or ())
+    return shifted
 
 
 def _concatenated(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.cron import CronTable
-    from celery_wheelbeat.jobs import DefinitionBatch, DueBatch, Int64s, RouteTable
+    from celery_wheelbeat.jobs import DefinitionBatch, DueBatch, Int64s
     from celery_wheelbeat.ledger import Ledger
+    from celery_wheelbeat.routes import RouteTable
     from celery_wheelbeat.shards import Shards
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from celery_wheelbeat.cron import Cron, CronTable
-    from celery_wheelbeat.jobs import Polled, RouteTable
+    from celery_wheelbeat.jobs import Polled
 
     SolarFactory = Callable[[str, float, float], Polled]
     """Event, latitude and longitude → schedule; raises ``InvalidSchedule`` where it cannot be computed."""
@@ -79,7 +79,6 @@ def compile_rows(
     rows: Sequence[MonitorRow],
     *,
     crons: CronTable,
-    routes: RouteTable,
     cron_jitter_s: int = 30,
     limits: Limits | None = None,
     solar: SolarFactory | None = None,
@@ -90,7 +89,7 @@ def compile_rows(
     Disabled and finished rows are part of the batch without the flag ``ENABLED``. ``solar`` builds the schedule of
     solar rows, which are refused without it. A row called like one of ``entry_names`` is refused.
     """
-    compiler = _Compiler(crons, routes, cron_jitter_s, solar)
+    compiler = _Compiler(crons, cron_jitter_s, solar)
     jobs: list[_Job] = []
     refused: dict[int, InvalidMonitor] = {}
     hashes: dict[int, str] = {}
@@ -108,7 +107,7 @@ def compile_rows(
                 problems.append(unforeseen(row, error))
         refused[row_id] = _one_of(problems)
         hashes[row_id] = definition_hash(row)
-    return Compiled(_columns(jobs, compiler.polled), refused, hashes)
+    return Compiled(_columns(jobs, compiler), refused, hashes)
 
 
 def schedule_of(row: MonitorRow, *, cron_jitter_s: int = 30) -> Bounded | None:
@@ -154,12 +153,13 @@ def _one_of(problems: Sequence[InvalidMonitor]) -> InvalidMonitor:
 
 
 class _Compiler:
-    """Compiles checked rows; collects the polled schedules on the way."""
+    """Compiles checked rows; collects the polled schedules and the routes on the way."""
 
-    def __init__(self, crons: CronTable, routes: RouteTable, cron_jitter_s: int, solar: SolarFactory | None) -> None:
+    def __init__(self, crons: CronTable, cron_jitter_s: int, solar: SolarFactory | None) -> None:
         self.polled: dict[int, Polled] = {}
+        self.routes: dict[Route, int] = {}
+        """Each with its index."""
         self._crons = crons
-        self._routes = routes
         self._cron_jitter_s = cron_jitter_s
         self._solar = solar
 
@@ -183,7 +183,7 @@ class _Compiler:
                 misfire=misfire,
                 overlap=OVERLAPS[row.overlap],
             ),
-            route_index=self._routes.intern(route),
+            route_index=self.routes.setdefault(route, len(self.routes)),
             start_ms=ALWAYS_MS if row.start_at_ms is None else row.start_at_ms,
             end_ms=NEVER_MS if row.end_at_ms is None else row.end_at_ms,
             incident_interval_ms=row.incident_interval_ms or 0,
@@ -214,7 +214,7 @@ def _payload(row: MonitorRow) -> bytes:
     return f"[{args}, {kwargs}]".encode()
 
 
-def _columns(jobs: Sequence[_Job], polled: dict[int, Polled]) -> DefinitionBatch:
+def _columns(jobs: Sequence[_Job], compiler: _Compiler) -> DefinitionBatch:
     n = len(jobs)
     ids = np.fromiter((job.id for job in jobs), np.int64, n)
     windows_s = np.fromiter((job.window_s for job in jobs), np.int64, n)
@@ -236,5 +236,6 @@ def _columns(jobs: Sequence[_Job], polled: dict[int, Polled]) -> DefinitionBatch
         lengths=np.fromiter((len(job.payload) for job in jobs), np.uint32, n),
         names=b"".join(job.name for job in jobs),
         name_lengths=np.fromiter((len(job.name) for job in jobs), np.uint16, n),
-        polled=polled,
+        polled=compiler.polled,
+        routes=list(compiler.routes),
     )

@@ -17,7 +17,7 @@ from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.dispatch import Dispatch
 from celery_wheelbeat.engine import Engine, EngineConfig
 from celery_wheelbeat.fast_parts import assemble_fast
-from celery_wheelbeat.jobs import Misfire, RouteTable, misfire_of
+from celery_wheelbeat.jobs import Misfire, misfire_of
 from celery_wheelbeat.lane_report import LaneReport
 from celery_wheelbeat.lanes import LanePublishers, Lanes
 from celery_wheelbeat.ledger import Ledger
@@ -69,7 +69,6 @@ class Parts:
     guard: ClockGuard
     wake: Wake
     ledger: Ledger
-    routes: RouteTable
     engine: Engine
     mark: Mark
     dispatch: Dispatch | Lanes
@@ -92,7 +91,7 @@ class Parts:
 def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> Parts:
     """Wire the parts for ``scheduler`` (a ``WheelScheduler``)."""
     app, clock, wake, lines = scheduler.app, clock or SystemClock(), Wake(), SendLines()
-    crons, routes, ledger, lateness = CronTable(), RouteTable(), Ledger(), Lateness()
+    crons, ledger, lateness = CronTable(), Ledger(), Lateness()
     engine = Engine(_engine_config(app, settings), crons, ledger, PollLane(clock.monotonic_s))
     keep_all = partial(_keeps_all, engine)
     backlog = Backlog(ledger, limit=settings.backlog_max, keep_all=keep_all)
@@ -101,7 +100,7 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
     celery_lane = _celery_lane(scheduler, settings, clock, wake, lines=lines, options=options)
     if settings.broker_dedup:
         name_runs(broker)
-    monitor_entries = MonitorEntries(app, scheduler.Entry, engine, routes)
+    monitor_entries = MonitorEntries(app, scheduler.Entry, engine)
     slow = Dispatch(engine, backlog, celery_lane, lateness)
     fast = assemble_fast(
         scheduler,
@@ -111,7 +110,6 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         engine=engine,
         ledger=ledger,
         lateness=lateness,
-        routes=routes,
         monitor_entries=monitor_entries,
         slow=slow,
         keep_all=keep_all,
@@ -120,9 +118,9 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
     )
     dispatch = slow if fast is None else Lanes(slow, fast)
     publisher = dispatch.publisher
-    entries = Entries(timezone_of(app), crons, routes)
+    entries = Entries(timezone_of(app), crons)
     entries.broken = scheduler.schedule.broken
-    desk = _desk(scheduler, settings=settings, clock=clock, wake=wake, crons=crons, routes=routes)
+    desk = _desk(scheduler, settings=settings, clock=clock, wake=wake, crons=crons)
     liveness = Liveness(settings.live_timeout)
     eager = bool(app.conf.task_always_eager)  # then tasks run in the lane's thread, for as long as they like
     liveness.watch("publisher", lambda: publisher.health().stamp_s, patient=eager)
@@ -134,7 +132,6 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         guard=ClockGuard(),
         wake=wake,
         ledger=ledger,
-        routes=routes,
         engine=engine,
         mark=Mark(),
         dispatch=dispatch,
@@ -169,9 +166,7 @@ def _celery_lane(
     )
 
 
-def _desk(
-    scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons: CronTable, routes: RouteTable
-) -> Desk:
+def _desk(scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons: CronTable) -> Desk:
     database = database_of(scheduler.app, settings)
     path = scheduler.schedule_filename or scheduler.app.conf.beat_schedule_filename
     if database is None:
@@ -179,7 +174,6 @@ def _desk(
     compile_all = partial(
         compile_rows,
         crons=crons,
-        routes=routes,
         cron_jitter_s=settings.cron_jitter,
         limits=Limits.of(settings),
         solar=SolarSchedule,

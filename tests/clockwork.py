@@ -16,7 +16,7 @@ from celery.beat import ScheduleEntry
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
 from celery_wheelbeat.fires import ms_of
-from celery_wheelbeat.jobs import ChangeBatch, Offer, RouteTable
+from celery_wheelbeat.jobs import ChangeBatch, Offer
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.rows import MonitorRow
@@ -78,20 +78,20 @@ class Clockwork:
     def _start(self, given: Mapping[str, Any], timezone: str) -> None:
         app = Celery("clockwork", broker="memory://", set_as_current=False)
         app.conf.timezone = timezone
-        self.ledger, self.crons, self.routes = Ledger(), CronTable(), RouteTable()
+        self.ledger, self.crons = Ledger(), CronTable()
         self.engine = Engine(EngineConfig(shards=1), self.crons, self.ledger)
         self.engine.start(self.now_ms)
-        entries = Entries(timezone_of(app), self.crons, self.routes, self._stored)
+        entries = Entries(timezone_of(app), self.crons, self._stored)
         named = {name: ScheduleEntry(name=name, task="t", schedule=when, app=app) for name, when in given.items()}
         changes = entries.changes(named, self.now_ms)
         assert entries.refused == {}
         self._stored = entries.marks()
         marks = {"broker": self._mark_ms}
-        self._take(self.engine.load(changes.upserts, marks, self.routes))
-        self._take(self.engine.load(self._compiled(self._rows.values()), marks, self.routes))
+        self._take(self.engine.load(changes.upserts, marks))
+        self._take(self.engine.load(self._compiled(self._rows.values()), marks))
 
     def _compiled(self, rows: Iterable[MonitorRow]) -> Any:
-        compiled = compile_rows(list(rows), crons=self.crons, routes=self.routes)
+        compiled = compile_rows(list(rows), crons=self.crons)
         assert compiled.refused == {}
         return compiled.batch
 

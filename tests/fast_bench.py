@@ -60,13 +60,13 @@ class FastBench:
 
     def route(self, task: str = "lanes.check", options: str = "{}", *, expires_next: bool = False) -> int:
         """Intern a route."""
-        return self.parts.routes.intern(Route(task, options, expires_next))
+        return self.parts.engine.routes.intern(Route(task, options, expires_next))
 
     def load(self, jobs: Iterable[Job], *, more_flags: int = 0) -> DefinitionBatch:
         """Load jobs, all with ``more_flags``."""
         batch = batch_of(jobs, self.parts.engine.crons)
         batch = replace(batch, flags=(batch.flags | more_flags).astype(np.uint16))
-        self.parts.engine.load(batch, {}, self.parts.routes)
+        self.parts.engine.load(batch, {})
         return batch
 
     def redefine(self, *jobs: Job) -> None:

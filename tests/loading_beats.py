@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from celery_wheelbeat.columns import Shapes
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.jobs import RouteTable
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.sources.definitions import Definitions
@@ -32,8 +31,8 @@ class LoadingBeat:
     """The parts between the table and the wheel, of a beat that has an entry called ``ENTRY``."""
 
     def __init__(self, place: Place) -> None:
-        crons, self.routes = CronTable(), RouteTable()
-        compile_all = partial(compile_rows, crons=crons, routes=self.routes)
+        crons = CronTable()
+        compile_all = partial(compile_rows, crons=crons)
         database = place.open()
         self.source = database.source
         self.definitions = Definitions(
@@ -53,7 +52,7 @@ class LoadingBeat:
         for one in news:
             if isinstance(one, Loaded):
                 self.loaded_rows.append(len(one.batch))
-                self.engine.load(one.batch, {}, self.routes)
+                self.engine.load(one.batch, {})
             elif isinstance(one, Changed):
                 self.engine.apply(one.changes)
         return news

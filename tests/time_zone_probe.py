@@ -33,7 +33,6 @@ def seen_in(process_zone: str) -> dict[str, object]:
     from django.db import connection
 
     from celery_wheelbeat.cron import CronTable
-    from celery_wheelbeat.jobs import RouteTable
     from celery_wheelbeat.monitors import compile_rows, schedule_of
     from celery_wheelbeat.sources.databases import open_database
     from django_wheelbeat.models import Monitor
@@ -54,7 +53,7 @@ def seen_in(process_zone: str) -> dict[str, object]:
         rows = {row.name: row for row in database.source.fetch([one.pk for one in Monitor.objects.all()])}
     finally:
         database.source.close()
-    assert not compile_rows(list(rows.values()), crons=CronTable(), routes=RouteTable()).refused
+    assert not compile_rows(list(rows.values()), crons=CronTable()).refused
     new_year_ms = 1_925_000_000_000
     return {
         "once": rows["once"].once_at_ms,
@@ -73,14 +72,13 @@ def entry_fire(after_ms: int) -> list[int]:
     from celery.schedules import crontab
 
     from celery_wheelbeat.cron import CronTable
-    from celery_wheelbeat.jobs import RouteTable
     from celery_wheelbeat.sources.entries import Entries, timezone_of
 
     app = Celery("zones", broker="memory://", set_as_current=False)
     app.conf.timezone = CELERY_ZONE
     crons = CronTable()
     entry = ScheduleEntry(name="e", task="probe", schedule=crontab(hour=3, minute=10, app=app), app=app)
-    batch = Entries(timezone_of(app), crons, RouteTable()).changes({"e": entry}, after_ms).upserts
+    batch = Entries(timezone_of(app), crons).changes({"e": entry}, after_ms).upserts
     after = datetime.fromtimestamp(after_ms / 1000, ZoneInfo(CELERY_ZONE))
     entry.schedule.nowfun = lambda: after
     celery_s = entry.schedule.remaining_estimate(after).total_seconds()

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from celery_wheelbeat.jobs import Int64s, RouteTable, UInt32s
+    from celery_wheelbeat.jobs import Int64s, UInt32s
     from celery_wheelbeat.publishers.envelope import Envelope
+    from celery_wheelbeat.routes import RouteTable
 
     HeadersOf = Callable[[int | None, Any, Overlap], Mapping[str, Any]]
     """Interval in ms (None: no interval), the option ``expires``, the overlap policy → headers that the workers need.

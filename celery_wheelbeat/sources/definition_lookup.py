@@ -12,7 +12,7 @@ from kombu.utils.json import loads
 
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.errors import InvalidMonitor
-from celery_wheelbeat.jobs import Kind, RouteTable, misfire_of, overlap_of
+from celery_wheelbeat.jobs import Kind, misfire_of, overlap_of
 from celery_wheelbeat.monitors import Limits, compile_rows
 from celery_wheelbeat.monitors import key_of as monitor_key
 from celery_wheelbeat.schedules import Bounded, Interval, Once
@@ -94,16 +94,14 @@ def definition_of(app: Any, settings: Settings, stored: Stored) -> Definition:
 
 def definition_of_row(app: Any, settings: Settings, row: MonitorRow) -> Definition:
     """Compile a monitor, enabled or not; raises ``InvalidMonitor`` where it cannot run."""
-    crons, routes = CronTable(), RouteTable()
+    crons = CronTable()
     limits = Limits.of(settings)
-    compiled = compile_rows(
-        [row], crons=crons, routes=routes, cron_jitter_s=settings.cron_jitter, limits=limits, solar=SolarSchedule
-    )
+    compiled = compile_rows([row], crons=crons, cron_jitter_s=settings.cron_jitter, limits=limits, solar=SolarSchedule)
     for problem in compiled.refused.values():
         raise problem
     schedule = _schedule(compiled.batch, crons)
     args, kwargs = loads(compiled.batch.payload)  # type: ignore[no-untyped-call]
-    route = routes[int(compiled.batch.route_index[0])]
+    route = compiled.batch.route_at(0)
     entry = ScheduleEntry(
         name=row.name,
         task=route.task,
@@ -118,7 +116,7 @@ def definition_of_row(app: Any, settings: Settings, row: MonitorRow) -> Definiti
 
 def _of_entry(app: Any, name: str, given: ScheduleEntry | Mapping[str, Any]) -> Definition:
     crons = CronTable()
-    entries = Entries(timezone_of(app), crons, RouteTable())
+    entries = Entries(timezone_of(app), crons)
     try:
         entry = Scheduler(app, lazy=True)._maybe_entry(name, given)
     except Exception as error:  # whatever Celery raises for an entry that is none

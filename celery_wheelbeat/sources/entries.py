@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from celery_wheelbeat.cron import CronTable
-    from celery_wheelbeat.jobs import Polled, RouteTable
+    from celery_wheelbeat.jobs import Polled
     from celery_wheelbeat.schedules import Interval
 
 _LOWEST_ID = -(2**63)
@@ -56,9 +56,7 @@ class Entries:
     ``timezone``: zone of crontabs without one of their own.
     """
 
-    def __init__(
-        self, timezone: str, crons: CronTable, routes: RouteTable, stored: Mapping[str, EntryMark] | None = None
-    ) -> None:
+    def __init__(self, timezone: str, crons: CronTable, stored: Mapping[str, EntryMark] | None = None) -> None:
         """``stored``: see ``remember``."""
         self.refused: dict[str, InvalidMonitor] = {}
         """Broken entries by name, with the reason."""
@@ -66,7 +64,6 @@ class Entries:
         """What somebody else has found broken already; ``changes`` adds it to ``refused``."""
         self._timezone = timezone
         self._crons = crons
-        self._routes = routes
         self._stored = dict(stored or {})
         self._known: dict[str, _Known] = {}
         self._names: dict[int, str] = {}
@@ -164,6 +161,7 @@ class Entries:
         changed = sorted(changed, key=lambda pair: pair[0].job_id)
         n = len(changed)
         names = [self._names[known.job_id].encode() for known, _ in changed]
+        routes = {route: at for at, route in enumerate({Route(known.task): None for known, _ in changed})}
         flags = flags_of(enabled=True, one_off=False, misfire=Misfire.LATEST)
         return DefinitionBatch(
             ids=np.array([known.job_id for known, _ in changed], dtype=np.int64),
@@ -175,7 +173,7 @@ class Entries:
             ),
             cron_index=np.array([definition.cron_index(self._crons) for _, definition in changed], dtype=np.int32),
             flags=np.full(n, flags, dtype=np.uint16),
-            route_index=np.array([self._routes.intern(Route(known.task)) for known, _ in changed], dtype=np.uint32),
+            route_index=np.array([routes[Route(known.task)] for known, _ in changed], dtype=np.uint32),
             start_ms=np.full(n, ALWAYS_MS, dtype=np.int64),
             end_ms=np.full(n, NEVER_MS, dtype=np.int64),
             incident_interval_ms=np.zeros(n, dtype=np.int64),
@@ -186,6 +184,7 @@ class Entries:
             names=b"".join(names),
             name_lengths=np.array([len(name) for name in names], dtype=np.uint16),
             polled={known.job_id: asked for known, definition in changed if (asked := definition.polled) is not None},
+            routes=list(routes),
         )
 
 

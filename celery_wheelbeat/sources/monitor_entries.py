@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_wheelbeat.engine import Engine
-    from celery_wheelbeat.jobs import Int64s, RouteTable
+    from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.shards import JobView
 
 REMEMBERED_MAX = 10_000
-"""Handed-out entries; above it the unchanged ones are forgotten."""
+"""Handed-out entries; above it the unchanged ones are forgotten. Also options that were read from their text."""
 _CHUNK = 4_096
 
 
 class MonitorEntries:
     """Builds entries from the engine's jobs. Owned by the scheduling thread."""
 
-    def __init__(self, app: Any, entry_class: type, engine: Engine, routes: RouteTable) -> None:
+    def __init__(self, app: Any, entry_class: type, engine: Engine) -> None:
         self._app = app
         self._entry_class = entry_class
         self._engine = engine
-        self._routes = routes
-        self._options: dict[int, dict[str, Any]] = {}
+        self._options: dict[str, dict[str, Any]] = {}
+        """By their text."""
         self._handed_out: dict[str, tuple[int, Any]] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -71,7 +71,7 @@ class MonitorEntries:
         """Return a private entry for the run at ``fire_ms``; raises ``ValueError`` for args that are not JSON."""
         handed_out = self._handed_out.get(view.name)
         options = self._options_of(view) if handed_out is None else private_options(handed_out[1].options)
-        if self._routes[view.route_index].expires_next and "expires" not in options:
+        if self._engine.routes[view.route_index].expires_next and "expires" not in options:
             next_ms = self._engine.next_fire(view.id, fire_ms)
             if next_ms is not None:
                 options["expires"] = instant(next_ms)
@@ -81,7 +81,7 @@ class MonitorEntries:
         args, kwargs = _read(view.payload)
         return self._entry_class(
             name=view.name,
-            task=self._routes[view.route_index].task,
+            task=self._engine.routes[view.route_index].task,
             args=args,
             kwargs=kwargs,
             options=options,
@@ -91,10 +91,12 @@ class MonitorEntries:
         )
 
     def _options_of(self, view: JobView) -> dict[str, Any]:
-        index = view.route_index
-        if index not in self._options:
-            self._options[index] = _read(self._routes[index].options)
-        return copy.deepcopy(self._options[index])
+        text = self._engine.routes[view.route_index].options
+        if text not in self._options:
+            if len(self._options) >= REMEMBERED_MAX:
+                self._options.clear()
+            self._options[text] = _read(text)
+        return copy.deepcopy(self._options[text])
 
     def _forget_unchanged(self) -> None:
         by_name = {view.name: view for view in self._views() if view.name in self._handed_out}

@@ -15,7 +15,7 @@ from table_of_monitors import PLAIN
 from celery_wheelbeat import columns as columns_module
 from celery_wheelbeat.columns import RARE, Columns, Shapes
 from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.jobs import DefinitionBatch, RouteTable
+from celery_wheelbeat.jobs import DefinitionBatch
 from celery_wheelbeat.monitors import Compiled, compile_rows
 from celery_wheelbeat.rows import Limits
 from celery_wheelbeat.sources import definitions as definitions_module
@@ -120,12 +120,16 @@ def columns_of(table: Sequence[MonitorRow]) -> Columns:
     )
 
 
+OTHERS = ("payload", "names", "polled", "spread", "routes", "route_index")
+
+
 def by_id(batch: DefinitionBatch) -> dict[int, tuple[object, ...]]:
     found = {}
     ends, name_ends = np.cumsum(batch.lengths, dtype=np.int64), np.cumsum(batch.name_lengths, dtype=np.int64)
-    columns = [name for name in DefinitionBatch.__slots__ if name not in ("payload", "names", "polled", "spread")]
+    columns = [name for name in DefinitionBatch.__slots__ if name not in OTHERS]
     for at, job_id in enumerate(batch.ids.tolist()):
         found[job_id] = (
+            batch.route_at(at),
             *(getattr(batch, name)[at].item() for name in columns),
             batch.payload[ends[at] - batch.lengths[at] : ends[at]],
             batch.names[name_ends[at] - batch.name_lengths[at] : name_ends[at]],
@@ -151,8 +155,8 @@ def compiled_as_columns(
 @given(tables())
 @settings(max_examples=250)
 def test_columns_and_rows_mean_the_same(table: list[MonitorRow]) -> None:
-    crons, routes = CronTable(), RouteTable()
-    compile_all = partial(compile_rows, crons=crons, routes=routes, limits=Limits(LIMIT), entry_names=("entry",))
+    crons = CronTable()
+    compile_all = partial(compile_rows, crons=crons, limits=Limits(LIMIT), entry_names=("entry",))
     expected = compile_all(table)
     batch, rest = compiled_as_columns(table, compile_all)
     broken_inside = {
@@ -175,7 +179,7 @@ def test_plain_rows_really_go_as_columns() -> None:
 
     def counting(rows: Sequence[MonitorRow], **options: object) -> Compiled:
         calls.append(len(rows))
-        return compile_rows(rows, crons=CronTable(), routes=RouteTable())
+        return compile_rows(rows, crons=CronTable())
 
     batch, _ = compiled_as_columns(table, partial(counting))
     assert len(batch) == 1000
@@ -184,7 +188,7 @@ def test_plain_rows_really_go_as_columns() -> None:
 
 def test_more_shapes_than_are_kept_are_compiled_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns_module, "SHAPES_MAX", 3)
-    compile_all = partial(compile_rows, crons=CronTable(), routes=RouteTable())
+    compile_all = partial(compile_rows, crons=CronTable())
     shapes = Shapes(compile_all)
     table = [PLAIN._replace(id=n, name=f"m{n}", queue=f"q{n}") for n in range(1, 6)]
     columns = columns_of(table)
@@ -194,10 +198,21 @@ def test_more_shapes_than_are_kept_are_compiled_by_rows(monkeypatch: pytest.Monk
     assert not shapes.unknown(columns)
 
 
+def test_rows_of_ever_new_shapes_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns_module, "SHAPES_MAX", 3)
+    shapes = Shapes(partial(compile_rows, crons=CronTable()))
+    for first in range(1, 1000, 10):
+        numbers = shapes.columns_of(
+            [PLAIN._replace(id=n, name=f"m{n}", queue=f"q{n}") for n in range(first, first + 10)]
+        )
+        assert (numbers.shape == columns_module.RARE).sum() == (7 if first == 1 else 10)
+    assert len(shapes._numbers) == 3
+
+
 @given(tables())
 @settings(max_examples=100)
 def test_jobs_known_to_be_spread_are_stored_like_those_that_are_found_to_be(table: list[MonitorRow]) -> None:
-    batch, _ = compiled_as_columns(table, partial(compile_rows, crons=CronTable(), routes=RouteTable()))
+    batch, _ = compiled_as_columns(table, partial(compile_rows, crons=CronTable()))
     assert batch.spread is None or len(batch.spread) == len(batch)
     refs = np.zeros(len(batch), np.uint32)
     known, found = encode(batch, 1_000, refs), encode(replace(batch, spread=None), 1_000, refs)
@@ -208,8 +223,8 @@ def test_jobs_known_to_be_spread_are_stored_like_those_that_are_found_to_be(tabl
 @given(tables())
 @settings(max_examples=200)
 def test_rows_turned_into_columns_mean_the_same_to_the_last_problem(table: list[MonitorRow]) -> None:
-    crons, routes = CronTable(), RouteTable()
-    compile_all = partial(compile_rows, crons=crons, routes=routes, limits=Limits(LIMIT), entry_names=("entry",))
+    crons = CronTable()
+    compile_all = partial(compile_rows, crons=crons, limits=Limits(LIMIT), entry_names=("entry",))
     shapes = Shapes(partial(compile_all, entry_names=()), max_payload_bytes=LIMIT)
     definitions = Definitions(compile_all, shapes, taken_names=("entry",))
     with mock.patch.object(definitions_module, "MANY_ROWS", 0):

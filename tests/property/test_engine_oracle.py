@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from celery_wheelbeat.cron import Cron, CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, Kind, Misfire, Route, RouteTable
+from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, Kind, Misfire, Route
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.stored_rows import DEAD
 
@@ -79,8 +79,6 @@ class EngineOracle(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.crons = CronTable()
-        self.routes = RouteTable()
-        self.routes.intern(Route("probe"))
         self.step = 0
         self.pending = 0
 
@@ -111,6 +109,7 @@ class EngineOracle(RuleBasedStateMachine):
         """Replace the engine, as a restart does."""
         self.ledger = Ledger()
         self.engine = Engine(self.config, self.crons, self.ledger)
+        self.engine.routes.intern(Route("probe"))
         self.engine.start(self.now_ms, step_number=self.step, relived_until_ms=self.model.relived_until_ms)
         self.pending = 0
 
@@ -238,7 +237,7 @@ class EngineOracle(RuleBasedStateMachine):
         for part in range(parts):
             loaded = everything[part::parts]
             expected = [run for job in loaded for run in self.model.load(job, mark_ms, first_start=first_start)]
-            due = self.engine.load(batch_of(loaded, self.crons), {"broker": mark_ms}, self.routes)
+            due = self.engine.load(batch_of(loaded, self.crons), {"broker": mark_ms})
             self.compare(due, expected)
 
     @rule(number=st.integers(0, 1))

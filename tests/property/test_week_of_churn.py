@@ -18,7 +18,7 @@ from clockwork import row
 from celery_wheelbeat.backlog import Backlog
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.jobs import ChangeBatch, Misfire, RouteTable, misfire_of
+from celery_wheelbeat.jobs import ChangeBatch, Misfire, misfire_of
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.monitors import compile_rows
 
@@ -43,14 +43,14 @@ class Site:
     def __init__(self, monitors: int, steps_a_day: int) -> None:
         self.chance = random.Random(1)
         self.ids = count(1)
-        self.crons, self.routes, self.ledger = CronTable(), RouteTable(), Ledger()
+        self.crons, self.ledger = CronTable(), Ledger()
         self.engine = Engine(EngineConfig(shards=SHARDS), self.crons, self.ledger)
         self.backlog = Backlog(self.ledger, limit=BACKLOG_MAX, keep_all=self._keeps_all)
         self.now_ms = START_MS
         self.engine.start(self.now_ms)
         self.alive = {one.id: one for one in (self.invent() for _ in range(monitors))}
-        compiled = compile_rows(list(self.alive.values()), crons=self.crons, routes=self.routes)
-        self.engine.load(compiled.batch, {}, self.routes)
+        compiled = compile_rows(list(self.alive.values()), crons=self.crons)
+        self.engine.load(compiled.batch, {})
         self.steps_a_day = steps_a_day
         self.edits_a_step = max(1, round(monitors * CHURN_A_DAY / steps_a_day))
         self.sweeps = 0
@@ -85,7 +85,7 @@ class Site:
             self.alive[fresh.id] = fresh
             edited.append(fresh.id)
         rows = [self.alive[job_id] for job_id in edited]
-        compiled = compile_rows(rows, crons=self.crons, routes=self.routes)
+        compiled = compile_rows(rows, crons=self.crons)
         assert compiled.refused == {}
         self.engine.apply(ChangeBatch(compiled.batch, np.array(deleted, np.int64)))
 

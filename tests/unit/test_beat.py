@@ -18,7 +18,7 @@ from celery_wheelbeat import run_id
 from celery_wheelbeat.beat import OPENING_S, Beat
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.errors import InvalidMonitor
-from celery_wheelbeat.jobs import ChangeBatch, RouteTable
+from celery_wheelbeat.jobs import ChangeBatch
 from celery_wheelbeat.marks import MarkDocument
 from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.observe.status import REFUSED_SHOWN
@@ -168,7 +168,7 @@ def test_a_row_with_the_id_of_an_entry_leaves_the_entry_alone(make: Callable[...
     bench = make()
     bench.turn_until(lambda: "a" in bench.beat.parts.entries)
     job_id = bench.beat.parts.entries.id_of("a")
-    compiled = compile_rows([PLAIN._replace(id=job_id, name="m")], crons=CronTable(), routes=RouteTable())
+    compiled = compile_rows([PLAIN._replace(id=job_id, name="m")], crons=CronTable())
     problem = compiled.refused[job_id]
     changes = ChangeBatch(compiled.batch, np.array([job_id]))
     bench.beat._take_in(Changed(changes, {job_id: problem}), 0)

@@ -370,7 +370,7 @@ def test_jobs_that_are_not_due_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     """B133: the whole schedule was compared in each tick, and the heap built anew."""
     beat = Clockwork("2024-06-03T00:00:30Z", entries={})
     batch = batch_of([Job(number, cron=Cron("0 12 * * *")) for number in range(1, 20_001)], beat.crons)
-    beat.engine.load(batch, {}, beat.routes)
+    beat.engine.load(batch, {})
     asked: list[int] = []
     for module in (shard, engine):
         monkeypatch.setattr(module, "next_fires", lambda *given: asked.append(len(given)) or pytest.fail("asked"))

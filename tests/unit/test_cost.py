@@ -43,7 +43,7 @@ def test_no_hot_path_takes_a_step_for_each_job(guard: ModuleType, stored: dict[s
 def test_a_scan_of_the_table_is_noticed_although_numpy_makes_one_call_of_it(
     guard: ModuleType, stored: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, _, idle, _ = guard.engines()
+    _, _, idle = guard.engines()
     what = "elements: a tick with nothing due"
     assert guard.touched(idle, guard.tick(idle)) <= stored[what]
     pop = Shard.pop
@@ -59,7 +59,7 @@ def test_a_scan_of_the_table_is_noticed_although_numpy_makes_one_call_of_it(
 
 def test_a_tick_costs_no_more_steps_with_ten_times_the_jobs(guard: ModuleType) -> None:
     def steps(jobs: int) -> int:
-        engine, _ = guard.engine_with(jobs, (guard.MINUTE_MS,), shards=16)
+        engine = guard.engine_with(jobs, (guard.MINUTE_MS,), shards=16)
         engine.advance(engine.cursor_ms + 1_000)
         return int(guard.calls(lambda: engine.advance(engine.cursor_ms + 1_000)))
 

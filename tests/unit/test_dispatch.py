@@ -12,7 +12,7 @@ from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.dispatch import Dispatch, Rendering
 from celery_wheelbeat.engine import Engine, EngineConfig
 from celery_wheelbeat.held import PAUSE_S
-from celery_wheelbeat.jobs import ChangeBatch, RouteTable
+from celery_wheelbeat.jobs import ChangeBatch
 from celery_wheelbeat.lane import FIRST_CONNECTION_S
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.monitors import MonitorRow, compile_rows, key_of
@@ -60,7 +60,7 @@ class Bench:
     """One destination with its engine; time is a number."""
 
     def __init__(self) -> None:
-        self.ledger, self.crons, self.routes = Ledger(), CronTable(), RouteTable()
+        self.ledger, self.crons = Ledger(), CronTable()
         self.engine = Engine(EngineConfig(shards=1), self.crons, self.ledger)
         self.engine.start(START_MS)
         self.backlog = Backlog(self.ledger, limit=1000, keep_all=lambda ids: np.zeros(len(ids), np.bool_))
@@ -70,7 +70,7 @@ class Bench:
         self.now_s = 0.0
 
     def define(self, *rows: MonitorRow) -> list[int]:
-        compiled = compile_rows(rows, crons=self.crons, routes=self.routes)
+        compiled = compile_rows(rows, crons=self.crons)
         assert not compiled.refused
         self.engine.apply(ChangeBatch(compiled.batch, np.empty(0, np.int64)))
         self.dispatch.one_offs.redefine(compiled.batch, ())

@@ -12,7 +12,7 @@ from definitions import Job, batch_of, changes_of, intervals
 from celery_wheelbeat.cron import Cron, CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
 from celery_wheelbeat.errors import WheelbeatError
-from celery_wheelbeat.jobs import NEVER_MS, Asked, Flag, Misfire, Offer, Route, RouteTable
+from celery_wheelbeat.jobs import NEVER_MS, Asked, Flag, Misfire, Offer, Route
 from celery_wheelbeat.ledger import Ledger
 
 T = 1_750_000_000_000
@@ -35,9 +35,8 @@ def runs_of(due: list) -> list[tuple[int, int]]:
 
 def load(engine: Engine, jobs: list[Job], mark_ms: int | None) -> list:
     """Load ``jobs`` with one mark."""
-    routes = RouteTable()
-    routes.intern(Route("probe"))
-    return engine.load(batch_of(jobs, engine.crons), {"broker": mark_ms}, routes)
+    engine.routes.intern(Route("probe"))
+    return engine.load(batch_of(jobs, engine.crons), {"broker": mark_ms})
 
 
 @pytest.mark.parametrize("tick_ms", [100, 500, 1_000])
@@ -228,12 +227,11 @@ class TestRestart:
         assert load(engine, [job], mark_ms=T - HOUR_MS) == []
 
     def test_marks_are_kept_by_destination(self):
-        routes = RouteTable()
-        routes.intern(Route("probe"))
-        routes.intern(Route("probe", destination="elsewhere"))
         engine = engine_of()
+        engine.routes.intern(Route("probe"))
+        engine.routes.intern(Route("probe", destination="elsewhere"))
         jobs = [Job(n, interval_ms=60_000, offset_ms=0, misfire=Misfire.LATEST, route_index=n) for n in (0, 1)]
-        due = engine.load(batch_of(jobs, engine.crons), {"broker": None, "elsewhere": T - HOUR_MS}, routes)
+        due = engine.load(batch_of(jobs, engine.crons), {"broker": None, "elsewhere": T - HOUR_MS})
         assert [job_id for job_id, _ in runs_of(due)] == [1]
 
 
@@ -379,11 +377,9 @@ def test_a_million_jobs_fit_their_bytes():
     count, block = 1_000_000, 100_000
     engine = Engine(EngineConfig(), CronTable(), Ledger())
     engine.start(T)
-    routes = RouteTable()
-    routes.intern(Route("probe"))
     tracemalloc.start()
     for first in range(0, count, block):
-        engine.load(intervals(range(first, first + block), 60_000), {}, routes)
+        engine.load(intervals(range(first, first + block), 60_000), {})
     due = engine.advance(T + 1_000)
     resident, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

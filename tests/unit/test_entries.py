@@ -12,7 +12,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 
 from celery_wheelbeat import runs
 from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.jobs import Kind, Misfire, RouteTable, misfire_of
+from celery_wheelbeat.jobs import Kind, Misfire, misfire_of
 from celery_wheelbeat.sources.entries import Entries, timezone_of
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ def an_entry(app: Celery, name: str, schedule: Any = 10.0, task: Any = "a.task",
     return ScheduleEntry(name=name, task=task, schedule=schedule, options=options, app=app)
 
 
-def entries_of(app: Celery, stored: dict[str, EntryMark] | None = None) -> tuple[Entries, CronTable, RouteTable]:
-    crons, routes = CronTable(), RouteTable()
-    return Entries(timezone_of(app), crons, routes, stored), crons, routes
+def entries_of(app: Celery, stored: dict[str, EntryMark] | None = None) -> tuple[Entries, CronTable]:
+    crons = CronTable()
+    return Entries(timezone_of(app), crons, stored), crons
 
 
 def test_an_interval_and_a_crontab_are_compiled(app: Celery) -> None:
-    entries, crons, routes = entries_of(app)
+    entries, crons = entries_of(app)
     changes = entries.changes(
         {"b": an_entry(app, "b", 90.0), "a": an_entry(app, "a", crontab(minute=5), "other.task")}, NOW_MS
     )
@@ -52,14 +52,14 @@ def test_an_interval_and_a_crontab_are_compiled(app: Celery) -> None:
     hour_ms = 3_600_000
     assert crons.next_fire(int(batch.cron_index[at["a"]]), 0) == 5 * 60_000
     assert crons.next_fire(int(batch.cron_index[at["a"]]), hour_ms) == hour_ms + 5 * 60_000
-    assert routes[int(batch.route_index[at["a"]])].task == "other.task"
+    assert batch.route_at(at["a"]).task == "other.task"
     assert {misfire_of(int(flags)) for flags in batch.flags} == {Misfire.LATEST}
     assert batch.effective_from_ms.tolist() == [NOW_MS, NOW_MS]
     assert not len(changes.deleted_ids)
 
 
 def test_what_has_not_changed_is_not_a_change_and_what_left_is_deleted(app: Celery) -> None:
-    entries, _, _ = entries_of(app)
+    entries, _ = entries_of(app)
     given = {"a": an_entry(app, "a"), "b": an_entry(app, "b")}
     entries.changes(given, NOW_MS)
     again = entries.changes(given, NOW_MS + 1)
@@ -73,7 +73,7 @@ def test_what_has_not_changed_is_not_a_change_and_what_left_is_deleted(app: Cele
 
 def test_a_collision_moves_the_id_and_not_the_phase(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "entry_id", lambda _: -(2**63))
-    entries, _, _ = entries_of(app)
+    entries, _ = entries_of(app)
     changes = entries.changes({name: an_entry(app, name, 3600.0) for name in ("a", "b", "c")}, NOW_MS)
     assert sorted(entries.id_of(name) for name in "abc") == [-(2**63), -2, -1]
     assert len(set(changes.upserts.offset_ms.tolist())) == 1
@@ -92,7 +92,7 @@ def test_a_collision_moves_the_id_and_not_the_phase(app: Celery, monkeypatch: py
     ],
 )
 def test_a_broken_entry_is_refused_alone(app: Celery, broken: dict[str, Any], reason: str) -> None:
-    entries, _, _ = entries_of(app)
+    entries, _ = entries_of(app)
     changes = entries.changes({"bad": an_entry(app, "bad", **broken), "good": an_entry(app, "good")}, NOW_MS)
     assert changes.upserts.ids.tolist() == [entries.id_of("good")]
     assert str(entries.refused["bad"]).startswith(reason)
@@ -119,14 +119,14 @@ class _Mute(schedule):
 def test_a_name_or_schedule_that_breaks_the_reader_is_refused_alone(
     app: Celery, name: Any, every: Any, reason: str
 ) -> None:
-    entries, _, _ = entries_of(app)
+    entries, _ = entries_of(app)
     changes = entries.changes({name: an_entry(app, name, every), "good": an_entry(app, "good")}, NOW_MS)
     assert changes.upserts.ids.tolist() == [entries.id_of("good")]
     assert str(entries.refused[name]).startswith(reason)
 
 
 def test_an_entry_that_breaks_leaves_the_wheel(app: Celery) -> None:
-    entries, _, _ = entries_of(app)
+    entries, _ = entries_of(app)
     entries.changes({"a": an_entry(app, "a")}, NOW_MS)
     job_id = entries.id_of("a")
     changes = entries.changes({"a": an_entry(app, "a", schedule=-1)}, NOW_MS)
@@ -135,9 +135,9 @@ def test_an_entry_that_breaks_leaves_the_wheel(app: Celery) -> None:
 
 
 def test_a_restart_knows_since_when_a_schedule_is_in_force(app: Celery) -> None:
-    before, _, _ = entries_of(app)
+    before, _ = entries_of(app)
     before.changes({"same": an_entry(app, "same", 60.0), "other": an_entry(app, "other", 60.0)}, NOW_MS)
-    after, _, _ = entries_of(app, before.marks())
+    after, _ = entries_of(app, before.marks())
     later_ms = NOW_MS + 3_600_000
     after.changes(
         {
@@ -156,9 +156,9 @@ def test_a_restart_knows_since_when_a_schedule_is_in_force(app: Celery) -> None:
 
 def test_an_entry_that_was_removed_and_comes_back_has_its_schedule_since_then(app: Celery) -> None:
     """Else a restart would count, or offer again, what fell due while there was no such entry."""
-    before, _, _ = entries_of(app)
+    before, _ = entries_of(app)
     before.changes({"a": an_entry(app, "a")}, NOW_MS)
-    entries, _, _ = entries_of(app, before.marks())
+    entries, _ = entries_of(app, before.marks())
     entries.changes({"a": an_entry(app, "a")}, NOW_MS + 1_000)
     assert entries.marks()["a"].effective_from_ms == NOW_MS
     entries.changes({}, NOW_MS + 2_000)
@@ -171,7 +171,7 @@ def test_a_custom_schedule_is_polled(app: Celery) -> None:
         def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
             return True, 5.0
 
-    entries, _, _ = entries_of(app)
+    entries, _ = entries_of(app)
     changes = entries.changes({"odd": an_entry(app, "odd", Odd(app=app))}, NOW_MS)
     job_id = entries.id_of("odd")
     assert changes.upserts.kind.tolist() == [Kind.POLLED]
@@ -181,7 +181,7 @@ def test_a_custom_schedule_is_polled(app: Celery) -> None:
 def test_the_apps_zone_is_that_of_its_crontabs() -> None:
     app = Celery("zone", broker="memory://", set_as_current=False)
     app.conf.timezone = "America/New_York"
-    entries, crons, _ = entries_of(app)
+    entries, crons = entries_of(app)
     batch = entries.changes({"noon": an_entry(app, "noon", crontab(minute=0, hour=12))}, NOW_MS).upserts
     fire_ms = crons.next_fire(int(batch.cron_index[0]), NOW_MS)
     assert fire_ms is not None

@@ -16,7 +16,7 @@ from celery_wheelbeat.backlog import Backlog
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
 from celery_wheelbeat.held import Held
-from celery_wheelbeat.jobs import ChangeBatch, DueBatch, Flag, Overlap, RouteTable
+from celery_wheelbeat.jobs import ChangeBatch, DueBatch, Flag, Overlap
 from celery_wheelbeat.lane_report import BEHIND_S, BEHIND_SAID_EVERY_S, PATIENCE_S, QUIET_S, LaneReport
 from celery_wheelbeat.lane_rules import CHECKED_IN, ENTRY, KIND_SHIFT, ONE_OFF
 from celery_wheelbeat.ledger import Ledger
@@ -61,7 +61,7 @@ class Bench:
 
     def load(self, *jobs: Job, flags: int = 0) -> None:
         batch = batch_of(jobs, self.engine.crons)
-        self.engine.load(replace(batch, flags=(batch.flags | flags).astype(np.uint16)), {}, RouteTable())
+        self.engine.load(replace(batch, flags=(batch.flags | flags).astype(np.uint16)), {})
 
     def answer(self, route: int, answer: Any, overlap: Overlap = Overlap.ALLOW) -> None:
         self.answers[route << KIND_SHIFT | overlap.value] = answer

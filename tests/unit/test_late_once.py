@@ -9,7 +9,7 @@ from definitions import Job, batch_of, changes_of
 
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.jobs import Misfire, Offer, Route, RouteTable
+from celery_wheelbeat.jobs import Misfire, Offer, Route
 from celery_wheelbeat.ledger import Ledger
 
 START_MS = 1_700_000_000_000
@@ -19,9 +19,9 @@ ONCE = Job(3, at_ms=AT_MS, effective_from_ms=START_MS)
 
 class Bench:
     def __init__(self) -> None:
-        self.crons, self.routes = CronTable(), RouteTable()
-        self.routes.intern(Route("probe"))
+        self.crons = CronTable()
         self.engine = Engine(EngineConfig(shards=1), self.crons, Ledger())
+        self.engine.routes.intern(Route("probe"))
         self.engine.start(START_MS)
 
     def apply(self, *jobs: Job, deleted: tuple[int, ...] = ()) -> None:
@@ -98,7 +98,7 @@ def test_an_instant_that_was_lived_through_is_not_run_again(bench: Bench) -> Non
 
 def test_a_restart_offers_what_the_mark_has_passed(bench: Bench) -> None:
     bench.advance(60)
-    due = bench.engine.load(batch_of([ONCE], bench.crons), {"broker": START_MS + 50_000}, bench.routes)
+    due = bench.engine.load(batch_of([ONCE], bench.crons), {"broker": START_MS + 50_000})
     assert [(batch.ids.tolist(), batch.fire_ms.tolist()) for batch in due] == [([3], [AT_MS])]
 
 

@@ -23,7 +23,6 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.findings import FINDINGS
-from celery_wheelbeat.jobs import RouteTable
 from celery_wheelbeat.ledger import REASONS
 from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.observe.lateness import BOUNDS_S, Histogram, Lateness
@@ -158,7 +157,7 @@ def test_each_family_reads_its_part_of_the_document() -> None:
 
 
 def test_a_tail_says_what_is_read_here(tmp_path: Path) -> None:
-    definitions = Definitions(partial(compile_rows, crons=CronTable(), routes=RouteTable()))
+    definitions = Definitions(partial(compile_rows, crons=CronTable()))
     tail = Tail(from_url(f"sqlite:///{tmp_path}/db"), definitions, SystemClock(), lambda: None)
     found = tail.status()
     assert {*DATABASE} - {*found} == set()

@@ -13,7 +13,7 @@ from celery.schedules import crontab, schedule
 
 from celery_wheelbeat.cron import Cron, CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.jobs import ChangeBatch, RouteTable
+from celery_wheelbeat.jobs import ChangeBatch
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.monitors import MonitorRow, compile_rows
 from celery_wheelbeat.schedule_view import ScheduleView
@@ -33,14 +33,14 @@ ROW = MonitorRow(
 
 class Bench:
     def __init__(self) -> None:
-        self.crons, self.routes = CronTable(), RouteTable()
+        self.crons = CronTable()
         self.engine = Engine(EngineConfig(shards=2), self.crons, Ledger())
         self.engine.start(START_MS)
         app = Celery("monitors", broker="memory://", set_as_current=False)
-        self.entries = MonitorEntries(app, ScheduleEntry, self.engine, self.routes)
+        self.entries = MonitorEntries(app, ScheduleEntry, self.engine)
 
     def define(self, *rows: MonitorRow) -> None:
-        batch = compile_rows(rows, crons=self.crons, routes=self.routes).batch
+        batch = compile_rows(rows, crons=self.crons).batch
         self.engine.apply(ChangeBatch(batch, np.empty(0, np.int64)))
         self.entries.redefined(batch.ids)
 

@@ -20,7 +20,6 @@ from celery_wheelbeat.jobs import (
     Misfire,
     Overlap,
     Route,
-    RouteTable,
     misfire_of,
     overlap_of,
 )
@@ -41,9 +40,10 @@ def row(job_id: int = 1, **columns: object) -> MonitorRow:
     return MonitorRow(**(defaults | columns))  # type: ignore[arg-type]
 
 
-def compiled(*rows: MonitorRow, **options: object) -> tuple[Compiled, CronTable, RouteTable]:
-    crons, routes = CronTable(), RouteTable()
-    return compile_rows(rows, crons=crons, routes=routes, **options), crons, routes  # type: ignore[arg-type]
+def compiled(*rows: MonitorRow, **options: object) -> tuple[Compiled, CronTable, list[Route]]:
+    crons = CronTable()
+    result = compile_rows(rows, crons=crons, **options)
+    return result, crons, list(result.batch.routes or ())  # type: ignore[arg-type]
 
 
 def batch_of(*rows: MonitorRow, **options: object) -> DefinitionBatch:

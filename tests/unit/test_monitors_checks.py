@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from celery_wheelbeat.checks import FIRST_MS, INTERVAL_MAX_MS, LAST_MS, SOLAR_EVENTS, check
 from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.jobs import RouteTable
 from celery_wheelbeat.monitors import Limits, MonitorRow, compile_rows
 
 NOW_MS = 1_700_000_000_000
@@ -234,7 +233,7 @@ COLUMNS |= {name: st.one_of(st.none(), st.integers(-(2**31), 2**31)) for name in
 def test_no_row_makes_the_checks_raise_and_every_row_ends_up_somewhere(columns: dict[str, object]):
     subject = GOOD._replace(**columns)
     problems = check(subject)
-    result = compile_rows([subject], crons=CronTable(), routes=RouteTable())
+    result = compile_rows([subject], crons=CronTable())
     assert len(result.batch) + len(result.refused) == 1
     if not subject.solar_event:
         assert bool(result.refused) == bool(problems)

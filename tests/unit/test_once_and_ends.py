@@ -15,7 +15,7 @@ from simulation.sim_database import BLANK
 from celery_wheelbeat.checks import check
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.jobs import ChangeBatch, Flag, RouteTable
+from celery_wheelbeat.jobs import ChangeBatch, Flag
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.monitors import MonitorRow, compile_rows
 from celery_wheelbeat.sources.solar import SolarSchedule
@@ -41,7 +41,7 @@ class Bench:
         self.crons = CronTable()
         self.engine = Engine(EngineConfig(shards=1, stall_limit_ms=10**9), self.crons, Ledger())
         self.engine.start(now_ms)
-        compiled = compile_rows(rows, crons=self.crons, routes=RouteTable(), solar=SolarSchedule)
+        compiled = compile_rows(rows, crons=self.crons, solar=SolarSchedule)
         assert not compiled.refused
         self.flags = compiled.batch.flags.tolist()
         self.engine.apply(ChangeBatch(compiled.batch, np.empty(0, np.int64)))
@@ -141,9 +141,9 @@ def test_a_once_far_away_does_not_fire_early() -> None:
 
 
 def test_a_once_is_missed_late_rather_than_never() -> None:
-    bench, routes = Bench(), RouteTable()
-    compiled = compile_rows([row(once_at_ms=NOW_MS - 86_400_000)], crons=bench.crons, routes=routes)
-    due = bench.engine.load(compiled.batch, {"broker": NOW_MS - 100_000_000}, routes)
+    bench = Bench()
+    compiled = compile_rows([row(once_at_ms=NOW_MS - 86_400_000)], crons=bench.crons)
+    due = bench.engine.load(compiled.batch, {"broker": NOW_MS - 100_000_000})
     assert [batch.fire_ms.tolist() for batch in due] == [[NOW_MS - 86_400_000]]
 
 

@@ -13,7 +13,6 @@ from celery_wheelbeat import checks, monitors
 from celery_wheelbeat.columns import Shapes
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.errors import SourceError
-from celery_wheelbeat.jobs import RouteTable
 from celery_wheelbeat.monitors import MonitorRow, compile_rows
 from celery_wheelbeat.sources import definitions, follower, walk
 from celery_wheelbeat.sources.definitions import Definitions
@@ -31,7 +30,7 @@ class Beat:
 
     def __init__(self, table: TableOfMonitors) -> None:
         self.table = table
-        self.definitions = Definitions(partial(compile_rows, crons=CronTable(), routes=RouteTable()))
+        self.definitions = Definitions(partial(compile_rows, crons=CronTable()))
         self.follower = Follower(table, self.definitions, reconcile_period_s=PERIOD_S)
         self.held: dict[int, int] = {}
         self.now_s = 0.0
@@ -291,7 +290,7 @@ def test_a_row_that_makes_our_own_code_raise_is_refused_alone(
     checks.cron_of.cache_clear()
     monkeypatch.setattr(module, name, fault)
     beat = Beat(table)
-    compile_all = partial(compile_rows, crons=CronTable(), routes=RouteTable())
+    compile_all = partial(compile_rows, crons=CronTable())
     beat.definitions = Definitions(compile_all, Shapes(compile_all))
     beat.follower = Follower(table, beat.definitions, reconcile_period_s=PERIOD_S)
     beat.settle()
@@ -307,7 +306,7 @@ def test_rows_with_values_of_any_type_stop_no_other(many_rows: int, monkeypatch:
     monkeypatch.setattr(definitions, "MANY_ROWS", many_rows)
     table = TableOfMonitors(20)
     beat = Beat(table)
-    compile_all = partial(compile_rows, crons=CronTable(), routes=RouteTable())
+    compile_all = partial(compile_rows, crons=CronTable())
     beat.definitions = Definitions(compile_all, Shapes(compile_all))
     beat.follower = Follower(table, beat.definitions, reconcile_period_s=PERIOD_S)
     odd: list[Any] = [None, "x", b"x", 1.5, 2**70, -(2**70), float("nan")]

@@ -15,7 +15,6 @@ from services.server import wait_until
 
 from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.jobs import RouteTable
 from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.sources import Finished
 from celery_wheelbeat.sources.definitions import Definitions
@@ -40,7 +39,7 @@ class Engine:
     def __init__(
         self, place: Place, reconcile_period_s: float = 3_600.0, memory: InstallationFile | None = None
     ) -> None:
-        definitions = Definitions(partial(compile_rows, crons=CronTable(), routes=RouteTable()))
+        definitions = Definitions(partial(compile_rows, crons=CronTable()))
         self.tail = Tail(
             place.open(), definitions, SystemClock(), lambda: None, reconcile_period_s=reconcile_period_s, memory=memory
         )

@@ -85,7 +85,7 @@ def write(place: Place, row: dict[str, Any]) -> None:
     )
 
 
-def definitions_of(batch: DefinitionBatch, routes: Any) -> dict[int, tuple[object, ...]]:
+def definitions_of(batch: DefinitionBatch) -> dict[int, tuple[object, ...]]:
     """Everything about each job that a batch says, with its route instead of a number."""
     ends, name_ends = np.cumsum(batch.lengths, dtype=np.int64), np.cumsum(batch.name_lengths, dtype=np.int64)
     columns = (
@@ -95,7 +95,7 @@ def definitions_of(batch: DefinitionBatch, routes: Any) -> dict[int, tuple[objec
     return {
         job_id: (
             *(getattr(batch, name)[at].item() for name in columns),
-            routes[int(batch.route_index[at])],
+            batch.route_at(at),
             batch.payload[ends[at] - batch.lengths[at] : ends[at]],
             batch.names[name_ends[at] - batch.name_lengths[at] : name_ends[at]],
         )
@@ -122,10 +122,10 @@ def assert_read_as_compiled_one_by_one(beat: LoadingBeat, monkeypatch: pytest.Mo
     beat.load()
     found: dict[int, tuple[object, ...]] = {}
     for batch in batches:
-        found |= definitions_of(batch, beat.routes)
+        found |= definitions_of(batch)
     ids = list(Monitor.objects.values_list("pk", flat=True))
-    expected = compile_rows(beat.source.fetch(ids), crons=beat.engine.crons, routes=beat.routes, entry_names=(ENTRY,))
-    assert found == definitions_of(expected.batch, beat.routes)
+    expected = compile_rows(beat.source.fetch(ids), crons=beat.engine.crons, entry_names=(ENTRY,))
+    assert found == definitions_of(expected.batch)
     assert sorted(beat.definitions.quarantine.ids()) == sorted(expected.refused)
     return len(alone)
 
