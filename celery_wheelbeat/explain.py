@@ -25,6 +25,8 @@ from celery_wheelbeat.publishers.detection import configuration_reasons, entry_r
 from celery_wheelbeat.publishers.observers import check_ins, only_observers
 from celery_wheelbeat.runs import run_id, shard_of
 from celery_wheelbeat.schedules import Interval, Once
+from celery_wheelbeat.sources.celery_schedules import nameless
+from celery_wheelbeat.sources.celery_zones import NAMELESS, timezone_of
 from celery_wheelbeat.sources.definition_lookup import definition_of
 from celery_wheelbeat.sources.solar import SolarSchedule
 
@@ -61,7 +63,7 @@ def explanation(app: Any, settings: Settings, stored: Stored, beats: Beats, now_
     yield "job", f"{definition.key}, task {definition.entry.task}"
     yield from _state(stored, now_ms)
     yield from _conflict(stored)
-    yield from _schedule(stored, definition, settings)
+    yield from _schedule(app, stored, definition, settings)
     yield "shard", f"{shard_of(definition.job_id, settings.shards)} of {settings.shards}"
     if definition.schedule is not None:
         yield from _fire_times(definition, definition.schedule, beats.namespace, _zone_of(definition.schedule), now_ms)
@@ -110,12 +112,14 @@ def _conflict(stored: Stored) -> Iterator[tuple[str, str]]:
         )
 
 
-def _schedule(stored: Stored, definition: Definition, settings: Settings) -> Iterator[tuple[str, str]]:
+def _schedule(app: Any, stored: Stored, definition: Definition, settings: Settings) -> Iterator[tuple[str, str]]:
     schedule = definition.schedule
     if schedule is None:
         kind = type(definition.entry.schedule)
         yield "schedule", f"{kind.__module__}.{kind.__qualname__}: asked at run time, fire times are not known before"
         yield "", "no promise about restarts and drift is made for it"
+        if nameless(definition.entry.schedule, timezone_of(app)):
+            yield "", NAMELESS
         return
     yield "schedule", _in_words(schedule)
     yield "offset", _offset(stored, definition, settings)

@@ -31,9 +31,10 @@ from celery_wheelbeat.poll_lane import PollLane
 from celery_wheelbeat.publishers.broker import driver_type, open_connection
 from celery_wheelbeat.publishers.celery_lane import CeleryLane
 from celery_wheelbeat.publishers.run_sender import LaneEdges
+from celery_wheelbeat.sources.celery_zones import ASKED, NAMELESS, timezone_of
 from celery_wheelbeat.sources.databases import database_of
 from celery_wheelbeat.sources.definitions import Definitions
-from celery_wheelbeat.sources.entries import Entries, timezone_of
+from celery_wheelbeat.sources.entries import Entries
 from celery_wheelbeat.sources.file_desk import FileDesk
 from celery_wheelbeat.sources.installation_file import InstallationFile
 from celery_wheelbeat.sources.monitor_entries import MonitorEntries
@@ -118,7 +119,7 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
     )
     dispatch = slow if fast is None else Lanes(slow, fast)
     publisher = dispatch.publisher
-    entries = Entries(timezone_of(app), crons)
+    entries = Entries(_timezone(app), crons)
     entries.broken = scheduler.schedule.broken
     desk = _desk(scheduler, settings=settings, clock=clock, wake=wake, crons=crons)
     liveness = Liveness(settings.live_timeout)
@@ -211,6 +212,13 @@ def _engine_config(app: Any, settings: Settings) -> EngineConfig:
 def _keeps_all(engine: Engine, ids: Int64s) -> NDArray[np.bool_]:
     views = engine.lookup(ids)
     return np.array([view is not None and misfire_of(view.flags) is Misfire.ALL for view in views], np.bool_)
+
+
+def _timezone(app: Any) -> str | None:
+    name = timezone_of(app)
+    if name is None:
+        logger.warning("beat: %r: %s. %s", app.timezone, NAMELESS, ASKED)
+    return name
 
 
 def _is_observed(app: Any) -> bool:

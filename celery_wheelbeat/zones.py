@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -68,9 +68,7 @@ class Zone:
         raise AssertionError(f"{self.name}: no segment at {instant_s}")  # the last one ends with its block
 
     def _offset_s(self, instant_s: int) -> int:
-        offset = datetime.fromtimestamp(instant_s, UTC).astimezone(self._rules).utcoffset()
-        assert offset is not None  # noqa: S101 - ZoneInfo knows the offset of every aware time
-        return offset.days * 86_400 + offset.seconds
+        return offset_s(self._rules, instant_s)
 
     def _read(self, block: int) -> tuple[Segment, ...]:
         """Sample the offsets of one block and bisect every change to the second."""
@@ -102,6 +100,13 @@ class Zone:
             else:
                 high_s = middle_s
         return high_s
+
+
+def offset_s(rules: tzinfo, instant_s: int) -> int:
+    """Return how far local time is ahead of UTC at an instant."""
+    offset = datetime.fromtimestamp(instant_s, UTC).astimezone(rules).utcoffset()
+    assert offset is not None  # noqa: S101 - every aware time has one
+    return offset.days * 86_400 + offset.seconds
 
 
 @lru_cache(maxsize=1)

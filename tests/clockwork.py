@@ -20,7 +20,8 @@ from celery_wheelbeat.jobs import ChangeBatch, Offer
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.rows import MonitorRow
-from celery_wheelbeat.sources.entries import Entries, timezone_of
+from celery_wheelbeat.sources.celery_zones import timezone_of
+from celery_wheelbeat.sources.entries import Entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

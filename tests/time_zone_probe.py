@@ -72,7 +72,8 @@ def entry_fire(after_ms: int) -> list[int]:
     from celery.schedules import crontab
 
     from celery_wheelbeat.cron import CronTable
-    from celery_wheelbeat.sources.entries import Entries, timezone_of
+    from celery_wheelbeat.sources.celery_zones import timezone_of
+    from celery_wheelbeat.sources.entries import Entries
 
     app = Celery("zones", broker="memory://", set_as_current=False)
     app.conf.timezone = CELERY_ZONE

@@ -7,17 +7,17 @@ override behaviour, ``nowfun``, zones without a name) is asked in the poll lane 
 from __future__ import annotations
 
 import numbers
-from datetime import UTC, timedelta, tzinfo
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from celery.schedules import BaseSchedule, crontab, solar
 from celery.schedules import schedule as interval
-from celery.utils.time import LocalTimezone
 
 from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.errors import InvalidSchedule
 from celery_wheelbeat.jobs import Asked
 from celery_wheelbeat.schedules import Interval
+from celery_wheelbeat.sources.celery_zones import zone_name
 from celery_wheelbeat.sources.solar import SolarSchedule
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def translate(schedule: Any, *, timezone: str | None = "UTC") -> Interval | Cron
     """Return the pure schedule that means the same, or None where it has to be asked (``polled``).
 
     ``schedule``: a Celery schedule object, or the seconds or timedelta that stand for one in ``beat_schedule``.
-    ``timezone``: the app's zone (``zone_name(app.timezone)``), for schedules that carry none of their own. Raises
+    ``timezone``: the app's zone (``timezone_of(app)``), for schedules that carry none of their own. Raises
     ``InvalidSchedule`` for an interval that is not positive and for a crontab that never fires.
 
     An interval keeps its length, to the millisecond, not its phase: it fires on the grid of the epoch.
@@ -62,6 +62,14 @@ def translate(schedule: Any, *, timezone: str | None = "UTC") -> Interval | Cron
             return _aligned(schedule.run_every, zone_name(vars(schedule).get("tz", timezone)))
         return _interval(schedule.run_every)
     return None
+
+
+def nameless(schedule: Any, timezone: str | None) -> bool:
+    """Whether ``schedule``, which has to be asked, would be pure in a time zone with a name."""
+    pure = _behaves_like(schedule, crontab) or (
+        _behaves_like(schedule, interval) and _aligned(schedule.run_every, "UTC") is not None
+    )
+    return pure and zone_name(vars(schedule).get("tz", timezone)) is None
 
 
 def polled(schedule: BaseSchedule) -> Polled:
@@ -103,29 +111,6 @@ class CustomSchedule:
         if isinstance(next_s, numbers.Real) and float(next_s) < self._recheck_s:
             return max(1, round(float(next_s) * 1000))
         return round(self._recheck_s * 1000)
-
-
-def zone_name(zone: tzinfo | str | None) -> str | None:
-    """Return the IANA name of a zone as Celery holds it, or None where it has none."""
-    if zone is None or isinstance(zone, str):
-        return zone
-    if zone is UTC:
-        return "UTC"
-    if isinstance(zone, LocalTimezone):
-        return _local_zone_name()
-    name = getattr(zone, "key", None) or getattr(zone, "zone", None)
-    return name if isinstance(name, str) else None
-
-
-def _local_zone_name() -> str | None:
-    try:
-        from tzlocal import get_localzone_name  # noqa: PLC0415 - not a dependency of every supported Celery
-    except ImportError:
-        return None
-    try:
-        return get_localzone_name()
-    except (OSError, LookupError, ValueError):
-        return None
 
 
 def _behaves_like(schedule: Any, base: type) -> bool:

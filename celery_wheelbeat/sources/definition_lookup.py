@@ -17,8 +17,9 @@ from celery_wheelbeat.monitors import Limits, compile_rows
 from celery_wheelbeat.monitors import key_of as monitor_key
 from celery_wheelbeat.schedules import Bounded, Interval, Once
 from celery_wheelbeat.sources.celery_objects import celery_schedule_of
+from celery_wheelbeat.sources.celery_zones import timezone_of
 from celery_wheelbeat.sources.databases import database_of
-from celery_wheelbeat.sources.entries import Entries, timezone_of
+from celery_wheelbeat.sources.entries import Entries
 from celery_wheelbeat.sources.entries import key_of as entry_key
 from celery_wheelbeat.sources.solar import SolarSchedule
 

@@ -17,7 +17,7 @@ from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, ChangeBatch, DefinitionBatch, Kind, Misfire, Route, flags_of
 from celery_wheelbeat.marks import EntryMark
-from celery_wheelbeat.sources.celery_schedules import polled, translate, zone_name
+from celery_wheelbeat.sources.celery_schedules import polled, translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,18 +45,13 @@ def key_of(name: str) -> str:
     return f"entry:{name}"
 
 
-def timezone_of(app: Any) -> str:
-    """Return the name of the zone in which the app's crontabs are meant."""
-    return zone_name(app.timezone) or "UTC"
-
-
 class Entries:
     """The entries in force, by name and by job id. Owned by the scheduling thread.
 
-    ``timezone``: zone of crontabs without one of their own.
+    ``timezone``: zone of crontabs without one of their own (``timezone_of``); where it is None they are asked.
     """
 
-    def __init__(self, timezone: str, crons: CronTable, stored: Mapping[str, EntryMark] | None = None) -> None:
+    def __init__(self, timezone: str | None, crons: CronTable, stored: Mapping[str, EntryMark] | None = None) -> None:
         """``stored``: see ``remember``."""
         self.refused: dict[str, InvalidMonitor] = {}
         """Broken entries by name, with the reason."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -16,7 +16,8 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from celery_wheelbeat import Cron, Interval, InvalidSchedule
 from celery_wheelbeat.jobs import NEVER_MS, Asked
-from celery_wheelbeat.sources.celery_schedules import CustomSchedule, polled, translate, zone_name
+from celery_wheelbeat.sources.celery_schedules import CustomSchedule, polled, translate
+from celery_wheelbeat.sources.celery_zones import zone_name
 from celery_wheelbeat.sources.solar import EVENTS, SolarSchedule
 
 NOW_MS = 1_750_000_000_000
@@ -117,7 +118,7 @@ def test_the_zone_of_the_crontab_wins(app: Celery) -> None:
 
 def test_zones_without_a_name_are_asked() -> None:
     own = crontab(0, 9)
-    own.tz = datetime.now().astimezone().tzinfo
+    own.tz = timezone(timedelta(hours=5, minutes=30))
     assert zone_name(own.tz) is None
     assert translate(own) is None
     assert translate(crontab(0, 9), timezone=None) is None

@@ -13,7 +13,8 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from celery_wheelbeat import runs
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.jobs import Kind, Misfire, misfire_of
-from celery_wheelbeat.sources.entries import Entries, timezone_of
+from celery_wheelbeat.sources.celery_zones import timezone_of
+from celery_wheelbeat.sources.entries import Entries
 
 if TYPE_CHECKING:
     from celery_wheelbeat.marks import EntryMark

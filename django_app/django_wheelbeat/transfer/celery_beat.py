@@ -21,7 +21,7 @@ from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.cron_fields import FIELDS, render
 from celery_wheelbeat.durations import format_duration
 from celery_wheelbeat.errors import InvalidMonitor
-from celery_wheelbeat.sources.entries import timezone_of
+from celery_wheelbeat.sources.celery_zones import NAMELESS, timezone_of
 from django_wheelbeat.chunks import chunks_of_ids
 from django_wheelbeat.models import Monitor
 from django_wheelbeat.transfer.celery_beat_tables import PeriodicTask
@@ -147,7 +147,10 @@ def _crontab(task: Any, note: Callable[[str, str], None]) -> dict[str, Any]:
     fields = (cron.minute, cron.hour, cron.day_of_month, cron.month_of_year, cron.day_of_week)
     text, zone = cron_text(fields), str(cron.timezone)
     if not getattr(settings, "DJANGO_CELERY_BEAT_TZ_AWARE", True):
-        given, zone = zone, timezone_of(current_app)
+        given, app_zone = zone, timezone_of(current_app)
+        if app_zone is None:
+            raise InvalidMonitor("timezone", NAMELESS)
+        zone = app_zone
         if given != zone:
             note(task.name, f"is meant in {zone}: with DJANGO_CELERY_BEAT_TZ_AWARE = False its own zone does not count")
     if len(text) > CRON_MAX or not isinstance(cron_of(text, zone, "and"), Cron):

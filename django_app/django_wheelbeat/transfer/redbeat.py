@@ -15,6 +15,7 @@ from kombu.utils import json as kombu_json
 
 from celery_wheelbeat.durations import format_duration
 from celery_wheelbeat.errors import InvalidMonitor
+from celery_wheelbeat.sources.celery_zones import NAMELESS
 from django_wheelbeat.transfer.celery_beat import cron_text
 from django_wheelbeat.transfer.origins import Source
 
@@ -32,12 +33,12 @@ _OBJECTS = ("crontab", "interval", "rrule", "weekday")
 
 
 def redbeat_entries(
-    client: Any, prefix: str, timezone_name: str, entry_names: Collection[str], note: Callable[[str, str], None]
+    client: Any, prefix: str, timezone_name: str | None, entry_names: Collection[str], note: Callable[[str, str], None]
 ) -> Iterator[Given]:
     """Yield number and record of every entry under ``prefix`` (``redbeat:``), by name.
 
     ``client``: redis-py's, with ``decode_responses=True``. ``timezone_name``: Celery's zone, in which redbeat means its
-    crontabs.
+    crontabs; None where it has no name, which refuses them.
     """
     statics = {*client.smembers(f"{prefix}:statics"), *entry_names, OWN_ENTRY}
     due = dict(client.zrange(f"{prefix}:schedule", 0, -1, withscores=True))
@@ -72,7 +73,7 @@ def source(client: Any, prefix: str, entry_names: Collection[str]) -> Source:
 def record_of(
     definition: Mapping[str, Any],
     meta: Mapping[str, Any],
-    timezone_name: str,
+    timezone_name: str | None,
     note: Callable[[str, str], None],
     *,
     due_s: float,
@@ -108,13 +109,15 @@ def record_of(
 def _schedule(
     definition: Mapping[str, Any],
     meta: Mapping[str, Any],
-    timezone_name: str,
+    timezone_name: str | None,
     note: Callable[[str, str], None],
     due_s: float,
 ) -> dict[str, Any]:
     name, given = definition["name"], definition["schedule"]
     kind = given.get("__type__")
     if kind == "crontab":
+        if timezone_name is None:
+            raise InvalidMonitor("timezone", NAMELESS)
         fields = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
         return {"cron": cron_text(_cron_field(given.get(field, "*")) for field in fields), "timezone": timezone_name}
     if kind == "interval":
