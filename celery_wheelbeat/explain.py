@@ -184,6 +184,8 @@ def _fire_times(
 def _misfire(app: Any, definition: Definition, settings: Settings, now_ms: int) -> str:
     policy, schedule = definition.misfire, definition.schedule
     name = policy.name.lower()
+    if schedule is None:
+        return "none: runs missed while no beat runs are lost"
     if policy is Misfire.SKIP:
         return f"{name}: runs missed over a restart or a long stall are not sent"
     if policy is Misfire.ALL:
@@ -192,8 +194,8 @@ def _misfire(app: Any, definition: Definition, settings: Settings, now_ms: int) 
         deadline_s = app.conf.beat_cron_starting_deadline
         limit = f", a cron's only within {deadline_s} s" if deadline_s is not None else ""
         return f"{name}: the newest missed run is sent{limit}"
-    first = None if schedule is None else schedule.next_fire(now_ms)
-    second = None if schedule is None or first is None else schedule.next_fire(first)
+    first = schedule.next_fire(now_ms)
+    second = None if first is None else schedule.next_fire(first)
     gap = format_duration(settings.misfire_gap_ms)
     if first is not None and second is not None and second - first < settings.misfire_gap_ms:
         return f"{name}: missed runs are skipped, as the next one is less than {gap} away (wheelbeat_misfire_gap)"

@@ -31,7 +31,7 @@ from celery_wheelbeat.poll_lane import PollLane
 from celery_wheelbeat.publishers.broker import driver_type, open_connection
 from celery_wheelbeat.publishers.celery_lane import CeleryLane
 from celery_wheelbeat.publishers.run_sender import LaneEdges
-from celery_wheelbeat.sources.celery_zones import ASKED, NAMELESS, timezone_of
+from celery_wheelbeat.sources.celery_zones import NAMELESS, timezone_of
 from celery_wheelbeat.sources.databases import database_of
 from celery_wheelbeat.sources.definitions import Definitions
 from celery_wheelbeat.sources.entries import Entries
@@ -217,7 +217,7 @@ def _keeps_all(engine: Engine, ids: Int64s) -> NDArray[np.bool_]:
 def _timezone(app: Any) -> str | None:
     name = timezone_of(app)
     if name is None:
-        logger.warning("beat: %r: %s. %s", app.timezone, NAMELESS, ASKED)
+        logger.warning("beat: Crontabs in %r lose what they miss while no beat runs. %s", app.timezone, NAMELESS)
     return name
 
 

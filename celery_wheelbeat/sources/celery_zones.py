@@ -19,10 +19,11 @@ from celery_wheelbeat.zones import zone as zone_called
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NAMELESS = "Celery's time zone has no IANA name: set `timezone` to one, like 'Europe/Berlin'"
+NAMELESS = (
+    "Celery's time zone is none of the IANA zones that this machine knows: set `timezone` to the name of one, like "
+    "'Europe/Berlin'"
+)
 """What to do about a zone without a name."""
-ASKED = "Until then crontabs are asked at run time, as Celery asks them, and runs missed while no beat runs are lost"
-"""What a zone without a name costs."""
 _COMPARED_S = range(1_767_268_800, 2_145_960_000, 86_400)
 """Noon (UTC) of every day from 2026 to 2037, where the tables of pytz end."""
 _KEPT = 64

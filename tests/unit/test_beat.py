@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from datetime import timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,6 +105,16 @@ def test_a_database_that_does_not_answer_delays_the_entries_by_ten_seconds(
     assert bench.beat.state == "loading"
     assert "starting without what it knows" in caplog.text
     assert bench.beat.mark_document() is None, "a mark that was never read is not overwritten"
+
+
+@pytest.mark.parametrize(("zone", "lines"), [("Asia/Kolkata", 0), (timezone(timedelta(hours=5, minutes=30)), 1)])
+def test_a_zone_without_a_name_is_named_at_the_start(
+    zone: Any, lines: int, make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make(timezone=zone, beat_schedule={"nightly": {"task": "t", "schedule": crontab(hour=9, minute=30)}})
+    assert caplog.text.count("Celery's time zone is none of the IANA zones") == lines
+    bench.turn_until(lambda: bench.beat.state == "running")
+    assert len(bench.beat.parts.engine.lane.polled) == lines
 
 
 def ids_of_messages(app: Celery) -> dict[str, int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from zoneinfo import TZPATH, ZoneInfo
 
+import celery
 import pytest
 from celery import Celery
 from celery.beat import ScheduleEntry
@@ -100,7 +101,6 @@ NAMED: list[tuple[Callable[[], tzinfo | str | None], str | None]] = [
     (lambda: tz.tzoffset("X", 0), "UTC"),
     (lambda: ZoneInfo("Europe/Berlin"), "Europe/Berlin"),
     (lambda: ZoneInfo.no_cache("Europe/Berlin"), "Europe/Berlin"),
-    (lambda: pickle.loads(pickle.dumps(ZoneInfo.no_cache("Asia/Tokyo"))), "Asia/Tokyo"),
     (lambda: from_file("America/New_York", "America/New_York"), "America/New_York"),
     (Old, "Asia/Kolkata"),
 ]
@@ -209,6 +209,8 @@ def test_a_crontab_fires_at_the_wall_time_of_its_zone(
     batch, crons = compiled(app, when)
     clock = NIGHT
     if batch.polled:
+        if own and celery.VERSION < (5, 7):
+            pytest.skip("this Celery asks the zone of the app, whatever the zone of the crontab")
         (asked,) = batch.polled.values()
         monkeypatch.setattr(app, "now", lambda: clock.astimezone(app.timezone))
         fire_ms = None
@@ -229,6 +231,15 @@ def test_a_relative_interval_without_a_name_for_its_zone_is_asked(made: Callable
     app = app_in(made())
     assert compiled(app, schedule(timedelta(days=1), relative=True, app=app))[0].polled
     assert not compiled(app, schedule(timedelta(days=1), app=app))[0].polled
+
+
+def test_new_monitors_get_a_zone_with_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django_wheelbeat.zones import default_timezone
+
+    for chosen, expected in (("Asia/Tokyo", "Asia/Tokyo"), (ZoneInfo("Asia/Tokyo"), "Asia/Tokyo"), (Village(), "UTC")):
+        stub = SimpleNamespace(CELERY_TIMEZONE=chosen, TIME_ZONE="UTC")
+        monkeypatch.setattr("django_wheelbeat.zones.settings", stub)
+        assert default_timezone() == expected
 
 
 def test_why_a_schedule_is_asked() -> None:

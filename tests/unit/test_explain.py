@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import timedelta
+from datetime import timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -136,6 +136,13 @@ def test_entries_of_every_kind(app: Celery) -> None:
     asked = of_entry(app, schedule(timedelta(seconds=5), nowfun=lambda: None))
     assert "asked at run time" in asked
     assert "no promise" in asked
+    assert "misfire none: runs missed while no beat runs are lost" in asked
+    assert "IANA" not in asked
+    app.timezone = timezone(timedelta(hours=5, minutes=30))
+    for nameless in (crontab(hour=3, minute=0), schedule(timedelta(days=1), relative=True)):
+        text = of_entry(app, nameless)
+        assert "asked at run time" in text
+        assert "Celery's time zone is none of the IANA zones that this machine knows" in text
     for broken in ("x", None, 0):
         assert "state refused, never sent" in of_entry(app, broken)
     assert "zz" in of_entry(app, 5.0, zz=1)

@@ -5,11 +5,13 @@ Where they do not agree, the how-to says so with the reason; each of those cases
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django_site import rolled_back
+
+from celery_wheelbeat.errors import InvalidMonitor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -210,6 +212,23 @@ def test_without_aware_zones_the_zone_of_the_app_counts(sides: Sides) -> None:
     ours, theirs = sides.fires(NOW, 10, last_run_at=LAST, **tokyo)
     assert ours == theirs
     assert (ours[0].hour, sides.notes) == (20, [])
+
+
+def test_without_aware_zones_the_zone_of_the_app_must_have_a_name(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.test import override_settings
+
+    from django_wheelbeat.transfer.celery_beat import record_of
+
+    task = sides.dcb.PeriodicTask(name="x", task="t", **sides.cron("30", hour="5", timezone="Asia/Tokyo"))
+    monkeypatch.setattr(sides.app, "timezone", timezone(timedelta(hours=2)))
+    assert record_of(task, lambda *_: None, NOW)["timezone"] == "Asia/Tokyo"
+    with (
+        override_settings(DJANGO_CELERY_BEAT_TZ_AWARE=False),
+        pytest.raises(InvalidMonitor, match="none of the IANA zones"),
+    ):
+        record_of(task, lambda *_: None, NOW)
 
 
 def test_naive_instants_are_utc(sides: Sides) -> None:

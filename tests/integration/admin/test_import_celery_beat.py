@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -316,6 +316,27 @@ def test_lists_in_crontabs_and_settings_in_capitals_are_redbeats_too(db: Any, si
         client.flushdb()
     assert "1 new, 0 changed, 0 unchanged, 0 refused" in said
     assert Monitor.objects.get().cron == "0,30 1,5 * * *"
+
+
+def test_without_a_name_for_its_zone_no_crontab_of_redbeat_is_taken_over(
+    db: Any, site_app: Celery, redis_url: str
+) -> None:
+    from redbeat import RedBeatSchedulerEntry
+    from redis import Redis
+
+    from django_wheelbeat.models import Monitor
+
+    site_app.conf.update(redbeat_redis_url=redis_url, redbeat_redis_options={})
+    site_app.conf.timezone = timezone(timedelta(hours=5, minutes=30))
+    del site_app.timezone
+    with Redis.from_url(redis_url) as client:
+        RedBeatSchedulerEntry("every", "t", schedule(90), app=site_app).save()
+        RedBeatSchedulerEntry("cron", "t", crontab(minute=30, hour=9), app=site_app).save()
+        said = run("wheelbeat_import_redbeat")
+        client.flushdb()
+    assert "cron: Celery's time zone is none of the IANA zones that this machine knows" in said
+    assert "1 new, 0 changed, 0 unchanged, 1 refused" in said
+    assert set(Monitor.objects.values_list("name", flat=True)) == {"every"}
 
 
 def test_a_url_of_redbeat_that_cannot_be_read_is_refused_without_its_password(db: Any) -> None:
