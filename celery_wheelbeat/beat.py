@@ -15,6 +15,7 @@ import numpy as np
 from celery_wheelbeat.clock import Motion
 from celery_wheelbeat.dispatch import Rendering
 from celery_wheelbeat.jobs import NEVER_MS, ChangeBatch, DueBatch, overlap_of
+from celery_wheelbeat.lane_lines import LaneLines
 from celery_wheelbeat.loading import Loading
 from celery_wheelbeat.marks import EntryMark, InvalidMark, MarkDocument, choose
 from celery_wheelbeat.monitors import REPLACEABLE_ENTRY
@@ -67,7 +68,7 @@ class Beat:
         """Monitor that stands in for the default entry ``celery.backend_cleanup``."""
         self._entries_version: int | None = None
         self._due_at_start: list[DueBatch] = []
-        self._lane_behind = False
+        self._lane_lines = LaneLines(parts.engine, self.key_of)
         self.loading = Loading(parts.engine)
 
     def start(self) -> None:
@@ -107,7 +108,7 @@ class Beat:
             return []
         due, self._due_at_start = self._due_at_start, []
         due += self.parts.engine.advance(reading.now_ms, cause=reading.skip_reason)
-        self._report_lane()
+        self._lane_lines.look()
         return due
 
     def hand_over(self, due: Iterable[DueBatch]) -> None:
@@ -152,7 +153,7 @@ class Beat:
         parts = self.parts
         if self.state == "starting":
             return REST_MAX_S
-        if not parts.engine.caught_up(reading.now_ms):
+        if not parts.engine.caught_up(reading.now_ms) or parts.engine.lane.turn.behind:
             return 0.0
         if parts.dispatch.may_hand_over():
             return 0.0
@@ -186,17 +187,6 @@ class Beat:
         return monitor_key(job_id) if job_id >= 0 else entry_key(self.parts.entries.name_of(job_id))
 
     # What the steps are made of.
-
-    def _report_lane(self) -> None:
-        """Log what went wrong in the poll lane."""
-        turn = self.parts.engine.lane.turn
-        for failure in self.parts.engine.lane.take_failures():
-            (view,) = self.parts.engine.lookup([failure.job_id])
-            name = view.name if view else self.key_of(failure.job_id)
-            logger.error("beat: The schedule of %s failed; it is asked again in a minute: %r", name, failure.error)
-        if turn.behind and not self._lane_behind:
-            logger.warning("beat: The poll lane is behind; a shorter wheelbeat_tick keeps more intervals in the wheel")
-        self._lane_behind = turn.behind
 
     def _take_in(self, news: News, now_ms: int) -> None:
         match news:

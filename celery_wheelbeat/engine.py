@@ -22,7 +22,7 @@ from celery_wheelbeat.routes import RouteTable
 from celery_wheelbeat.schedule_columns import ScheduleColumns, next_fires, spans
 from celery_wheelbeat.shard import Ticks
 from celery_wheelbeat.shards import JobView, Relived, Shards, ids_of
-from celery_wheelbeat.stored_rows import ENABLED, IN_LANE, encode
+from celery_wheelbeat.stored_rows import ENABLED, POLLED, encode
 from celery_wheelbeat.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -75,11 +75,13 @@ class Engine:
         self.step_number = 0
         self._ticks = Ticks(config.tick_ms, config.window_ms // config.tick_ms)
         self.shards = Shards(config.shards, 0, self._ticks, crons)
-        self.lane = LaneJobs(polled or PollLane(lambda: 0.0), crons)
+        self.lane = LaneJobs(PollLane(lambda: 0.0) if polled is None else polled)
         self._watchdog = Watchdog(self.shards, self.lane, crons, ledger)
         self.relived_until_ms = 0
         """Fire times up to here were already handed out before the clock was stepped back."""
         self._replay_until = 0
+        self._shortest_ms = config.tick_ms
+        """No interval has been shorter than this."""
         self._late_once = LateOnce()
         self._refused = 0
         rule = MisfireRule(config.misfire_gap_ms, config.starting_deadline_ms, config.all_max, config.lookback_ms)
@@ -163,7 +165,6 @@ class Engine:
             shard.table.columns.next_fire[rows] = self._arming(shard.table.schedules(rows))
             shard.rebuild(self.cursor)
             shard.recount.restart(self.cursor_ms, self._settled_ms, None)
-        self.lane.restart_grids(self.shards, after_ms=self.cursor_ms, settled_ms=self._settled_ms)
 
     def lookup(self, ids: Sequence[int] | Int64s) -> list[JobView | None]:
         """Return each job as it is defined now; None where it is gone or switched off."""
@@ -218,10 +219,12 @@ class Engine:
         if not len(batch):
             return 0
         refs = self.shards.payloads.add(batch.payload, batch.lengths, batch.names, batch.name_lengths)
-        rows, rare = encode(batch, self.config.tick_ms, refs)
-        in_wheel = (rows.flags & (ENABLED | IN_LANE)) == ENABLED
+        rows, rare = encode(batch, refs)
+        in_wheel = (rows.flags & (ENABLED | POLLED)) == ENABLED
         armed = slice(None) if in_wheel.all() else np.flatnonzero(in_wheel)  # a slice copies nothing
         rows.next_fire[armed] = self._arming(ScheduleColumns.of(batch).take(armed))
+        for intervals in (batch.interval_ms, batch.incident_interval_ms):
+            self._shortest_ms = min(self._shortest_ms, int(intervals[intervals > 0].min(initial=self._shortest_ms)))
         updated = 0
         for shard, share in self.shards.split(rows):
             if loading:
@@ -231,7 +234,7 @@ class Engine:
                 self.lane.remove(replaced)
                 updated += len(replaced.ids)
             self._keep_sorted(shard)
-        self.lane.put(rows, self.shards, batch.polled, after_ms=self.cursor_ms, settled_ms=self._settled_ms)
+        self.lane.put(rows, batch.polled, ask_ms=self.cursor_ms + 1, after_ms=self._settled_ms)
         return updated
 
     def _remove(self, ids: Int64s) -> int:
@@ -260,7 +263,7 @@ class Engine:
 
     def _move_on(self, target: int, cause: str) -> list[DueBatch]:
         if target <= self.cursor:
-            return []
+            return self._lane_due() if self.lane.turn.behind else []
         if self.cursor >= self._replay_until:
             if not self._replayable(target):
                 return self._skip_to(target, cause)
@@ -289,11 +292,12 @@ class Engine:
         return self._expected(due)
 
     def _replayable(self, target: int) -> bool:
-        gap = target - self.cursor
-        if gap * self.config.tick_ms > self.config.stall_limit_ms:
+        gap_ms = (target - self.cursor) * self.config.tick_ms
+        if gap_ms > self.config.stall_limit_ms:
             return False
-        if gap == 1 or (gap + 1) * len(self) <= self.config.backlog_max:
-            return True  # nothing was missed; or too few: one fire per tick, and one more where an incident ends
+        runs_at_most = len(self) * (gap_ms // self._shortest_ms + 2)  # one more where an incident ends
+        if gap_ms == self.config.tick_ms or runs_at_most <= self.config.backlog_max:
+            return True  # nothing was missed, or not too much
         return self._runs_until(target * self.config.tick_ms) <= self.config.backlog_max
 
     def _runs_until(self, to_ms: int) -> int:
@@ -307,14 +311,8 @@ class Engine:
 
     def _skip_to(self, target: int, cause: str) -> list[DueBatch]:
         """Move the cursor to ``target`` without emptying slots; what was in them goes by misfire policy."""
-        due = self._lane_due()
-        while self.lane.turn.behind:
-            due += self._lane_due()
+        due: list[DueBatch] = []
         until_ms = target * self.config.tick_ms
-        for shard, in_lane in self.lane.grids(self.shards):
-            repeats = shard.table.columns.interval[in_lane] > 0
-            after_ms = np.where(repeats, self.cursor_ms, self._settled_ms)
-            due += self._offer_missed(shard, in_lane, after_ms, until_ms, cause)
         for shard in self.shards:
             rows = shard.overdue(until_ms)
             next_fire = shard.table.columns.next_fire
@@ -325,7 +323,6 @@ class Engine:
             next_fire[rows] = next_fires(schedules, np.full(len(rows), until_ms), self.crons)
             shard.rebuild(target)
         self.cursor = self._replay_until = target
-        self.lane.restart_grids(self.shards, after_ms=self.cursor_ms, settled_ms=self._settled_ms)
         return due + self._lane_due()
 
     def _offer_missed(
@@ -345,4 +342,4 @@ class Engine:
 
 
 def _in_wheel(shard: Shard) -> NDArray[np.intp]:
-    return np.flatnonzero((shard.table.rows.flags & (ENABLED | IN_LANE)) == ENABLED)
+    return np.flatnonzero((shard.table.rows.flags & (ENABLED | POLLED)) == ENABLED)

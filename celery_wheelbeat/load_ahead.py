@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.jobs import NEVER_MS
-from celery_wheelbeat.stored_rows import ENABLED, IN_LANE, OFFSET_BITS, RARE, widened
+from celery_wheelbeat.stored_rows import ENABLED, OFFSET_BITS, RARE, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -80,11 +80,7 @@ class Survey:
 
     def _add_block(self, rows: Rows, rare: dict[int, Rare]) -> None:
         rows = rows._replace(interval=widened(rows.interval))
-        enabled = (rows.flags & ENABLED) > 0
-        in_lane = enabled & ((rows.flags & IN_LANE) > 0)
-        lane_intervals = rows.interval[in_lane & (rows.interval > 0)]
-        self._even += float((1000 / lane_intervals).sum())
-        armed = enabled & ~in_lane & (rows.next_fire < NEVER_MS)
+        armed = ((rows.flags & ENABLED) > 0) & (rows.next_fire < NEVER_MS)
         special = self._special(rows, armed, rare)
         plain = armed & ~special
         self._add_intervals(rows, plain & (rows.interval > 0))
@@ -130,7 +126,11 @@ class Survey:
             self._add_at(self._second_of(fires), weight)
 
     def _progression(self, fire_ms: int, interval_ms: int, end_ms: int, weight: int) -> None:
-        self._add_at(self._second_of(np.arange(fire_ms, end_ms, interval_ms, dtype=np.int64)), weight)
+        if interval_ms >= 1000:
+            self._add_at(self._second_of(np.arange(fire_ms, end_ms, interval_ms, dtype=np.int64)), weight)
+            return
+        edges_ms = np.clip(np.arange(self._from_s, self._from_s + DAY_S + 1) * 1000, fire_ms, max(fire_ms, end_ms))
+        self._counts += weight * np.diff(-((fire_ms - edges_ms) // interval_ms))
 
     def _add_intervals(self, rows: Rows, where: NDArray[np.bool_]) -> None:
         intervals = rows.interval[where]

@@ -131,8 +131,8 @@ def settle(gap: Gap, rule: MisfireRule, crons: CronTable) -> Missed:
     positions, fires = missed[offered], newest[offered]
     every = missed[_policies(gap.flags[missed]) == Misfire.ALL.value]
     if len(every):
-        part = _newest_of_all(gap.take(every), span.counts[every], rule.all_max, crons)
-        chosen, all_fires = fires_between(part.schedules, part.after_ms, part.until_ms, crons)
+        after_ms = _newest_of_all(gap.take(every), span.counts[every], rule.all_max, crons)
+        chosen, all_fires = fires_between(gap.schedules.take(every), after_ms, gap.until_ms[every], crons)
         positions, fires = np.concatenate((positions, every[chosen])), np.concatenate((fires, all_fires))
     order = np.argsort(fires, kind="stable")
     return Missed(positions[order], fires[order], int(span.counts.sum()))
@@ -154,14 +154,18 @@ def _newest_offered(gap: Gap, newest: Int64s, rule: MisfireRule, crons: CronTabl
     return offered
 
 
-def _newest_of_all(gap: Gap, counts: Int64s, all_max: int, crons: CronTable) -> Gap:
-    """Begin the gap of each job so late that no more than ``all_max`` fire times are left, by bisection."""
-    low, high = gap.after_ms, np.where(counts > all_max, gap.until_ms, gap.after_ms)
+def _newest_of_all(gap: Gap, counts: Int64s, all_max: int, crons: CronTable) -> Int64s:
+    """Return for each job an instant after which no more than ``all_max`` of its fire times are left, by bisection."""
+    after_ms = gap.after_ms.copy()
+    many = np.flatnonzero(counts > all_max)
+    gap = gap.take(many)
+    low, high = gap.after_ms, gap.until_ms
     while (high - low > 1).any():
         middle = (low + high) // 2
         fits = spans(gap.schedules, middle, gap.until_ms, crons).counts <= all_max
         high, low = np.where(fits, middle, high), np.where(fits, low, middle)
-    return gap._replace(after_ms=high)
+    after_ms[many] = high
+    return after_ms
 
 
 def marks_of(batch: DefinitionBatch, marks: Mapping[str, int | None], routes: RouteTable) -> Int64s:

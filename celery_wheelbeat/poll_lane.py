@@ -1,22 +1,22 @@
-"""Poll lane: the few jobs whose fire times the wheel cannot hold, asked one by one beside it.
+"""Poll lane: the few jobs whose fire times nobody can compute ahead, asked one by one beside the wheel.
 
-Intervals that are not a multiple of the tick (the same grid, so no drift and the same ids), solar events, custom
-Celery schedules. A schedule here is foreign code: it may raise, lie or be slow, and only its own job may feel it.
-Whatever it answers, a run is never early and the fire times of one job increase strictly.
+Solar events and custom Celery schedules. A schedule here is foreign code: it may raise, lie or be slow, and only its
+own job may feel it. Whatever it answers, a run is never early and the fire times of one job increase strictly. Jobs
+whose instant has come take turns, one question each: a job that is behind makes no other one wait longer than a round.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from celery_wheelbeat.jobs import NEVER_MS, Asked
+from celery_wheelbeat.jobs import NEVER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_wheelbeat.fires import Schedule
     from celery_wheelbeat.jobs import Polled
 
 BUDGET_S: Final = 0.002
@@ -26,26 +26,9 @@ STEPS: Final = 10_000
 RETRY_MS: Final = 60_000
 """A job whose schedule raised is asked again after this long."""
 STALE_MAX: Final = 1_000
-"""Instants of former definitions that the heap may hold, beside one for each job."""
+"""Instants of former definitions that heap and line may hold, beside one for each job."""
 IDLE_MS: Final = 1_000
 """A schedule that wants to be asked again at once, though nothing was due, waits this long."""
-
-
-class GridSchedule:
-    """A schedule of ours that the wheel cannot hold: replays every fire time after ``after_ms``, in order."""
-
-    def __init__(self, schedule: Schedule, after_ms: int) -> None:
-        self._schedule = schedule
-        self._after_ms = after_ms
-
-    def ask(self, now_ms: int) -> Asked:
-        """Return the earliest fire time ≤ ``now_ms`` that was not returned yet, and the one after it."""
-        fire_ms = self._schedule.next_fire(self._after_ms)
-        if fire_ms is None or fire_ms > now_ms:
-            return Asked(None, NEVER_MS if fire_ms is None else fire_ms)
-        self._after_ms = fire_ms
-        following_ms = self._schedule.next_fire(fire_ms)
-        return Asked(fire_ms, NEVER_MS if following_ms is None else following_ms)
 
 
 class LaneFailure(NamedTuple):
@@ -63,7 +46,7 @@ class LaneTurn:
     """(job id, fire time in ms), in the order of fire times."""
     failures: list[LaneFailure] = field(default_factory=list)
     behind: bool = False
-    """The budget ended before every job was asked: a shorter ``wheelbeat_tick`` keeps grids in the wheel."""
+    """The budget ended before every job was asked; the next ``advance`` goes on, whether or not time has passed."""
 
 
 @dataclass(slots=True)
@@ -82,7 +65,10 @@ class PollLane:
         self._budget_s = budget_s
         self._steps = steps
         self._members: dict[int, _Member] = {}
-        self._heap: list[tuple[int, int, int]] = []
+        self._ahead: list[tuple[int, int, int]] = []
+        """A heap of (instant, job id, version): jobs whose instant is still to come."""
+        self._line: deque[tuple[int, int, int]] = deque()
+        """The same of jobs whose instant has come, in the order in which they are asked."""
         self._version = 0
 
     def __len__(self) -> int:
@@ -95,34 +81,44 @@ class PollLane:
         """Add a job, or replace its schedule; it is asked at ``ask_ms`` first and fires only after ``after_ms``."""
         self._version += 1
         self._members[job_id] = _Member(schedule, self._version, after_ms)
-        self._push(ask_ms, job_id, self._version)
-        if len(self._heap) > 2 * len(self._members) + STALE_MAX:
-            self._heap = [asked for asked in self._heap if self._is_current(*asked[1:])]
-            heapq.heapify(self._heap)
+        self._wait(ask_ms, job_id, self._version)
+        if len(self._ahead) + len(self._line) > 2 * len(self._members) + STALE_MAX:
+            self._line = deque(waiting for waiting in self._line if self._is_current(*waiting))
+            self._ahead = [waiting for waiting in self._ahead if self._is_current(*waiting)]
+            heapq.heapify(self._ahead)
 
     def remove(self, job_id: int) -> bool:
         """Forget a job; says whether it was there."""
         return self._members.pop(job_id, None) is not None
 
     def next_ask_ms(self) -> int:
-        """Return the instant at which a job is to be asked next, NEVER_MS if none; the mark stays before it."""
-        while self._heap and not self._is_current(*self._heap[0][1:]):
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else NEVER_MS
+        """Return the earliest instant at which a job is to be asked, NEVER_MS if none; the mark stays before it."""
+        while self._ahead and not self._is_current(*self._ahead[0]):
+            heapq.heappop(self._ahead)
+        in_line = (waiting[0] for waiting in self._line if self._is_current(*waiting))
+        return min(min(in_line, default=NEVER_MS), self._ahead[0][0] if self._ahead else NEVER_MS)
 
     def advance(self, now_ms: int) -> LaneTurn:
-        """Ask every job whose instant has come, the longest waiting first, within the budget."""
+        """Ask jobs whose instant has come, one after the other and one question each, within the budget."""
         turn = LaneTurn()
         end_s = self._monotonic_s() + self._budget_s
+        while self._ahead and self._ahead[0][0] <= now_ms:
+            self._line.append(heapq.heappop(self._ahead))
         for _step in range(self._steps):
-            if self.next_ask_ms() > now_ms:
+            while self._line and not self._is_current(*self._line[0]):
+                self._line.popleft()
+            if not self._line:
                 break
-            ask_ms, job_id, version = heapq.heappop(self._heap)
-            self._push(self._ask(turn, job_id, ask_ms, now_ms), job_id, version)
+            ask_ms, job_id, version = self._line.popleft()
+            again_ms = self._ask(turn, job_id, ask_ms, now_ms)
+            if again_ms <= now_ms:
+                self._line.append((again_ms, job_id, version))
+            else:
+                self._wait(again_ms, job_id, version)
             if self._monotonic_s() >= end_s:
                 break
         turn.due.sort(key=lambda run: run[1])
-        turn.behind = self.next_ask_ms() <= now_ms
+        turn.behind = any(self._is_current(*waiting) for waiting in self._line)
         return turn
 
     def _ask(self, turn: LaneTurn, job_id: int, ask_ms: int, now_ms: int) -> int:
@@ -141,10 +137,10 @@ class PollLane:
             return again_ms if again_ms > ask_ms else now_ms + IDLE_MS
         return again_ms if again_ms > now_ms else now_ms + IDLE_MS
 
-    def _push(self, ask_ms: int, job_id: int, version: int) -> None:
+    def _wait(self, ask_ms: int, job_id: int, version: int) -> None:
         if ask_ms < NEVER_MS:
-            heapq.heappush(self._heap, (ask_ms, job_id, version))
+            heapq.heappush(self._ahead, (ask_ms, job_id, version))
 
-    def _is_current(self, job_id: int, version: int) -> bool:
+    def _is_current(self, _ask_ms: int, job_id: int, version: int) -> bool:
         member = self._members.get(job_id)
         return member is not None and member.version == version

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.schedule_columns import spans
-from celery_wheelbeat.stored_rows import ENABLED, IN_LANE, decode, widened
+from celery_wheelbeat.stored_rows import ENABLED, POLLED, decode, widened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +86,7 @@ class Recount:
         self._pending_rows = 0
 
     def _count(self, rows: Rows, rare: Mapping[int, Rare], until_ms: int, crons: CronTable) -> int:
-        rows = rows.take(np.flatnonzero((rows.flags & (ENABLED | IN_LANE)) == ENABLED))
+        rows = rows.take(np.flatnonzero((rows.flags & (ENABLED | POLLED)) == ENABLED))
         if until_ms <= self.since_ms or not len(rows.ids):
             return 0
         after = np.where(rows.interval > 0, self.since_ms, self.settled_ms)

@@ -1,7 +1,7 @@
 """The schedules of many jobs as columns: the same arithmetic as ``schedules``, for whole shards at once.
 
-Every answer is closed form or shared by the jobs of a cron group; nothing here walks a job's fire times one by one,
-except ``fires_between``, which is asked to list them. Pure: knows neither rows nor the wheel.
+Every answer is closed form or shared by the jobs of a cron group: no job's fire times are walked one by one, however
+long the stretch and however short the interval. Pure: knows neither rows nor the wheel.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 NOT_CRON = -1
 NO_OFFSET: Int64s = np.zeros((), np.int64)
+NO_FIRES: Int64s = np.empty(0, np.int64)
+NO_POSITIONS: NDArray[np.intp] = np.empty(0, np.intp)
 WALK_FIRES = 4
 """More fire times of a cron in one stretch are counted, not walked."""
 
@@ -100,22 +102,14 @@ def next_fires(schedules: ScheduleColumns, after_ms: Int64s, crons: CronTable) -
 
 def spans(schedules: ScheduleColumns, after_ms: Int64s, until_ms: Int64s, crons: CronTable) -> Span:
     """Count each job's fire times in (``after_ms``, ``until_ms``] and find the newest."""
-    low = np.maximum(after_ms, schedules.start_ms - 1)
-    high = np.minimum(until_ms, schedules.end_ms - 1)
-    incident = np.flatnonzero(schedules.incident_interval_ms)
-    if not len(incident):
+    low, high, incident = _bounds(schedules, after_ms, until_ms)
+    if incident is None:
         return _base_spans(schedules, low, high, crons)
-    within = schedules.take(incident)
-    fast = _grid_span(
-        low[incident],
-        np.minimum(high[incident], within.incident_until_ms),
-        within.incident_interval_ms,
-        _incident_phase(within),
-    )
-    low[incident] = np.maximum(low[incident], _last_incident_fire(within))
+    fast = _grid_span(incident.low, incident.high, incident.interval_ms, incident.phase_ms)
     base = _base_spans(schedules, low, high, crons)
-    base.newest_ms[incident] = np.where(base.counts[incident] > 0, base.newest_ms[incident], fast.newest_ms)
-    base.counts[incident] += fast.counts
+    at = incident.positions
+    base.newest_ms[at] = np.where(base.counts[at] > 0, base.newest_ms[at], fast.newest_ms)
+    base.counts[at] += fast.counts
     return base
 
 
@@ -124,22 +118,53 @@ def fires_between(
 ) -> tuple[Int64s, Int64s]:
     """List all fire times in (``after_ms``, ``until_ms``]: position of the job and fire time, by fire time.
 
-    As many steps as the busiest job has fire times: the caller bounds the stretch.
+    Costs as much as it lists, so the caller bounds the stretch.
     """
-    positions = np.arange(len(after_ms))
-    found: list[tuple[Int64s, Int64s]] = []
-    while len(positions):
-        fires = next_fires(schedules, after_ms, crons)
-        left = fires <= until_ms
-        positions, after_ms, until_ms = positions[left], fires[left], until_ms[left]
-        schedules = schedules.take(left)
-        found.append((positions, after_ms))
-    if not found:
-        return positions, after_ms
-    all_positions = np.concatenate([part for part, _ in found])
-    all_fires = np.concatenate([part for _, part in found])
-    order = np.argsort(all_fires, kind="stable")
-    return all_positions[order], all_fires[order]
+    low, high, incident = _bounds(schedules, after_ms, until_ms)
+    found: list[tuple[Positions, Int64s]] = []
+    if incident is not None:
+        found.append(_grid_fires(incident))
+    interval = np.flatnonzero(schedules.interval_ms)
+    if len(interval):
+        phase_ms = schedules.phase_ms[interval]
+        found.append(
+            _grid_fires(_Grid(interval, low[interval], high[interval], schedules.interval_ms[interval], phase_ms))
+        )
+    cron = np.flatnonzero(schedules.cron_index != NOT_CRON)
+    if len(cron):
+        offset_ms = schedules.offset_ms[cron]
+        of_cron, fires = _cron_listed(schedules.cron_index[cron], low[cron] - offset_ms, high[cron] - offset_ms, crons)
+        found.append((cron[of_cron], fires + offset_ms[of_cron]))
+    once = np.flatnonzero((schedules.interval_ms == 0) & (schedules.phase_ms > low) & (schedules.phase_ms <= high))
+    found.append((once, schedules.phase_ms[once]))
+    positions = np.concatenate([part for part, _ in found])
+    fires = np.concatenate([part for _, part in found])
+    order = np.argsort(fires, kind="stable")
+    return positions[order], fires[order]
+
+
+class _Grid(NamedTuple):
+    """Fire times of the grid (``phase_ms``, ``interval_ms``) in (``low``, ``high``] of the jobs at ``positions``."""
+
+    positions: NDArray[np.intp]
+    low: Int64s
+    high: Int64s
+    interval_ms: Int64s
+    phase_ms: Int64s
+
+
+def _bounds(schedules: ScheduleColumns, after_ms: Int64s, until_ms: Int64s) -> tuple[Int64s, Int64s, _Grid | None]:
+    """Return the stretch in which the base schedule of each job fires, and the incidents before it."""
+    low = np.maximum(after_ms, schedules.start_ms - 1)
+    high = np.minimum(until_ms, schedules.end_ms - 1)
+    at = np.flatnonzero(schedules.incident_interval_ms)
+    if not len(at):
+        return low, high, None
+    within = schedules.take(at)
+    fast_until = np.minimum(high[at], within.incident_until_ms)
+    incident = _Grid(at, low[at], fast_until, within.incident_interval_ms, _incident_phase(within))
+    low[at] = np.maximum(low[at], _last_incident_fire(within))
+    return low, high, incident
 
 
 def _incident_phase(schedules: ScheduleColumns) -> Int64s:
@@ -217,12 +242,45 @@ def _grid_span(low: Int64s, high: Int64s, interval_ms: Int64s, phase_ms: Int64s)
     return Span(np.maximum(count, 0), last_grid_fire(high, interval_ms, phase_ms, NO_OFFSET))
 
 
+def _grid_fires(grid: _Grid) -> tuple[NDArray[np.intp], Int64s]:
+    counts = np.maximum(count_grid_fires(grid.low, grid.high, grid.interval_ms, grid.phase_ms, NO_OFFSET), 0)
+    first = next_grid_fire(grid.low, grid.interval_ms, grid.phase_ms, NO_OFFSET)
+    member = np.repeat(np.arange(len(counts)), counts)
+    number = _numbered(counts)
+    return grid.positions[member], first[member] + number * grid.interval_ms[member]
+
+
+def _numbered(counts: Int64s) -> Int64s:
+    """Return 0, 1, … as often as each of ``counts`` says."""
+    ends = np.cumsum(counts)
+    return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
+
+
+def _cron_listed(
+    indexes: NDArray[np.int32], low: Int64s, high: Int64s, crons: CronTable
+) -> tuple[NDArray[np.intp], Int64s]:
+    """List fire times of crons, group by group; what the stretches of several jobs cover is walked once."""
+    members, fires = [NO_POSITIONS], [NO_FIRES]
+    for group in _groups(indexes):
+        walked = _walked(int(indexes[group[0]]), low[group], high[group], crons)
+        begin = np.searchsorted(walked, low[group], side="right")
+        counts = np.maximum(np.searchsorted(walked, high[group], side="right") - begin, 0)
+        members.append(np.repeat(group, counts))
+        fires.append(walked[np.repeat(begin, counts) + _numbered(counts)])
+    return np.concatenate(members), np.concatenate(fires)
+
+
+def _groups(indexes: NDArray[np.int32]) -> list[NDArray[np.intp]]:
+    """Return the positions of the jobs of each cron group."""
+    order = np.argsort(indexes, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(indexes[order])) + 1)
+
+
 def _cron_spans(indexes: NDArray[np.int32], low: Int64s, high: Int64s, crons: CronTable) -> Span:
     count = np.zeros(len(indexes), np.int64)
     newest = np.zeros(len(indexes), np.int64)
-    order = np.argsort(indexes, kind="stable")
-    for members in np.split(order, np.flatnonzero(np.diff(indexes[order])) + 1):
-        count[members], newest[members] = _cron_span(int(indexes[members[0]]), low[members], high[members], crons)
+    for group in _groups(indexes):
+        count[group], newest[group] = _cron_span(int(indexes[group[0]]), low[group], high[group], crons)
     return Span(count, newest)
 
 
@@ -254,3 +312,19 @@ def _cron_fires(index: int, fire_ms: int, until_ms: int, crons: CronTable) -> tu
         fire_ms = next_ms
     cron = crons[index]
     return WALK_FIRES + 1 + cron.count(fire_ms, until_ms), cron.last_fire(fire_ms, until_ms) or fire_ms
+
+
+def _walked(index: int, low: Int64s, high: Int64s, crons: CronTable) -> Int64s:
+    """List the fire times of a cron that lie in any of the stretches (``low``, ``high``], ascending."""
+    order = np.argsort(low, kind="stable")
+    low, reach = low[order], np.maximum.accumulate(high[order])
+    breaks = np.flatnonzero(low[1:] > reach[:-1]) + 1
+    fires: list[int] = []
+    for after_ms, until_ms in zip(
+        low[np.append(0, breaks)].tolist(), reach[np.append(breaks, len(low)) - 1].tolist(), strict=True
+    ):
+        fire_ms = crons.next_fire(index, after_ms)
+        while fire_ms is not None and fire_ms <= until_ms:
+            fires.append(fire_ms)
+            fire_ms = crons.next_fire(index, fire_ms)
+    return np.array(fires, np.int64)

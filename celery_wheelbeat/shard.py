@@ -1,7 +1,7 @@
 """One shard: a table of jobs and the wheel that holds their next fire times.
 
 Invariants, checked by the watchdog: an enabled row's ``next_fire`` is its schedule's first fire time after the
-cursor (NEVER_MS: none, or kept by the poll lane), and every armed row has exactly one valid entry in the wheel. A
+cursor (NEVER_MS: none, or polled), and every armed row has exactly one valid entry in the wheel. A
 shard never knows what time it is; the engine tells it which tick to empty.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from celery_wheelbeat.jobs import NEVER_MS
 from celery_wheelbeat.recount import Change, Recount
-from celery_wheelbeat.schedule_columns import next_fires
+from celery_wheelbeat.schedule_columns import fires_between, next_fires
 from celery_wheelbeat.stored_rows import DEAD, ENABLED, IN_MS_END, RARE, Rows
 from celery_wheelbeat.table import Table
 from celery_wheelbeat.wheel import NO_ROWS, Wheel
@@ -138,11 +138,13 @@ class Shard:
             rows, fires = rows[due], fires[due]
         found = [(rows, fires)]
         following = self._following(rows, fires)
-        again = following <= end_ms
-        while again.any():  # the end of an incident can put two fire times of one job into one slot
-            found.append((rows[again], following[again]))
-            following[again] = self._following(*found[-1])
-            again = following <= end_ms
+        repeats = following <= end_ms
+        if repeats.any():  # an interval below the tick, or the end of an incident
+            again = np.flatnonzero(repeats)
+            schedules, until_ms = self.table.schedules(rows[again]), np.full(len(again), end_ms)
+            positions, more = fires_between(schedules, fires[again], until_ms, self._crons)
+            found.append((rows[again[positions]], more))
+            following[again] = next_fires(schedules, until_ms, self._crons)
         self._set_next(rows, following)
         merged = _merged(found)
         self.recount.passed += len(merged.rows)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from celery_wheelbeat.jobs import NEVER_MS
-from celery_wheelbeat.stored_rows import ENABLED, IN_LANE, ONCE, POLLED, RARE, widened
+from celery_wheelbeat.stored_rows import ENABLED, ONCE, POLLED, RARE, widened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ def check_fires(shard: Shard, truth: Callable[[ScheduleColumns], Int64s], cursor
     alive = table.living()
     flags, armed_for = table.columns.flags[alive], table.columns.next_fire[alive]
     right = np.full(len(alive), NEVER_MS)
-    in_wheel = np.flatnonzero((flags & (ENABLED | IN_LANE)) == ENABLED)
+    in_wheel = np.flatnonzero((flags & (ENABLED | POLLED)) == ENABLED)
     right[in_wheel] = truth(table.schedules(alive[in_wheel]))
     wrong = armed_for != right
     if not wrong.any():

@@ -43,7 +43,7 @@ class JobView(NamedTuple):
     flags: int
     """Bits of ``jobs.Flag``."""
     next_fire_ms: int | None
-    """None: no fire time is left, or the poll lane keeps it."""
+    """None: no fire time is left, or it is polled."""
 
 
 class JobColumns(NamedTuple):

@@ -28,11 +28,10 @@ RARE = 1 << 8
 """The job has a record in ``rare``."""
 ON_GRID = 1 << 9
 """Phase 0 instead of the default jitter."""
-IN_LANE = 1 << 10
-"""Its fire times come from the poll lane."""
 DEAD = 1 << 11
 """Deleted; the row keeps its id until the table is renumbered."""
 POLLED = 1 << 12
+"""Its fire times come from the poll lane, not from the wheel."""
 ONCE = 1 << 13
 
 OFFSET_BITS = 32
@@ -189,7 +188,7 @@ def _unsigned(values: Integers, widths: Sequence[type[np.unsignedinteger[Any]]])
     return values
 
 
-def encode(batch: DefinitionBatch, tick_ms: int, refs: UInt32s) -> tuple[Rows, dict[int, Rare]]:
+def encode(batch: DefinitionBatch, refs: UInt32s) -> tuple[Rows, dict[int, Rare]]:
     """Turn compiled definitions into stored columns, not yet armed, and the rare attributes by id."""
     kind, interval = batch.kind, batch.interval_ms
     is_interval, polled = kind == Kind.INTERVAL, kind == Kind.POLLED
@@ -197,15 +196,10 @@ def encode(batch: DefinitionBatch, tick_ms: int, refs: UInt32s) -> tuple[Rows, d
         is_cron, interval = kind == Kind.CRON, interval.copy()
         interval[is_cron] = ~((batch.cron_index[is_cron].astype(np.int64) << OFFSET_BITS) | batch.offset_ms[is_cron])
         interval[~(is_interval | is_cron)] = 0
-    incident = batch.incident_interval_ms
     jittered, on_grid = _phases(batch, is_interval)
-    rare = (batch.start_ms != ALWAYS_MS) | (batch.end_ms != NEVER_MS) | (incident > 0) | (kind == Kind.ONCE)
-    rare |= is_interval & ~jittered & ~on_grid
-    # the wheel could hold these too, but several fires of one job in one slot would make every pop a loop
-    in_lane = polled | (is_interval & (interval // tick_ms * tick_ms != interval))
-    if incident.any():
-        in_lane |= incident % tick_ms > 0
-    flags = batch.flags | (rare * np.uint16(RARE)) | (on_grid * np.uint16(ON_GRID)) | (in_lane * np.uint16(IN_LANE))
+    rare = (batch.start_ms != ALWAYS_MS) | (batch.end_ms != NEVER_MS) | (kind == Kind.ONCE)
+    rare |= (batch.incident_interval_ms > 0) | (is_interval & ~jittered & ~on_grid)
+    flags = batch.flags | (rare * np.uint16(RARE)) | (on_grid * np.uint16(ON_GRID))
     flags |= (polled * np.uint16(POLLED)) | ((kind == Kind.ONCE) * np.uint16(ONCE))
     attributes = {}
     if rare.any():

@@ -15,7 +15,7 @@ import numpy as np
 from celery_wheelbeat.findings import SweepReport
 from celery_wheelbeat.payloads import PAGE_BITS
 from celery_wheelbeat.shard_checks import check_fires, check_table, check_wheel
-from celery_wheelbeat.stored_rows import ENABLED, IN_LANE, POLLED
+from celery_wheelbeat.stored_rows import ENABLED, POLLED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,7 @@ class Watchdog:
             comparable = False
         if comparable:
             self._check_account(shard, report)
-        self._check_lane(shard, settled_ms, report)
+        self._check_lane(shard, report)
         fires_right = check_fires(shard, truth, shard.cursor_ms, report)
         if fires_right:
             check_wheel(shard, report)
@@ -103,19 +103,14 @@ class Watchdog:
         report.add("payload", len(rows), shard.table.ids(rows))
         self._evict(shard, rows, report)
 
-    def _check_lane(self, shard: Shard, settled_ms: int, report: SweepReport) -> None:
+    def _check_lane(self, shard: Shard, report: SweepReport) -> None:
         table = shard.table
-        rows = np.flatnonzero((table.rows.flags & (ENABLED | IN_LANE)) == ENABLED | IN_LANE)
+        rows = np.flatnonzero((table.rows.flags & (ENABLED | POLLED)) == ENABLED | POLLED)
         absent = np.array(
             [row for row in rows.tolist() if int(table.columns.ids[row]) not in self._lane.polled], np.intp
         )
-        if not len(absent):
-            return
         report.add("lost", len(absent), table.ids(absent))
-        foreign = (table.columns.flags[absent] & POLLED) > 0
-        grids = table.rows.take(absent[~foreign])
-        self._lane.put(grids, self._shards, {}, after_ms=shard.cursor_ms, settled_ms=settled_ms)
-        self._evict(shard, absent[foreign], report)
+        self._evict(shard, absent, report)
 
     def _evict(self, shard: Shard, rows: NDArray[np.intp], report: SweepReport) -> None:
         """Take damaged jobs out: none of their runs is right any more."""

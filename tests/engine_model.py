@@ -81,9 +81,8 @@ class EngineModel:
         if target_ms <= self.cursor_ms:
             return []
         passed = {job: fires(job, self._after(job), target_ms) for job in self.jobs.values() if job.enabled}
-        in_wheel = sum(len(times) for job, times in passed.items() if not self.in_lane(job))
         gap_ms = target_ms - self.cursor_ms
-        few = gap_ms == self.config.tick_ms or in_wheel <= self.config.backlog_max
+        few = gap_ms == self.config.tick_ms or sum(map(len, passed.values())) <= self.config.backlog_max
         if gap_ms <= self.config.stall_limit_ms and few:
             runs = [
                 OfferedRun(job.id, fire, Offer.DUE, self._step_of(job, fire))
@@ -105,10 +104,6 @@ class EngineModel:
     def next_fire(self, job: Job) -> int | None:
         """The fire time that the job waits for."""
         return job.schedule.next_fire(self._after(job)) if job.enabled else None
-
-    def in_lane(self, job: Job) -> bool:
-        """Whether the poll lane keeps the job."""
-        return job.interval_ms % self.config.tick_ms > 0 or job.incident_interval_ms % self.config.tick_ms > 0
 
     def _owe(self, job: Job, *, after_ms: int) -> None:
         at_ms = job.at_ms

@@ -215,7 +215,7 @@ def test_jobs_known_to_be_spread_are_stored_like_those_that_are_found_to_be(tabl
     batch, _ = compiled_as_columns(table, partial(compile_rows, crons=CronTable()))
     assert batch.spread is None or len(batch.spread) == len(batch)
     refs = np.zeros(len(batch), np.uint32)
-    known, found = encode(batch, 1_000, refs), encode(replace(batch, spread=None), 1_000, refs)
+    known, found = encode(batch, refs), encode(replace(batch, spread=None), refs)
     assert known[1] == found[1]
     assert all((left == right).all() for left, right in zip(known[0], found[0], strict=True))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pytest
@@ -14,7 +16,12 @@ from celery_wheelbeat.engine import Engine, EngineConfig
 from celery_wheelbeat.errors import WheelbeatError
 from celery_wheelbeat.jobs import NEVER_MS, Asked, Flag, Misfire, Offer, Route
 from celery_wheelbeat.ledger import Ledger
+from celery_wheelbeat.poll_lane import PollLane
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Value = TypeVar("Value")
 T = 1_750_000_000_000
 HOUR_MS = 3_600_000
 
@@ -37,6 +44,22 @@ def load(engine: Engine, jobs: list[Job], mark_ms: int | None) -> list:
     """Load ``jobs`` with one mark."""
     engine.routes.intern(Route("probe"))
     return engine.load(batch_of(jobs, engine.crons), {"broker": mark_ms})
+
+
+def calls_of(work: Callable[[], Value]) -> tuple[int, Value]:
+    """Count the calls of functions, Python's and C's, that ``work`` makes."""
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        value = work()
+    finally:
+        sys.setprofile(None)
+    return calls, value
 
 
 @pytest.mark.parametrize("tick_ms", [100, 500, 1_000])
@@ -284,13 +307,6 @@ class EveryMinute:
 
 
 class TestPollLane:
-    def test_grids_off_the_tick_keep_their_grid(self):
-        engine = engine_of(Job(1, interval_ms=1_500, anchor_ms=T, offset_ms=0), Job(2, interval_ms=250, offset_ms=0))
-        found = runs_of([batch for second in (1, 2, 3, 6) for batch in engine.advance(T + 1_000 * second)])
-        assert [fire - T for job_id, fire in found if job_id == 1] == [1_500, 3_000, 4_500, 6_000]
-        assert [fire - T for job_id, fire in found if job_id == 2] == list(range(250, 6_001, 250))
-        assert engine.ledger.expected == len(found)
-
     def test_foreign_schedules_are_asked_and_may_fail(self):
         engine = engine_of(Job(1, polled=EveryMinute()), Job(2, polled=EveryMinute(KeyError("sun"))))
         minute = T // 60_000 * 60_000 + 60_000
@@ -301,14 +317,87 @@ class TestPollLane:
     def test_moves_between_wheel_and_lane(self):
         engine = engine_of(Job(1, interval_ms=1_000, offset_ms=0))
         assert len(runs_of(engine.advance(T + 3_000))) == 3
-        engine.apply(changes_of(engine.crons, Job(1, interval_ms=1_500, offset_ms=0)))
+        engine.apply(changes_of(engine.crons, Job(1, polled=EveryMinute())))
         assert 1 in engine.lane.polled
-        assert [fire % 1_500 for _, fire in runs_of(engine.advance(T + 6_000))] == [0, 0]
+        minute = T // 60_000 * 60_000 + 60_000
+        assert runs_of(engine.advance(minute + 5_000)) == [(1, minute)]
         engine.apply(changes_of(engine.crons, Job(1, interval_ms=2_000, offset_ms=0)))
         assert 1 not in engine.lane.polled
-        assert len(runs_of(engine.advance(T + 10_000))) == 2
+        assert len(runs_of(engine.advance(minute + 9_000))) == 2
         engine.apply(changes_of(engine.crons, deleted=[1]))
-        assert engine.advance(T + 60_000) == []
+        assert engine.advance(minute + 60_000) == []
+
+    def test_what_is_left_of_a_turn_is_asked_in_the_next_one_of_the_same_tick(self):
+        minute = T // 60_000 * 60_000 + 60_000
+        engine = Engine(EngineConfig(shards=4), CronTable(), Ledger(), PollLane(lambda: 0.0, steps=2))
+        engine.start(minute - 1_000)
+        engine.apply(changes_of(engine.crons, *(Job(n, polled=EveryMinute()) for n in range(5))))
+        assert [len(runs_of(engine.advance(minute))) for _ in range(4)] == [2, 2, 1, 0]
+        assert engine.ledger.expected == 5
+
+
+class TestIntervalsBesideTheTick:
+    def test_they_keep_their_grid(self):
+        engine = engine_of(Job(1, interval_ms=1_500, anchor_ms=T, offset_ms=0), Job(2, interval_ms=250, offset_ms=0))
+        due = [batch for second in (1, 2, 3, 6) for batch in engine.advance(T + 1_000 * second)]
+        assert all((batch.fire_ms[1:] >= batch.fire_ms[:-1]).all() for batch in due)
+        found = runs_of(due)
+        assert [fire - T for job_id, fire in found if job_id == 1] == [1_500, 3_000, 4_500, 6_000]
+        assert [fire - T for job_id, fire in found if job_id == 2] == list(range(250, 6_001, 250))
+        assert engine.ledger.expected == len(found)
+
+    def test_many_fast_jobs_make_no_other_one_late(self):
+        fast = [Job(n, interval_ms=1, offset_ms=0) for n in range(21)]
+        engine = engine_of(*fast, Job(100, interval_ms=1_500, offset_ms=0), Job(101, interval_ms=1_000, offset_ms=0))
+        for second in range(1, 41):
+            now = T + 1_000 * second
+            found = runs_of(engine.advance(now))
+            assert [fire for job_id, fire in found if job_id == 100] == [
+                fire for fire in range(now - 999, now + 1) if fire % 1_500 == 0
+            ]
+            assert (101, now) in found
+            assert len(found) == 21 * 1_000 + 1 + any(fire % 1_500 == 0 for fire in range(now - 999, now + 1))
+
+    @pytest.mark.parametrize("misfire", Misfire)
+    def test_a_gap_costs_the_same_however_long_it_is(self, misfire):
+        """Counted in calls: a walk over the fire times of an hour alone would be millions of them."""
+        costs = []
+        for hours in (1, 1_000):
+            jobs = [Job(n, interval_ms=1, offset_ms=0, misfire=misfire) for n in range(21)]
+            engine = engine_of(*jobs, Job(50, interval_ms=1_000, offset_ms=0, misfire=misfire))
+            calls, due = calls_of(lambda engine=engine, hours=hours: engine.advance(T + hours * HOUR_MS))
+            costs.append(calls)
+            assert engine.ledger.expected == hours * (21 * HOUR_MS + 3_600)
+            offered = {Misfire.ALL: 22 * 1_000, Misfire.LATEST: 22}.get(misfire, 0)
+            assert len(runs_of(due)) == offered
+            assert engine.ledger.skipped["stall"] == engine.ledger.expected - offered
+        assert max(costs) < 30_000
+        assert costs[1] < 2 * costs[0], "the bisection of misfire=all takes a few more steps"
+
+    def test_a_start_costs_the_same_however_long_it_was_away(self):
+        costs = []
+        for hours in (1, 1_000):
+            engine = Engine(EngineConfig(shards=4), CronTable(), Ledger())
+            engine.start(T)
+            jobs = [Job(n, interval_ms=1, offset_ms=0) for n in range(21)]
+            calls, due = calls_of(lambda engine=engine, jobs=jobs, hours=hours: load(engine, jobs, T - hours * HOUR_MS))
+            costs.append(calls)
+            assert len(runs_of(due)) == 21 * engine.config.lookback_ms
+        assert costs[1] < 1.1 * costs[0] < 10_000
+
+    def test_a_stall_that_holds_more_runs_than_may_wait_goes_by_the_policy(self):
+        engine = engine_of(Job(1, interval_ms=10, offset_ms=0, misfire=Misfire.LATEST), backlog_max=1_000)
+        assert len(runs_of(engine.advance(T + 10_000))) == 1_000
+        assert runs_of(engine.advance(T + 21_000)) == [(1, T + 21_000)]
+        assert engine.ledger.skipped["stall"] == 1_099
+
+    def test_a_clock_that_is_set_back_has_them_lived_through_again(self):
+        engine = engine_of(Job(1, interval_ms=400, offset_ms=0))
+        engine.advance(T + 10_000)
+        engine.step_back(T, 1)
+        due = engine.advance(T + 2_000)
+        assert {batch.step for batch in due} == {1}
+        assert [fire - T for _, fire in runs_of(due)] == [400, 800, 1_200, 1_600, 2_000]
 
 
 def test_lookup_shows_the_definition_in_force():

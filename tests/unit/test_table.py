@@ -9,7 +9,7 @@ from definitions import Job, batch_of
 from celery_wheelbeat.cron import Cron, CronTable
 from celery_wheelbeat.jobs import NEVER_MS
 from celery_wheelbeat.schedule_columns import ScheduleColumns, next_fires
-from celery_wheelbeat.stored_rows import IN_LANE, ON_GRID, RARE, encode, narrowed, widened
+from celery_wheelbeat.stored_rows import ON_GRID, RARE, encode, narrowed, widened
 from celery_wheelbeat.table import Table
 
 NOW_MS = 1_750_000_000_000
@@ -18,7 +18,7 @@ NOW_MS = 1_750_000_000_000
 def fill(table: Table, ids: list[int]) -> None:
     """Append plain jobs."""
     rows, rare = encode(
-        batch_of([Job(job_id, interval_ms=60_000) for job_id in ids], CronTable()), 1000, np.array(ids, np.uint32)
+        batch_of([Job(job_id, interval_ms=60_000) for job_id in ids], CronTable()), np.array(ids, np.uint32)
     )
     table.set_rare(rows.ids, rare)
     table.append(rows)
@@ -95,7 +95,7 @@ JOBS = [
 def test_a_schedule_survives_encoding(job):
     crons = CronTable()
     batch = batch_of([job], crons)
-    rows, rare = encode(batch, 1000, np.zeros(1, np.uint32))
+    rows, rare = encode(batch, np.zeros(1, np.uint32))
     table = Table()
     table.set_rare(rows.ids, rare)
     table.append(rows)
@@ -108,20 +108,18 @@ def test_a_schedule_survives_encoding(job):
             after = found if expected is not None else after + 1
 
 
-@pytest.mark.parametrize(
-    ("job_id", "marks"), [(1, 0), (2, ON_GRID), (3, RARE), (7, RARE), (8, 0), (10, RARE), (12, IN_LANE), (-13, IN_LANE)]
-)
+@pytest.mark.parametrize(("job_id", "marks"), [(1, 0), (2, ON_GRID), (3, RARE), (7, RARE), (8, 0), (10, RARE), (12, 0)])
 def test_only_rare_things_cost_a_record(job_id, marks):
     (job,) = [job for job in JOBS if job.id == job_id]
-    rows, rare = encode(batch_of([job], CronTable()), 1000, np.zeros(1, np.uint32))
-    assert int(rows.flags[0]) & (RARE | ON_GRID | IN_LANE) & ~(ON_GRID if job_id == -13 else 0) == marks
+    rows, rare = encode(batch_of([job], CronTable()), np.zeros(1, np.uint32))
+    assert int(rows.flags[0]) & (RARE | ON_GRID) == marks
     assert bool(rare) == bool(marks & RARE)
 
 
 def test_routes_take_one_byte_until_one_of_them_needs_more():
     table = Table()
     fill(table, list(range(100)))
-    rows, _ = encode(batch_of([Job(200, interval_ms=60_000)], CronTable()), 1000, np.array([7], np.uint32))
+    rows, _ = encode(batch_of([Job(200, interval_ms=60_000)], CronTable()), np.array([7], np.uint32))
     assert table.columns.route.dtype == np.uint8
     table.append(rows._replace(route=np.array([70_000], np.uint32)))
     assert table.routes(np.array([0, 100])).tolist() == [0, 70_000]
@@ -170,7 +168,7 @@ def test_a_table_is_narrow_until_one_job_does_not_fit():
         Job(7, cron=Cron("0 4 * * *"), offset_ms=1_500),
         Job(2**32, interval_ms=60_000),
     ]
-    rows, _ = encode(batch_of(jobs, crons), 1000, np.zeros(3, np.uint32))
+    rows, _ = encode(batch_of(jobs, crons), np.zeros(3, np.uint32))
     table.append(rows.take([0]))
     assert (table.columns.ids.dtype, table.columns.interval.dtype) == (np.int64, np.int32)
     table.write(np.array([7]), rows.take([1]))
