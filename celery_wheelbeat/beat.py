@@ -66,7 +66,7 @@ class Beat:
         """The installation's namespace at an earlier start."""
         self._replaced_by: int | None = None
         """Monitor that stands in for the default entry ``celery.backend_cleanup``."""
-        self._entries_version: int | None = None
+        self._entries_seen: tuple[int, int] | None = None
         self._due_at_start: list[DueBatch] = []
         self._lane_lines = LaneLines(parts.engine, self.key_of)
         self.loading = Loading(parts.engine)
@@ -169,7 +169,7 @@ class Beat:
             self.parts.mark.mark_ms,
             self.parts.engine.step_number,
             self.parts.engine.relived_until_ms,
-            self._stored_entries() if self._entries_version is None else self.parts.entries.marks(),
+            self._stored_entries() if self._entries_seen is None else self.parts.entries.marks(),
         )
 
     @property
@@ -285,15 +285,15 @@ class Beat:
 
     def _update_entries(self, now_ms: int) -> None:
         view, entries = self.parts.view, self.parts.entries
-        if view.version == self._entries_version:
+        seen = (view.version, self.parts.engine.cursor)
+        if seen == self._entries_seen:
             return
-        first = self._entries_version is None
-        self._entries_version = view.version
+        first, self._entries_seen = self._entries_seen is None, seen
         replaced = {REPLACEABLE_ENTRY} if self._replaced_by is not None else set()
-        changes = entries.changes({name: view.data[name] for name in view.data if name not in replaced}, now_ms)
+        changes = entries.changes({name: it for name, it in list(view.data.items()) if name not in replaced}, now_ms)
         if first:
             self._due_at_start += self.parts.engine.load(changes.upserts, self._marks)
-        else:
+        elif len(changes.upserts) or len(changes.deleted_ids):
             self._apply(changes)
 
     def _load(self, batch: DefinitionBatch) -> None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.jobs import Flag
 from celery_wheelbeat.lane import Lane, Settled, definition_hash_of
 from celery_wheelbeat.observe.failure_lines import Pace
 from celery_wheelbeat.one_offs import OneOffs
 from celery_wheelbeat.publishers import Confirmed, Failed, Run
-from celery_wheelbeat.publishers.failures import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

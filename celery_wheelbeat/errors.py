@@ -56,3 +56,12 @@ class InvalidRequest(WheelbeatError, ValueError):
 
 class SendFailed(WheelbeatError):
     """A run by hand that could not be handed to the broker; the reason is Celery's own."""
+
+
+def reason_of(exc: BaseException) -> str:
+    """Say in one line what went wrong; foreign code may raise what cannot say it."""
+    try:
+        text = " ".join(str(exc).split()) or "no message"
+    except Exception as broken:
+        text = f"its text raises {type(broken).__name__}"
+    return f"{type(exc).__name__}: {text}"[:500]

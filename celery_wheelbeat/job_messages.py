@@ -13,11 +13,11 @@ import numpy as np
 from kombu.utils.json import loads
 
 from celery_wheelbeat.bodies import Bodies, Columns
+from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.monitors import key_of
 from celery_wheelbeat.pairs import STEP_SHIFT
 from celery_wheelbeat.publishers.batch_maker import Load
 from celery_wheelbeat.publishers.envelope_maker import Arguments
-from celery_wheelbeat.publishers.failures import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

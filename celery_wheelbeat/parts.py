@@ -180,9 +180,9 @@ def _desk(scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons
         solar=SolarSchedule,
     )
     definitions = Definitions(
-        partial(compile_all, entry_names=scheduler.data),
+        partial(compile_all, entry_names=scheduler.schedule.names),
         Shapes(compile_all, cron_jitter_s=settings.cron_jitter, max_payload_bytes=settings.max_payload_bytes),
-        taken_names=scheduler.data,
+        taken_names=scheduler.schedule.names,
     )
     return Tail(
         database,

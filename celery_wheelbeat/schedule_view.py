@@ -5,7 +5,7 @@ Writing concerns entries only; monitors are edited in the database. Reading a mo
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Collection, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +26,17 @@ class ScheduleView(MutableMapping[str, Any]):
         self.broken: dict[str, InvalidMonitor] = {}
         """Names of ``beat_schedule`` under which stands nothing that could be an entry, with the reason."""
 
+    @property
+    def names(self) -> Collection[str]:
+        """Names of the entries, live."""
+        return _Names(self)
+
+    def replace(self, data: dict[str, Any]) -> None:
+        """Make ``data`` the entries. Whoever holds the view sees them."""
+        self.data = data
+        self.broken.clear()
+        self.version += 1
+
     def __getitem__(self, name: str) -> Any:
         if name in self.data:
             return self.data[name]
@@ -41,6 +52,17 @@ class ScheduleView(MutableMapping[str, Any]):
 
     def __delitem__(self, name: str) -> None:
         del self.data[name]
+        self.version += 1
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """Remove an entry and return it, in one step: any thread may do so."""
+        entry = self.data.pop(name, *default)
+        self.version += 1
+        return entry
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self.data.clear()
         self.version += 1
 
     def refuse(self, name: str, problem: InvalidMonitor | None) -> None:
@@ -61,3 +83,19 @@ class ScheduleView(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self.data)} entries of beat_schedule>"
+
+
+class _Names(Collection[str]):
+    """The names in ``ScheduleView.data``, whatever mapping that is at the moment; any thread may ask."""
+
+    def __init__(self, view: ScheduleView) -> None:
+        self._view = view
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._view.data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._view.data))
+
+    def __len__(self) -> int:
+        return len(self._view.data)

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from celery import signals
 from celery.beat import Scheduler
 
-from celery_wheelbeat import __version__
+from celery_wheelbeat import __version__, overrides
 from celery_wheelbeat.beat import Beat
 from celery_wheelbeat.end_signals import EndSignals
-from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.observe import memory
 from celery_wheelbeat.parts import assemble
 from celery_wheelbeat.publishers import attempt
 from celery_wheelbeat.schedule_view import ScheduleView
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.sources.databases import database_of
+from celery_wheelbeat.sources.entries import given_schedule, problem_of
 from celery_wheelbeat.supervision import Supervision
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class WheelScheduler(Scheduler):
     """Drop-in scheduler; see ``docs/explanation/architecture.md``."""
 
     max_interval = 5
+    data: dict[str, Any]
 
     def __init__(self, *args: Any, schedule_filename: str | None = None, lazy: bool = False, **kwargs: Any) -> None:
         self.schedule_filename = schedule_filename
@@ -53,7 +54,8 @@ class WheelScheduler(Scheduler):
         self._end_signals = EndSignals()
         super().__init__(*args, lazy=True, **kwargs)
         self.settings = Settings.from_conf(self.app.conf)
-        self.schedule = dict(self.data)
+        self._view = ScheduleView(dict(self.data))
+        self.data = self._view.data
         if not lazy:
             signals.beat_embedded_init.connect(self._note_embedded)
             self.setup_schedule()
@@ -146,14 +148,10 @@ class WheelScheduler(Scheduler):
         return self._view
 
     def set_schedule(self, schedule: Mapping[str, Any]) -> None:
-        """Make ``schedule`` the entries."""
-        view = ScheduleView(schedule.data if isinstance(schedule, ScheduleView) else dict(schedule))
-        previous = getattr(self, "_view", None)
-        if previous is not None:
-            view.monitors, view.version = previous.monitors, previous.version + 1
-            view.broken = previous.broken
-        self._view = view
-        self.data = view.data
+        """Make ``schedule`` the entries; a dict stays the caller's own, as with Celery."""
+        data = schedule.data if isinstance(schedule, ScheduleView) else schedule
+        self._view.replace(data if isinstance(data, dict) else dict(data))
+        self.data = self._view.data
 
     schedule = property(get_schedule, set_schedule)
 
@@ -177,7 +175,7 @@ class WheelScheduler(Scheduler):
             try:
                 self.schedule[name] = self._maybe_entry(name, given)
             except Exception as error:
-                self.schedule.refuse(name, InvalidMonitor("entry", f"{type(error).__name__}: {error}"))
+                self.schedule.refuse(name, problem_of(given_schedule(given), error))
 
     def reserve(self, entry: Any) -> Any:
         """Return the following entry; nothing is stored per run."""
@@ -210,9 +208,19 @@ class WheelScheduler(Scheduler):
             supervision = self._supervision = Supervision(beat)
             self._embedded = self._embedded or threading.current_thread() is not threading.main_thread()
             memory.prepare()
+            self._name_unused_overrides()
             beat.start()
             supervision.start()
         return beat, supervision
+
+    def _name_unused_overrides(self) -> None:
+        unused = overrides.unused(type(self), self.Entry, WheelScheduler)
+        if unused:
+            logger.warning(
+                "beat: Never called by this scheduler: %s. Fire times are computed; "
+                "override apply_entry to keep a run from being sent",
+                ", ".join(unused),
+            )
 
     def _note_embedded(self, **_kwargs: Any) -> None:
         self._embedded = True

@@ -14,12 +14,12 @@ from contextlib import suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.publishers import FailureKind
 from celery_wheelbeat.publishers.amqp_envelope import AmqpEnvelope
 from celery_wheelbeat.publishers.batches import NONCE_LENGTH, Failure, Outcome
 from celery_wheelbeat.publishers.broker import close_connection
 from celery_wheelbeat.publishers.capture import record_amqp
-from celery_wheelbeat.publishers.failures import reason_of
 from celery_wheelbeat.publishers.returns import Returned, Returns
 from celery_wheelbeat.publishers.writing import write_in_turns
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import amqp.exceptions
 
+from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.mailbox import Mailbox
 from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, PublisherHealth, Run
 from celery_wheelbeat.publishers.attempt import watched
 from celery_wheelbeat.publishers.backoff import Backoff
 from celery_wheelbeat.publishers.broker import close_connection, is_amqp
-from celery_wheelbeat.publishers.failures import reason_of
 from celery_wheelbeat.publishers.run_sender import AGAIN, BATCH_MAX, RunSender
 
 if TYPE_CHECKING:

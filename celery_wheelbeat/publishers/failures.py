@@ -16,6 +16,7 @@ import celery.beat
 import celery.exceptions
 import kombu.exceptions
 
+from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.publishers import FailureKind
 
 if TYPE_CHECKING:
@@ -78,15 +79,6 @@ def unwrapped(exc: BaseException) -> BaseException:
 def is_state(reason: str) -> bool:
     """Say whether a reason of ``diagnose`` tells of the server at the moment, and nothing of what was sent."""
     return _STATE.match(reason) is not None
-
-
-def reason_of(exc: BaseException) -> str:
-    """Say in one line what went wrong; an exception of the user's may be unable to say it."""
-    try:
-        text = " ".join(str(exc).split()) or "no message"
-    except Exception as broken:
-        text = f"its text raises {type(broken).__name__}"
-    return f"{type(exc).__name__}: {text}"[:500]
 
 
 def _is_wrapper(exc: BaseException) -> bool:

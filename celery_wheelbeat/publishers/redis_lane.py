@@ -12,11 +12,11 @@ import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.publishers import FailureKind
 from celery_wheelbeat.publishers.batches import Failure, Outcome
 from celery_wheelbeat.publishers.broker import REPLY_TIMEOUT_S, close_connection
 from celery_wheelbeat.publishers.capture import record_redis
-from celery_wheelbeat.publishers.failures import reason_of
 from celery_wheelbeat.publishers.redis_envelope import RedisEnvelope
 from celery_wheelbeat.publishers.redis_protocol import (
     EXEC,

@@ -11,11 +11,12 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.observe.failure_lines import Pace
 from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind
 from celery_wheelbeat.publishers.attempt import Attempt
 from celery_wheelbeat.publishers.expiry import has_expired
-from celery_wheelbeat.publishers.failures import BatchFailed, Diagnosis, diagnose, is_state, reason_of, unwrapped
+from celery_wheelbeat.publishers.failures import BatchFailed, Diagnosis, diagnose, is_state, unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

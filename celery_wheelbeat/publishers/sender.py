@@ -11,11 +11,11 @@ import threading
 from queue import Empty
 from typing import TYPE_CHECKING, NamedTuple
 
+from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.mailbox import Mailbox
 from celery_wheelbeat.publishers import FailureKind, PublisherHealth
 from celery_wheelbeat.publishers.backoff import Backoff
 from celery_wheelbeat.publishers.batches import Batch, Comparison, Failure, Outcome, Verdict
-from celery_wheelbeat.publishers.failures import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -63,8 +63,6 @@ class Sender:
         self._on_wire: dict[int, Batch] = {}
         """The thread: batches that were written, in order."""
         self._connected = False
-        self.ended_by: BaseException | None = None
-        """See ``Publisher``: a serializer or a logger may be user code."""
         self.trouble = ""
         """Why there is no connection at the moment; empty where there is one."""
         self._lost = ""
@@ -145,15 +143,10 @@ class Sender:
                     self._turn()
             except Exception as error:
                 self._lose(reason_of(error))
-            except BaseException as error:  # the scheduling thread raises it again
-                self._connected, self.ended_by = False, error
         self._wire.close(broken=not self._connected)
         self._connected = False
-        self._wake()
 
     def _is_over(self) -> bool:
-        if self.ended_by is not None:
-            return True
         if self._stop_at_s is None:
             return False
         done = self._inbox.empty() and not self._on_wire

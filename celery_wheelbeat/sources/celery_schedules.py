@@ -54,7 +54,7 @@ def translate(schedule: Any, *, timezone: str | None = "UTC") -> Interval | Cron
     if isinstance(schedule, numbers.Real):
         return _interval(timedelta(seconds=float(schedule)))
     if not hasattr(schedule, "is_due"):
-        raise InvalidSchedule(f"schedule {schedule!r}: expected seconds, a timedelta or a Celery schedule object")
+        raise InvalidSchedule(f"{schedule!r}: expected seconds, a timedelta or a Celery schedule object")
     if _behaves_like(schedule, crontab):
         return _cron(schedule, zone_name(vars(schedule).get("tz", timezone)))
     if _behaves_like(schedule, interval):

@@ -19,7 +19,7 @@ from celery_wheelbeat.schedules import Bounded, Interval, Once
 from celery_wheelbeat.sources.celery_objects import celery_schedule_of
 from celery_wheelbeat.sources.celery_zones import timezone_of
 from celery_wheelbeat.sources.databases import database_of
-from celery_wheelbeat.sources.entries import Entries
+from celery_wheelbeat.sources.entries import Entries, given_schedule, problem_of
 from celery_wheelbeat.sources.entries import key_of as entry_key
 from celery_wheelbeat.sources.solar import SolarSchedule
 
@@ -121,7 +121,7 @@ def _of_entry(app: Any, name: str, given: ScheduleEntry | Mapping[str, Any]) -> 
     try:
         entry = Scheduler(app, lazy=True)._maybe_entry(name, given)
     except Exception as error:  # whatever Celery raises for an entry that is none
-        raise InvalidMonitor("entry", f"{type(error).__name__}: {error}") from error
+        raise problem_of(given_schedule(given), error) from error
     batch = entries.changes({name: entry}, 0).upserts
     for problem in entries.refused.values():
         raise problem

@@ -8,13 +8,17 @@ It must never write to an entry: those objects belong to the user.
 from __future__ import annotations
 
 import hashlib
+import numbers
+import operator
+from datetime import timedelta
+from reprlib import repr as short_repr
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from celery_wheelbeat import runs
 from celery_wheelbeat.cron import Cron
-from celery_wheelbeat.errors import InvalidMonitor
+from celery_wheelbeat.errors import InvalidMonitor, InvalidSchedule, reason_of
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, ChangeBatch, DefinitionBatch, Kind, Misfire, Route, flags_of
 from celery_wheelbeat.marks import EntryMark
 from celery_wheelbeat.sources.celery_schedules import polled, translate
@@ -31,6 +35,11 @@ MAX_NAME_BYTES = 65_535
 """Celery names an added task by its whole signature, so this is far more than a monitor's name may have."""
 
 
+_SCHEDULES = "expected a number of seconds, a timedelta or a Celery schedule such as crontab()"
+_FORMS = (("args", "__iter__", "a list or a tuple"), ("kwargs", "items", "a dict"), ("options", "items", "a dict"))
+"""Attribute of an entry, what its value must have, what is expected."""
+
+
 class _Known(NamedTuple):
     job_id: int
     task: str
@@ -38,6 +47,13 @@ class _Known(NamedTuple):
     """The Celery schedule object that was compiled."""
     mark: EntryMark
     """Since when it has its schedule: a restart then knows how long its gap is."""
+
+    def stands_for(self, entry: Any) -> bool:
+        """Say whether ``entry`` is still what was compiled; its schedule may have been replaced."""
+        try:
+            return bool(self.schedule is entry.schedule and self.task == entry.task)
+        except Exception:
+            return False
 
 
 def key_of(name: str) -> str:
@@ -61,7 +77,10 @@ class Entries:
         self._crons = crons
         self._stored = dict(stored or {})
         self._known: dict[str, _Known] = {}
+        self._looked_at: dict[str, tuple[Any, ...]] = {}
+        """Refused names → the objects that were found broken."""
         self._names: dict[int, str] = {}
+        self._nothing = ChangeBatch(self._batch(()), np.empty(0, np.int64))
 
     def __contains__(self, name: object) -> bool:
         return name in self._known
@@ -97,35 +116,52 @@ class Entries:
         self._stored = dict(stored)
 
     def changes(self, entries: Mapping[str, Any], now_ms: int) -> ChangeBatch:
-        """Make ``entries`` (name → ``ScheduleEntry``) the ones in force and return what that changes."""
+        """Make ``entries`` (name → ``ScheduleEntry``) the ones in force and return what that changes.
+
+        Cheap where nothing has changed: anybody may write to an entry at any time, so they are compared each tick.
+        """
         changed: list[tuple[_Known, _Definition]] = []
         for name, entry in entries.items():
             known = self._known.get(name)
-            if known is not None and known.task == entry.task and known.schedule is entry.schedule:
+            if known.stands_for(entry) if known is not None else self._is_refused(name, entry):
                 continue
             try:
                 _check_name(name)
                 definition = self._define(entry)
-            except InvalidMonitor as error:
-                self.refused[name] = error
-                continue
             except Exception as error:
-                self.refused[name] = InvalidMonitor("schedule", f"{type(entry.schedule).__name__}: {error}")
-                continue
-            self.refused.pop(name, None)
-            changed.append((self._admit(name, entry, definition, now_ms), definition))
+                self._refuse(name, entry, error)
+            else:
+                self.refused.pop(name, None)
+                changed.append((self._admit(name, entry, definition, now_ms), definition))
         gone = [name for name in self._known if name not in entries or name in self.refused]
-        deleted = np.array(sorted(self._forget(name) for name in gone), dtype=np.int64)
         for name in [name for name in self.refused if name not in entries]:
             del self.refused[name]
+        self._looked_at = {name: seen for name, seen in self._looked_at.items() if name in self.refused}
         self.refused.update(self.broken)
+        if not changed and not gone:
+            return self._nothing
+        deleted = np.array(sorted(self._forget(name) for name in gone), dtype=np.int64)
         return ChangeBatch(self._batch(changed), deleted)
+
+    def _refuse(self, name: str, entry: Any, error: Exception) -> None:
+        seen = _objects_of(entry)
+        self.refused[name] = error if isinstance(error, InvalidMonitor) else problem_of(seen[1], error)
+        self._looked_at[name] = seen
+
+    def _is_refused(self, name: str, entry: Any) -> bool:
+        """Say whether nothing has been replaced in an entry that was found broken."""
+        seen, now = self._looked_at.get(name, ()), _objects_of(entry)
+        return name in self.refused and len(seen) == len(now) and all(map(operator.is_, seen, now))
 
     def _define(self, entry: Any) -> _Definition:
         if not isinstance(entry.task, str) or not entry.task:
             raise InvalidMonitor("task", f"{entry.task!r}: expected the name of a task")
-        if entry.schedule is None:
-            raise InvalidMonitor("schedule", "None: expected a number of seconds, a timedelta or a Celery schedule")
+        if not _is_schedule(entry.schedule):
+            raise InvalidMonitor("schedule", f"{_shown(entry.schedule)}: {_SCHEDULES}")
+        for name, attribute, expected in _FORMS:
+            value = getattr(entry, name)
+            if value and not hasattr(value, attribute):
+                raise InvalidMonitor(name, f"{_shown(value)}: expected {expected}")
         schedule = translate(entry.schedule, timezone=self._timezone)
         return _Definition(schedule, polled(entry.schedule) if schedule is None else None)
 
@@ -205,6 +241,39 @@ class _Definition(NamedTuple):
 
     def cron_index(self, crons: CronTable) -> int:
         return crons.intern(self.computed) if isinstance(self.computed, Cron) else -1
+
+
+def problem_of(schedule: Any, error: Exception) -> InvalidMonitor:
+    """Return why there is no entry with this ``schedule``, the making of which raised ``error``."""
+    if isinstance(error, InvalidSchedule):
+        return InvalidMonitor("schedule", str(error))
+    if schedule is not None and not _is_schedule(schedule):
+        return InvalidMonitor("schedule", f"{_shown(schedule)}: {_SCHEDULES}")
+    return InvalidMonitor("entry", reason_of(error))
+
+
+def given_schedule(given: Any) -> Any:
+    """Return the schedule of what stands in ``beat_schedule``, None where there is none."""
+    return given.get("schedule") if hasattr(given, "get") else getattr(given, "schedule", None)
+
+
+def _is_schedule(value: Any) -> bool:
+    try:
+        return isinstance(value, (numbers.Real, timedelta)) or hasattr(value, "is_due")
+    except Exception:
+        return False
+
+
+def _shown(value: Any) -> str:
+    return f"{short_repr(value)} ({type(value).__name__})"
+
+
+def _objects_of(entry: Any) -> tuple[Any, ...]:
+    """Return what a definition is made of; what is no entry has nothing of it."""
+    try:
+        return entry, entry.schedule, entry.task, entry.args, entry.kwargs, entry.options
+    except Exception:
+        return entry, None
 
 
 def _check_name(name: object) -> None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from typing import Self
 
-    from django_wheelbeat.models import Monitor  # noqa: F401 - named in the base of MonitorQuerySet
-
 MONITOR_KEY_PREFIX = "monitor:"
 
 SCHEDULE_KINDS = {
@@ -30,7 +28,7 @@ SCHEDULE_KINDS = {
 }
 
 
-class MonitorQuerySet(models.QuerySet["Monitor"]):
+class MonitorQuerySet(models.QuerySet):
     """``Monitor.objects``."""
 
     def tagged(self, tag: str) -> Self:

@@ -304,14 +304,10 @@ def examples(count: int) -> settings:
     )
 
 
-@pytest.mark.promise("every-due-run-is-accounted-for")
-class TestEngineOracle(EngineOracle.TestCase):
-    """What the machine does, for a few examples."""
-
-    settings = examples(60)
+TestEngineOracle = EngineOracle.TestCase
+TestEngineOracle.settings = examples(60)
 
 
-@pytest.mark.promise("every-due-run-is-accounted-for")
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
 class TestEngineOracleForLong(EngineOracle.TestCase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,6 +76,12 @@ class Bench:
         self.engine.apply(ChangeBatch(compiled.batch, np.empty(0, np.int64)))
         self.dispatch.one_offs.redefine(compiled.batch, ())
         return self.dispatch.redefined(compiled.batch.ids)
+
+    def define_entry(self) -> None:
+        """Define the same job as an entry of ``beat_schedule``."""
+        compiled = compile_rows([ROW], crons=self.crons)
+        entry = replace(compiled.batch, ids=np.array([-5], np.int64))
+        self.engine.apply(ChangeBatch(entry, np.empty(0, np.int64)))
 
     def pass_time(self, seconds: float) -> list[Run]:
         """Advance, hand over; returns what the publisher was given."""
@@ -160,6 +167,64 @@ def test_a_job_that_is_corrected_or_gone_while_its_run_is_on_the_way_is_not_quar
     assert [run.job_id for run in corrected] == [1]
     assert list(bench.settle(corrected, FailureKind.POISON).poisoned) == [1]
     assert list(bench.dispatch.quarantined) == [1]
+
+
+def test_an_entry_that_cannot_be_serialised_loses_the_run_and_is_not_quarantined(bench: Bench) -> None:
+    bench.define_entry()
+    settled = bench.settle(bench.pass_time(1), FailureKind.POISON)
+    assert (settled.poisoned, bench.dispatch.quarantined) == ({}, {})
+    assert bench.skipped() == {"error": 1}
+    assert len(bench.pass_time(1)) == 1
+
+
+def test_an_entry_that_cannot_be_copied_loses_the_run_and_is_named_once_a_minute(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(view: Any, fire_ms: int) -> Any:
+        raise OSError("a property of the user's")
+
+    assert bench.dispatch.rendering is not None
+    rendering = bench.dispatch.rendering
+    bench.dispatch.rendering = rendering._replace(entry_of=broken)
+    bench.define_entry()
+    for _ in range(30):
+        assert bench.pass_time(1) == []
+    assert caplog.text.count("beat: a cannot be sent: OSError: a property of the user's") == 1
+    assert (bench.skipped(), bench.dispatch.quarantined) == ({"error": 30}, {})
+    bench.dispatch.rendering = rendering
+    assert len(bench.pass_time(1)) == 1
+
+
+def test_headers_that_cannot_be_made_concern_one_job(bench: Bench) -> None:
+    def headers_of(view: Any, entry: Any) -> Any:
+        if view.id == 1:
+            raise AttributeError("a schedule of the user's")
+        return {"x": 1}
+
+    assert bench.dispatch.rendering is not None
+    bench.dispatch.rendering = bench.dispatch.rendering._replace(headers_of=headers_of)
+    bench.define(ROW, ROW._replace(id=2, name="b"))
+    assert [(run.job_id, run.headers) for run in bench.pass_time(1)] == [(2, {"x": 1})]
+    assert bench.skipped() == {"error": 1}
+
+
+def test_an_entry_that_another_thread_has_just_removed_is_skipped_as_removed(bench: Bench) -> None:
+    assert bench.dispatch.rendering is not None
+    bench.dispatch.rendering = bench.dispatch.rendering._replace(entry_of=lambda _view, _fire_ms: None)
+    bench.define_entry()
+    assert bench.pass_time(1) == []
+    assert bench.skipped() == {"removed": 1}
+
+
+def test_a_run_that_has_expired_is_counted_as_such_and_is_no_error(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.define(ROW)
+    for _ in range(3):
+        bench.settle(bench.pass_time(1), FailureKind.EXPIRED)
+    assert bench.skipped() == {"expired": 3}
+    assert bench.dispatch.last_error == ""
+    assert caplog.text.count("beat: 1 runs had expired before they could be sent: skipped(expired)") == 1
 
 
 @pytest.mark.parametrize(("kind", "reason"), [(FailureKind.UNROUTABLE, "unroutable"), (FailureKind.ERROR, "error")])

@@ -87,14 +87,19 @@ def test_a_collision_moves_the_id_and_not_the_phase(app: Celery, monkeypatch: py
     ("broken", "reason"),
     [
         ({"task": None}, "task: None: expected the name of a task"),
-        ({"schedule": None}, "schedule: None: expected a number of seconds"),
-        ({"schedule": -5.0}, "schedule: "),
-        ({"schedule": 0}, "schedule: "),
+        ({"schedule": None}, "schedule: None (NoneType): expected a number of seconds, a timedelta or"),
+        ({"schedule": -5.0}, "schedule: interval of -5.0 s: expected more than 0 s"),
+        ({"schedule": 0}, "schedule: interval of 0.0 s: expected more than 0 s"),
+        ({"args": 5}, "args: 5 (int): expected a list or a tuple"),
+        ({"kwargs": [1]}, "kwargs: [1] (list): expected a dict"),
+        ({"options": [("queue", "a")]}, "options: [('queue', 'a')] (list): expected a dict"),
     ],
 )
 def test_a_broken_entry_is_refused_alone(app: Celery, broken: dict[str, Any], reason: str) -> None:
     entries, _ = entries_of(app)
-    changes = entries.changes({"bad": an_entry(app, "bad", **broken), "good": an_entry(app, "good")}, NOW_MS)
+    bad = an_entry(app, "bad", **{name: broken[name] for name in ("schedule", "task") if name in broken})
+    vars(bad).update({name: value for name, value in broken.items() if name in ("args", "kwargs", "options")})
+    changes = entries.changes({"bad": bad, "good": an_entry(app, "good")}, NOW_MS)
     assert changes.upserts.ids.tolist() == [entries.id_of("good")]
     assert str(entries.refused["bad"]).startswith(reason)
     entries.changes({"bad": an_entry(app, "bad"), "good": an_entry(app, "good")}, NOW_MS)
@@ -114,7 +119,7 @@ class _Mute(schedule):
         (None, 10.0, "name: None: expected a text"),
         ("\ud800", 10.0, "name: contains a lone surrogate"),
         ("é" * 40_000, 10.0, "name: has 80,000 bytes, at most 65,535 are possible"),
-        ("mute", _Mute(-1), "schedule: _Mute: interval of -1.0 s"),
+        ("mute", _Mute(-1), "schedule: interval of -1.0 s"),
     ],
 )
 def test_a_name_or_schedule_that_breaks_the_reader_is_refused_alone(
@@ -124,6 +129,64 @@ def test_a_name_or_schedule_that_breaks_the_reader_is_refused_alone(
     changes = entries.changes({name: an_entry(app, name, every), "good": an_entry(app, "good")}, NOW_MS)
     assert changes.upserts.ids.tolist() == [entries.id_of("good")]
     assert str(entries.refused[name]).startswith(reason)
+
+
+class _Counted:
+    """A value that is no mapping, and counts how often somebody looks at it."""
+
+    looks = 0
+
+    def __bool__(self) -> bool:
+        self.looks += 1
+        return True
+
+
+def test_what_was_refused_is_looked_at_again_when_something_in_it_is_replaced(app: Celery) -> None:
+    entries, _ = entries_of(app)
+    entry, kwargs = an_entry(app, "a"), _Counted()
+    entry.kwargs = kwargs
+    for _ in range(5):
+        entries.changes({"a": entry}, NOW_MS)
+    assert kwargs.looks == 1
+    assert list(entries.refused) == ["a"]
+    entry.kwargs = {"k": 1}
+    assert entries.changes({"a": entry}, NOW_MS).upserts.ids.tolist() == [entries.id_of("a")]
+    assert entries.refused == {}
+
+
+class _Raising:
+    """An object whose every attribute raises."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise OSError(name)
+
+    def __repr__(self) -> str:
+        raise OSError("repr")
+
+
+@pytest.mark.parametrize(
+    "thing", [5, None, "text", object(), {"task": "t"}, _Raising()], ids=lambda one: type(one).__name__
+)
+def test_what_is_no_entry_at_all_is_refused_alone(app: Celery, thing: Any) -> None:
+    entries, _ = entries_of(app)
+    changes = entries.changes({"bad": thing, "good": an_entry(app, "good")}, NOW_MS)
+    assert changes.upserts.ids.tolist() == [entries.id_of("good")]
+    assert str(entries.refused["bad"]).startswith("entry: ")
+
+
+def test_replaced_parts_are_followed_and_nothing_else_is_a_change(app: Celery) -> None:
+    entries, _ = entries_of(app)
+    entry = an_entry(app, "a")
+    entries.changes({"a": entry}, NOW_MS)
+    entry.args, entry.kwargs, entry.options = (1,), {"k": 2}, {"queue": "q"}
+    assert len(entries.changes({"a": entry}, NOW_MS).upserts) == 0
+    entry.schedule = schedule(timedelta(seconds=7))
+    assert entries.changes({"a": entry}, NOW_MS).upserts.interval_ms.tolist() == [7_000]
+    entry.update(an_entry(app, "a", schedule=60.0, task="other"))
+    changed = entries.changes({"a": entry}, NOW_MS).upserts
+    assert changed.interval_ms.tolist() == [60_000]
+    assert changed.route_at(0).task == "other"
+    assert len(entries.changes({"a": entry}, NOW_MS).upserts) == 0
 
 
 def test_an_entry_that_breaks_leaves_the_wheel(app: Celery) -> None:

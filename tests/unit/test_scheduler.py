@@ -9,12 +9,13 @@ import threading
 import time
 import uuid
 from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
-from celery.beat import ScheduleEntry, Service
-from celery.schedules import BaseSchedule, crontab
+from celery.beat import BeatLazyFunc, ScheduleEntry, Service
+from celery.schedules import BaseSchedule, crontab, schedule
 from kombu import Queue
 
 from celery_wheelbeat import run_id
@@ -171,6 +172,27 @@ def test_what_is_no_entry_is_left_out_and_reported(app: Celery, make: MakeSchedu
     assert "number" in refused
 
 
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (every("every minute"), "schedule: 'every minute' (str): expected a number of seconds"),  # type: ignore[arg-type]
+        (every(-3.0), "schedule: interval of -3.0 s: expected more than 0 s"),
+        (every(1, kwargs=[1]), "kwargs: [1] (list): expected a dict"),
+        ({"schedule": 1}, "task: None: expected the name of a task"),
+    ],
+)
+def test_a_broken_entry_is_reported_once_in_words(
+    app: Celery, make: MakeScheduler, caplog: pytest.LogCaptureFixture, given: dict[str, Any], reason: str
+) -> None:
+    app.conf.beat_schedule = {"bad": given, "good": every(0.1)}
+    scheduler = make()
+    messages: list[Any] = []
+    tick_until(scheduler, lambda: messages.extend(sent(app)) or len(messages) > 2)
+    (line,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert line.startswith(f"beat: Entry 'bad' of beat_schedule is left out: {reason}")
+    assert "Message Error" not in caplog.text
+
+
 @pytest.mark.parametrize(("backend", "installed"), [("disabled://", True), ("cache+memory://", False)])
 def test_the_default_entry_is_installed_as_persistent_scheduler_does(
     app: Celery, make: MakeScheduler, backend: str, installed: bool
@@ -251,6 +273,148 @@ def test_an_entry_added_while_it_runs_is_sent_and_a_removed_one_is_not(app: Cele
     assert last_ms["a"] <= removed_ms, "what was on its way is sent, and nothing that came after"
 
 
+def intervals(scheduler: WheelScheduler) -> dict[str, int]:
+    """Name → interval in ms, as the engine has them now."""
+    assert scheduler._beat is not None
+    engine, entries = scheduler._beat.parts.engine, scheduler._beat.parts.entries
+    found = {name: engine.schedule_of(entries.id_of(name)) for name in entries.marks()}
+    return {name: schedule.base.interval_ms for name, schedule in found.items() if schedule is not None}
+
+
+def test_what_is_replaced_while_it_runs_is_followed(app: Celery, make: MakeScheduler) -> None:
+    app.conf.result_expires = None
+    app.conf.beat_schedule = {"a": every(60), "b": every(60)}
+    scheduler = make()
+    tick_until(scheduler, lambda: scheduler._beat and intervals(scheduler) == {"a": 60_000, "b": 60_000})
+    scheduler.schedule["a"].schedule = schedule(timedelta(hours=1))
+    tick_until(scheduler, lambda: intervals(scheduler)["a"] == 3_600_000)
+    scheduler.schedule["b"].update(scheduler.Entry(name="b", task="contract.note", schedule=7.0, app=app))
+    tick_until(scheduler, lambda: intervals(scheduler)["b"] == 7_000)
+    mine = {"c": scheduler.Entry(name="c", task="contract.note", schedule=5.0, app=app)}
+    scheduler.schedule = mine
+    tick_until(scheduler, lambda: intervals(scheduler) == {"c": 5_000})
+    mine["d"] = scheduler.Entry(name="d", task="contract.note", schedule=9.0, app=app)
+    tick_until(scheduler, lambda: intervals(scheduler) == {"c": 5_000, "d": 9_000})
+    mine.clear()
+    tick_until(scheduler, lambda: intervals(scheduler) == {})
+    assert scheduler._beat is not None
+    assert scheduler._beat.parts.view is scheduler.schedule
+
+
+def test_garbage_in_the_schedule_is_refused_and_the_others_go_on(app: Celery, make: MakeScheduler) -> None:
+    app.conf.beat_schedule = {"good": every(0.1)}
+    scheduler = make()
+    tick_until(scheduler, lambda: sent(app))
+    scheduler.schedule["number"] = 5
+    scheduler.schedule[7] = scheduler.schedule["good"]  # type: ignore[index]
+    scheduler.data["none"] = None
+    tick_until(scheduler, lambda: len(scheduler._beat.parts.entries.refused) == 3)  # type: ignore[union-attr]
+    sent(app)
+    tick_until(scheduler, lambda: len(sent(app)))
+
+
+def test_entries_may_come_and_go_in_any_thread(app: Celery, make: MakeScheduler) -> None:
+    app.conf.result_expires = None
+    app.conf.beat_schedule = {"good": every(0.1)}
+    scheduler = make()
+    tick_until(scheduler, lambda: sent(app))
+    over = threading.Event()
+
+    def churn() -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            scheduler.add(name=f"n{number % 50}", task="contract.note", schedule=0.1 + number % 3)
+            scheduler.schedule.pop(f"n{(number * 7) % 50}", None)
+
+    threads = [threading.Thread(target=churn) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(60):
+            scheduler.tick()
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert scheduler._beat is not None
+    tick_until(scheduler, lambda: set(intervals(scheduler)) == set(scheduler.data))
+    sent(app)
+    tick_until(scheduler, lambda: any(m.headers["periodic_task_name"] == "good" for m in sent(app)))
+    parts = scheduler._beat.parts
+    assert parts.ledger.skipped["error"] == 0
+    assert parts.dispatch.quarantined == {}
+    assert parts.ledger.difference(parts.dispatch.backlog.pending) == 0
+
+
+def test_overrides_that_are_never_called_are_named_at_the_start(
+    app: Celery, make: MakeScheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Vetoing(ScheduleEntry):
+        def is_due(self) -> Any:
+            raise AssertionError("asked")
+
+        def _next_instance(self, last_run_at: Any = None) -> Any:
+            raise AssertionError("asked")
+
+        __next__ = next = _next_instance
+
+    class Mine(WheelScheduler):
+        Entry = Vetoing
+
+        def is_due(self, entry: Any) -> Any:
+            raise AssertionError("asked")
+
+        def reserve(self, entry: Any) -> Any:
+            raise AssertionError("asked")
+
+        def apply_entry(self, entry: Any, producer: Any = None) -> None:
+            super().apply_entry(entry, producer=producer)
+
+    app.conf.beat_schedule = {"a": every(0.1)}
+    tick_until(make(Mine), lambda: sent(app))
+    (line,) = [record.getMessage() for record in caplog.records if "Never called" in record.getMessage()]
+    assert "Mine.is_due, Mine.reserve, Vetoing.is_due, Vetoing._next_instance, Vetoing.next, Vetoing.__next__." in line
+
+
+def test_nothing_is_named_where_nothing_is_overridden(
+    app: Celery, make: MakeScheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Tenants(WheelScheduler):
+        def apply_entry(self, entry: Any, producer: Any = None) -> None:
+            super().apply_entry(entry, producer=producer)
+
+    app.conf.beat_schedule = {"a": every(0.1)}
+    tick_until(make(Tenants), lambda: sent(app))
+    assert "Never called" not in caplog.text
+
+
+def test_a_base_exception_of_user_code_comes_out_of_the_tick(app: Celery, make: MakeScheduler) -> None:
+    ending = SystemExit(3)
+
+    def end() -> None:
+        raise ending
+
+    app.conf.beat_schedule = {"ends": every(0.3, args=(BeatLazyFunc(end),)), "good": every(0.3, args=(1,))}
+    scheduler = make()
+    with pytest.raises(SystemExit) as raised:
+        tick_until(scheduler, lambda: False)
+    assert raised.value is ending
+    assert scheduler._beat is not None
+    parts = scheduler._beat.parts
+    scheduler.close()
+    assert parts.ledger.skipped["error"] == 1
+    assert parts.ledger.difference(parts.dispatch.backlog.pending) == 0
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[31mb", "ä" * 300, " ", "%s %d", "{0}"], ids=repr)
+def test_a_name_may_be_any_text(app: Celery, make: MakeScheduler, name: str) -> None:
+    app.conf.beat_schedule = {name: every(0.1)}
+    messages: list[Any] = []
+    tick_until(make(), lambda: messages.extend(sent(app)) or messages)
+    assert messages[0].headers["periodic_task_name"] == name
+
+
 def test_extensions_that_send_several_messages_get_numbered_ids(app: Celery, make: MakeScheduler) -> None:
     class Tenants(WheelScheduler):
         def apply_entry(self, entry: Any, producer: Any = None) -> None:
@@ -267,9 +431,6 @@ def test_extensions_that_send_several_messages_get_numbered_ids(app: Celery, mak
 
 
 def test_a_custom_schedule_and_a_lazy_argument_are_honoured(app: Celery, make: MakeScheduler) -> None:
-    from celery.beat import BeatLazyFunc
-    from celery.schedules import schedule
-
     class Odd(schedule):
         def is_due(self, last_run_at: Any) -> Any:
             return True, 0.1
