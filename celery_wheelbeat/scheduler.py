@@ -57,7 +57,6 @@ class WheelScheduler(Scheduler):
         self._view = ScheduleView(dict(self.data))
         self.data = self._view.data
         if not lazy:
-            signals.beat_embedded_init.connect(self._note_embedded)
             self.setup_schedule()
 
     # What Celery's service calls.
@@ -222,8 +221,18 @@ class WheelScheduler(Scheduler):
                 ", ".join(unused),
             )
 
-    def _note_embedded(self, **_kwargs: Any) -> None:
+    def be_embedded(self) -> None:
+        """Know that this beat is part of a worker."""
         self._embedded = True
+
+
+@signals.beat_embedded_init.connect
+def _note_embedded(sender: Any, **_kwargs: Any) -> None:
+    """Note it. The constructor must not connect: ``connect`` holds a lock, and the handler of SIGTERM, which constructs
+    another scheduler where it interrupts the constructor, would wait for that lock for ever.
+    """
+    if isinstance(sender.scheduler, WheelScheduler):
+        sender.scheduler.be_embedded()
 
 
 def _copy_of(entry: Any) -> Any:

@@ -16,6 +16,7 @@ import pytest
 from celery import Celery
 from celery.beat import BeatLazyFunc, ScheduleEntry, Service
 from celery.schedules import BaseSchedule, crontab, schedule
+from celery.signals import beat_embedded_init
 from kombu import Queue
 
 from celery_wheelbeat import run_id
@@ -121,6 +122,32 @@ def test_neither_constructor_nor_banner_reaches_out(
     assert set(threading.enumerate()) == before
     assert list(tmp_path.iterdir()) == []
     assert list(scheduler.schedule) == ([] if lazy else ["a", "celery.backend_cleanup"])
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_in_the_constructor_ends_the_start(make: MakeScheduler) -> None:
+    """The handler of Celery then constructs a scheduler itself, and closes that."""
+
+    class Interrupted(WheelScheduler):
+        depth = 0
+
+        def setup_schedule(self) -> None:
+            type(self).depth += 1
+            if self.depth == 1:
+                with beat_embedded_init.lock:
+                    make(Interrupted).close()
+                    raise SystemExit
+            super().setup_schedule()
+
+    with pytest.raises(SystemExit):
+        make(Interrupted)
+    assert Interrupted.depth == 2
+
+
+def test_a_beat_inside_a_worker_knows_it(app: Celery) -> None:
+    alone, inside = (Service(app, scheduler_cls=WheelScheduler) for _ in range(2))
+    beat_embedded_init.send(sender=inside)
+    assert (alone.scheduler._embedded, inside.scheduler._embedded) == (False, True)
 
 
 def test_a_wrong_setting_stops_the_start(app: Celery, make: MakeScheduler) -> None:
