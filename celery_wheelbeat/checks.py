@@ -76,9 +76,9 @@ def _problems(row: MonitorRow, limits: Limits) -> list[InvalidMonitor]:
     return [
         *_id_problems(row),
         *_name_problems(row),
-        *_schedule_problems(row),
+        *_schedule_problems(row, limits),
         *_bound_problems(row),
-        *_incident_problems(row),
+        *_incident_problems(row, limits),
         *_payload_problems(row, limits),
         *(sending := sending_of(row)).problems,
         *_policy_problems(row),
@@ -155,7 +155,7 @@ def _name_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
             yield InvalidMonitor(field, reason)
 
 
-def _schedule_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
+def _schedule_problems(row: MonitorRow, limits: Limits) -> Iterator[InvalidMonitor]:
     kinds = kinds_of(row)
     if len(kinds) != 1:
         given = " and ".join(kinds) or "none of them"
@@ -171,6 +171,8 @@ def _schedule_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
         if not 0 < row.interval_ms <= INTERVAL_MAX_MS:
             yield InvalidMonitor("interval_ms", f"{row.interval_ms} ms is outside 1 ms…100 years")
             return
+        if row.interval_ms < limits.min_interval_ms:
+            yield InvalidMonitor("interval_ms", _too_short(row.interval_ms, limits))
     elif row.cron:
         cron = cron_of(row.cron, row.timezone, row.day_rule)
         if isinstance(cron, InvalidMonitor):
@@ -212,7 +214,7 @@ def _bound_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
         yield InvalidMonitor("once_at", "lies outside start_at and end_at: it would never run")
 
 
-def _incident_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
+def _incident_problems(row: MonitorRow, limits: Limits) -> Iterator[InvalidMonitor]:
     every_ms = row.incident_interval_ms
     if (every_ms is None) != (row.incident_until_ms is None):
         yield InvalidMonitor("incident_until", "an incident needs both an interval and an end")
@@ -222,11 +224,18 @@ def _incident_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
         yield InvalidMonitor("incident_interval_ms", "only interval and cron monitors can be sped up")
     elif not 0 < every_ms <= INTERVAL_MAX_MS:
         yield InvalidMonitor("incident_interval_ms", f"{every_ms} ms is outside 1 ms…100 years")
+    elif every_ms < limits.min_interval_ms:
+        yield InvalidMonitor("incident_interval_ms", _too_short(every_ms, limits))
     elif row.interval_ms is not None and 0 < row.interval_ms <= every_ms:
         yield InvalidMonitor(
             "incident_interval_ms",
             f"{format_duration(every_ms)} is not shorter than the interval, {format_duration(row.interval_ms)}",
         )
+
+
+def _too_short(interval_ms: int, limits: Limits) -> str:
+    shortest = format_duration(limits.min_interval_ms)
+    return f"{format_duration(interval_ms)} is shorter than wheelbeat_min_interval allows, {shortest}"
 
 
 def _payload_problems(row: MonitorRow, limits: Limits) -> Iterator[InvalidMonitor]:

@@ -104,11 +104,13 @@ class Shapes:
         *,
         cron_jitter_s: int = 30,
         max_payload_bytes: int = 262_144,
+        min_interval_ms: int = 100,
     ) -> None:
         """``compile_rows`` must not know names that are taken: only the shape of its rows is of interest."""
         self._compile_rows = compile_rows
         self._cron_jitter_s = cron_jitter_s
         self._max_payload_bytes = max_payload_bytes
+        self._min_interval_ms = max(1, min_interval_ms)
         self._lock = threading.Lock()
         self._known: dict[int, Shape | None] = {}
         self._table = _Table.of({})
@@ -141,7 +143,11 @@ class Shapes:
         plain = common.known & (columns.ids >= 0) & (columns.lengths <= self._max_payload_bytes + len("[, ]"))
         if not columns.looked_at:
             plain &= _proper_texts(columns)
-        possible = (columns.interval_ms > 0) & (columns.interval_ms <= INTERVAL_MAX_MS) & (window <= whole_s)
+        possible = (
+            (columns.interval_ms >= self._min_interval_ms)
+            & (columns.interval_ms <= INTERVAL_MAX_MS)
+            & (window <= whole_s)
+        )
         plain &= possible | (common.kind != Kind.INTERVAL)
         if len(excluded):
             plain &= ~np.isin(columns.ids, excluded)

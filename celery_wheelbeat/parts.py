@@ -181,7 +181,12 @@ def _desk(scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons
     )
     definitions = Definitions(
         partial(compile_all, entry_names=scheduler.schedule.names),
-        Shapes(compile_all, cron_jitter_s=settings.cron_jitter, max_payload_bytes=settings.max_payload_bytes),
+        Shapes(
+            compile_all,
+            cron_jitter_s=settings.cron_jitter,
+            max_payload_bytes=settings.max_payload_bytes,
+            min_interval_ms=settings.min_interval_ms,
+        ),
         taken_names=scheduler.schedule.names,
     )
     return Tail(

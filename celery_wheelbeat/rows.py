@@ -60,11 +60,14 @@ class Limits(NamedTuple):
     """Patterns of the tasks that monitors may name; None = every task."""
     allowed_queues: tuple[str, ...] | None = None
     """Patterns of the queues that monitors may name; None = every queue."""
+    min_interval_ms: int = 100
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
         """Take the limits from the settings of a beat."""
-        return cls(settings.max_payload_bytes, settings.allowed_tasks, settings.allowed_queues)
+        return cls(
+            settings.max_payload_bytes, settings.allowed_tasks, settings.allowed_queues, settings.min_interval_ms
+        )
 
 
 def key_of(job_id: int) -> str:

@@ -121,6 +121,15 @@ class Settings:
         "Patterns of the queues that monitors and their callbacks may name; None = every queue. With patterns, a "
         "monitor cannot name an exchange or a routing key, which could lead to any queue.",
     )
+    min_interval: float = _setting(
+        0.1,
+        float,
+        "Shortest interval of a monitor, its incident included; a shorter one is refused, and quarantined where it is "
+        "stored. Entries of beat_schedule are code and not limited.",
+        unit="seconds",
+        low=0.001,
+        high=86_400,
+    )
     cron_jitter: int = _setting(
         30,
         int,
@@ -251,6 +260,11 @@ class Settings:
     def tick_ms(self) -> int:
         """Length of a slot in ms."""
         return round(self.tick * 1000)
+
+    @property
+    def min_interval_ms(self) -> int:
+        """``min_interval`` in ms."""
+        return round(self.min_interval * 1000)
 
     @property
     def stall_limit_ms(self) -> int:

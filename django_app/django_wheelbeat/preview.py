@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.settings import Settings
 
 FIRES = 10
+_FAST_MS = 1_000
 
 SCHEDULE_FIELDS = (
     "interval_ms", "cron", "timezone", "day_rule", "once_at", "solar_event", "solar_latitude", "solar_longitude",
@@ -144,6 +145,10 @@ def _notes(row: MonitorRow, times: list[int], now_ms: int, settings: Settings) -
     elif len(times) < FIRES:
         yield _("These are all the runs that are left.")
     yield from _landing_notes(row, times, settings)
+    if len(times) > 1 and times[1] - times[0] < _FAST_MS:
+        yield _("An interval below one second: %(count)s messages a day.") % {
+            "count": f"{86_400_000 // (times[1] - times[0]):,}"
+        }
     if row.cron:
         cron = cron_of(row.cron, row.timezone, row.day_rule)
         yield from cron.warnings(now_ms) if isinstance(cron, Cron) else ()

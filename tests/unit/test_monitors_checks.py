@@ -32,7 +32,7 @@ SOLAR = {"interval_ms": None, "solar_event": "sunset", "solar_latitude": -33.9, 
         CRON,
         ONCE,
         SOLAR,
-        {"interval_ms": 1},
+        {"interval_ms": 100},
         {"interval_ms": INTERVAL_MAX_MS},
         {"jitter_s": 0},
         {"jitter_s": 60},
@@ -87,6 +87,8 @@ def test_good_rows_have_no_problem(columns: dict[str, object]):
         ({"interval_ms": -5}, "interval_ms", "outside 1 ms…100 years"),
         ({"interval_ms": INTERVAL_MAX_MS + 1}, "interval_ms", "outside"),
         ({"jitter_s": -1}, "jitter_s", "outside 0…60 s"),
+        ({"interval_ms": 1}, "interval_ms", "1ms is shorter than wheelbeat_min_interval allows, 100ms"),
+        ({"interval_ms": 99}, "interval_ms", "shorter than wheelbeat_min_interval"),
         ({"jitter_s": 61}, "jitter_s", "outside 0…60 s"),
         (CRON | {"jitter_s": 86_401}, "jitter_s", "outside 0…86400 s"),
         (SOLAR | {"jitter_s": 1}, "jitter_s", "outside 0…0 s"),
@@ -106,7 +108,7 @@ def test_good_rows_have_no_problem(columns: dict[str, object]):
         ({"end_at_ms": LAST_MS + 1}, "end_at", "years 1 to 9999"),
         (ONCE | {"start_at_ms": NOW_MS + 1}, "once_at", "never run"),
         (ONCE | {"end_at_ms": NOW_MS}, "once_at", "never run"),
-        ({"incident_interval_ms": 5}, "incident_until", "both an interval and an end"),
+        ({"incident_interval_ms": 500}, "incident_until", "both an interval and an end"),
         ({"incident_until_ms": 5}, "incident_until", "both an interval and an end"),
         (
             {"incident_interval_ms": 60_000, "incident_until_ms": 5},
@@ -114,6 +116,11 @@ def test_good_rows_have_no_problem(columns: dict[str, object]):
             "1m is not shorter than the interval, 1m",
         ),
         ({"incident_interval_ms": 0, "incident_until_ms": 5}, "incident_interval_ms", "outside 1 ms"),
+        (
+            {"incident_interval_ms": 99, "incident_until_ms": 5},
+            "incident_interval_ms",
+            "99ms is shorter than wheelbeat_min_interval allows, 100ms",
+        ),
         (ONCE | {"incident_interval_ms": 5, "incident_until_ms": 5}, "incident_interval_ms", "only interval and cron"),
         ({"args": "{}"}, "args", "expected a JSON list like"),
         ({"kwargs": "[]"}, "kwargs", "expected a JSON object"),
@@ -264,6 +271,14 @@ def test_the_size_limit_counts_bytes():
     assert check(GOOD._replace(args='["' + "é" * 500 + '"]'), limits=limits) == []
     (problem,) = check(GOOD._replace(args='["' + "é" * 520 + '"]'), limits=limits)
     assert (problem.field, problem.reason[:35]) == ("args", "args and kwargs have 1,046 bytes, w")
+
+
+def test_the_shortest_interval_is_a_setting() -> None:
+    limits = Limits(min_interval_ms=1_000)
+    assert check(GOOD._replace(interval_ms=1_000), limits=limits) == []
+    (problem,) = check(GOOD._replace(interval_ms=999), limits=limits)
+    assert str(problem) == "interval_ms: 999ms is shorter than wheelbeat_min_interval allows, 1s"
+    assert check(GOOD._replace(interval_ms=1), limits=Limits(min_interval_ms=1)) == []
 
 
 ALLOWED = Limits(allowed_tasks=("proj.*", "billing.charge"), allowed_queues=("checks*",))

@@ -98,6 +98,7 @@ def test_tells_each_fire_time_in_three_zones(db: Any, login: Callable[..., Any],
         ({"interval_ms": "5m", "jitter_s": "0", "end_at_0": "2026-03-01", "end_at_1": "00:30"}, "runs that are left"),
         ({"interval_ms": "5m", "end_at_0": "2026-02-01", "end_at_1": "00:30"}, "never runs again"),
         ({"interval_ms": "5m", "monitor": "42"}, "Lands on second :"),
+        ({"interval_ms": "200ms"}, "below one second: 432,000 messages a day"),
         (
             {"interval_ms": "5m", "incident_interval_ms": "10s", **INCIDENT_END},
             "every 10s until Sun 2026-03-01 01:00:00 UTC",
@@ -111,6 +112,14 @@ def test_notes_what_is_worth_knowing(
     shown = asked(login(), **fields)
     assert not shown["problems"]
     assert any(words in note for note in shown["notes"]), shown["notes"]
+
+
+def test_an_interval_that_is_too_short_is_refused_with_the_setting(
+    db: Any, login: Callable[..., Any], frozen: None
+) -> None:
+    shown = asked(login(), interval_ms="1ms")
+    assert "interval: 1ms is shorter than wheelbeat_min_interval allows, 100ms" in shown["problems"]
+    assert shown["fires"] == []
 
 
 def test_solar_events_are_computed(db: Any, login: Callable[..., Any], frozen: None) -> None:
