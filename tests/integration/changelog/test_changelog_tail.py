@@ -161,11 +161,11 @@ def _behind_the_triggers(place: Place) -> int:
     if place.vendor == "sqlite":
         replaced = Monitor.objects.get(name="m3")
         place.execute("INSERT OR REPLACE INTO wheelbeat_monitor (name, task, interval_ms, effective_from) "
-                      "VALUES ('m3', 't', 5, '2026-01-01 00:00:00.000000')")  # fmt: skip
+                      "VALUES ('m3', 't', 5000, '2026-01-01 00:00:00.000000')")  # fmt: skip
         assert not Monitor.objects.filter(pk=replaced.pk).exists()
         return 1
     place.execute("ALTER TABLE wheelbeat_monitor DISABLE TRIGGER USER")
-    Monitor.objects.filter(name__startswith="m1").update(interval_ms=5)
+    Monitor.objects.filter(name__startswith="m1").update(interval_ms=5_000)
     Monitor.objects.filter(name="m2").delete()
     install_triggers("default")
     return 12
@@ -176,7 +176,7 @@ def test_a_huge_transaction_arrives_in_slices(postgres: Place) -> None:
     """So that applying it never takes long at a time."""
     postgres.execute(
         "INSERT INTO wheelbeat_monitor (name, task, interval_ms) "
-        "SELECT 'm' || n, 't', 9 FROM generate_series(1, 10000) n"
+        "SELECT 'm' || n, 't', 9000 FROM generate_series(1, 10000) n"
     )
     with Engine(postgres) as engine:
         engine.wait_for_table()
