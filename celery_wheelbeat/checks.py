@@ -11,7 +11,6 @@ import logging
 import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, get_args, get_type_hints
-from zoneinfo import ZoneInfo
 
 from celery_wheelbeat import json_texts, names, send_options
 from celery_wheelbeat.allowances import allowance_problems
@@ -21,6 +20,7 @@ from celery_wheelbeat.errors import InvalidMonitor, InvalidSchedule
 from celery_wheelbeat.jobs import Misfire, Overlap
 from celery_wheelbeat.rows import Limits, MonitorRow
 from celery_wheelbeat.schedules import INTERVAL_MAX_MS
+from celery_wheelbeat.zones import zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,10 +116,9 @@ def cron_of(expression: str, timezone: str, day_rule: str) -> Cron | InvalidMoni
     if day_rule not in DAY_RULES:
         return InvalidMonitor("day_rule", f"{day_rule!r} is not one of {', '.join(DAY_RULES)}")
     try:
-        ZoneInfo(timezone)
-    except (KeyError, OSError, ValueError):  # not found, a directory, a path that leaves the database
-        known = "a time zone of this system, like Europe/Berlin or UTC"
-        return InvalidMonitor("timezone", f"{timezone!r} is not {known}")
+        zone(timezone)
+    except InvalidSchedule as error:
+        return InvalidMonitor("timezone", str(error))
     try:
         return Cron(expression, timezone=timezone, day_rule=day_rule)
     except InvalidSchedule as error:

@@ -54,12 +54,14 @@ class Cron:
 
     def __post_init__(self) -> None:
         if self.day_rule not in DAY_RULES:
-            raise InvalidSchedule(f"day rule {self.day_rule!r}: expected 'and' or 'or'")
+            raise InvalidSchedule(f"day rule {self.day_rule!r:.80}: expected 'and' or 'or'")
         fields = cron_fields.parse(self.expression)
         day_fields = fields.day_fields
         days = days_of(day_fields, either=_matches_either(day_fields, self.day_rule))
         if not days:
-            raise InvalidSchedule(f"cron {self.expression!r} never fires: no date matches its day and month fields")
+            raise InvalidSchedule(
+                f"cron {self.expression!r:.200} never fires: no date matches its day and month fields"
+            )
         store = object.__setattr__
         store(self, "fixed_time", fields.fixed_time)
         store(self, "_minutes", fields.minutes)

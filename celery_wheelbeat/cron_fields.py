@@ -165,15 +165,15 @@ def _split(expression: str) -> list[str]:
     if len(expression) > LENGTH_MAX:
         raise InvalidSchedule(f"cron expression of {len(expression)} characters: expected at most {LENGTH_MAX}")
     if not expression.isascii():
-        raise InvalidSchedule(f"cron {expression!r}: expected ASCII characters only")
+        raise InvalidSchedule(f"cron {expression!r:.200}: expected ASCII characters only")
     texts = expression.lower().split()
     if len(texts) == 1 and texts[0].startswith("@"):
         if texts[0] not in _MACROS:
-            raise InvalidSchedule(f"cron {expression!r}: unknown macro, expected one of {', '.join(_MACROS)}")
+            raise InvalidSchedule(f"cron {expression!r:.200}: unknown macro, expected one of {', '.join(_MACROS)}")
         texts = _MACROS[texts[0]].split()
     if len(texts) != len(FIELDS):
         raise InvalidSchedule(
-            f"cron {expression[:80]!r} has {len(texts)} fields: expected five (minute hour day-of-month month "
+            f"cron {expression!r:.200} has {len(texts)} fields: expected five (minute hour day-of-month month "
             "day-of-week) or a macro such as @daily; seconds and years are not supported, and for a plain "
             "repetition an interval is the right schedule"
         )
@@ -257,7 +257,7 @@ def _reason(field: Field, part: str) -> str:
 
 
 def _refusal(expression: str, field: Field, part: str, reason: str) -> InvalidSchedule:
-    return InvalidSchedule(f"cron {expression!r}: {field.title} field, {part!r}: {reason}")
+    return InvalidSchedule(f"cron {expression!r:.200}: {field.title} field, {part!r:.80}: {reason}")
 
 
 def _expand(expression: str, plain: list[str]) -> list[int]:
@@ -265,7 +265,7 @@ def _expand(expression: str, plain: list[str]) -> list[int]:
     try:
         values, _ = croniter.expand(" ".join(text or "*" for text in plain))
     except ValueError as error:
-        raise InvalidSchedule(f"cron {expression!r}: {error}") from error
+        raise InvalidSchedule(f"cron {expression!r:.200}: {error}") from error
     masks = []
     for field, text, expanded in zip(FIELDS, plain, values, strict=True):
         mask = field.every if "*" in expanded else sum(1 << int(value) for value in set(expanded))

@@ -26,14 +26,14 @@ def parse_duration(text: str) -> int:
     match = _TEXT.fullmatch(squeezed)
     if not squeezed or match is None:
         if re.fullmatch(r"[0-9]+(\.[0-9]+)?", squeezed):
-            raise InvalidSchedule(f"duration {text!r} has no unit: {_EXAMPLES}")
-        raise InvalidSchedule(f"duration {text!r} cannot be read: {_EXAMPLES}")
+            raise InvalidSchedule(f"duration {text!r:.80} has no unit: {_EXAMPLES}")
+        raise InvalidSchedule(f"duration {text!r:.80} cannot be read: {_EXAMPLES}")
     total_ms = 0
     for number, unit_ms in zip(match.groups(), _UNIT_MS.values(), strict=True):
         whole, _, fraction = (number or "0").partition(".")
         total_ms += int(whole) * unit_ms + int(fraction.ljust(3, "0") or 0)
     if total_ms == 0:
-        raise InvalidSchedule(f"duration {text!r} is zero: {_EXAMPLES}")
+        raise InvalidSchedule(f"duration {text!r:.80} is zero: {_EXAMPLES}")
     return total_ms
 
 

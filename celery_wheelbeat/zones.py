@@ -145,7 +145,7 @@ def zone(name: str) -> Zone:
     The other files beside the zones are refused, see ``_NO_ZONES``.
     """
     if name not in names():
-        close = difflib.get_close_matches(name, names(), n=1)
+        close = difflib.get_close_matches(name[:80], names(), n=1)
         hint = f"did you mean {close[0]!r}?" if close else "expected a name like 'UTC' or 'Europe/Berlin'"
-        raise InvalidSchedule(f"unknown time zone {name!r}: {hint}")
+        raise InvalidSchedule(f"unknown time zone {name!r:.80}: {hint}")
     return Zone(name)
