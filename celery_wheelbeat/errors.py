@@ -19,12 +19,16 @@ class InvalidSetting(WheelbeatError, ValueError):
 
 
 class InvalidMonitor(WheelbeatError, ValueError):
-    """A monitor or entry that cannot be sent; ``field`` names the column, ``reason`` says why."""
+    """A monitor or entry that cannot be sent; ``field`` names the column, ``reason`` says why.
 
-    def __init__(self, field: str, reason: str) -> None:
+    ``name`` is that of the monitor, empty where nobody has asked for one.
+    """
+
+    def __init__(self, field: str, reason: str, name: str = "") -> None:
         super().__init__(f"{field}: {reason}")
         self.field = field
         self.reason = reason
+        self.name = name
 
 
 class TooManyJobs(WheelbeatError):

@@ -105,7 +105,7 @@ def compile_rows(
                 problems.append(InvalidMonitor("solar_event", str(error)))
             except Exception as error:
                 problems.append(unforeseen(row, error))
-        refused[row_id] = _one_of(problems)
+        refused[row_id] = _one_of(problems, row)
         hashes[row_id] = definition_hash(row)
     return Compiled(_columns(jobs, compiler), refused, hashes)
 
@@ -147,9 +147,9 @@ def _checked_cron(row: MonitorRow) -> Cron:
     return cron
 
 
-def _one_of(problems: Sequence[InvalidMonitor]) -> InvalidMonitor:
+def _one_of(problems: Sequence[InvalidMonitor], row: MonitorRow) -> InvalidMonitor:
     first, *others = problems
-    return InvalidMonitor(first.field, "; ".join([first.reason, *(str(other) for other in others)]))
+    return InvalidMonitor(first.field, "; ".join([first.reason, *map(str, others)]), name=str(row.name))
 
 
 class _Compiler:

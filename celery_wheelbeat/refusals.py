@@ -54,7 +54,7 @@ class Refusals:
                 self.monitors.pop(key, None)
         self.monitors.update((monitor_key(job_id), problem) for job_id, problem in refused.items())
         for job_id, problem in islice(refused.items(), LINES_MAX):
-            logger.error("beat: Monitor %d is quarantined: %s", job_id, problem)
+            logger.error("beat: Monitor %d, %.200r, is quarantined: %s", job_id, problem.name, problem)
         if len(refused) > LINES_MAX:
             logger.error("beat: %d more monitors are quarantined; the admin says which", len(refused) - LINES_MAX)
 

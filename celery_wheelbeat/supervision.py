@@ -160,28 +160,39 @@ class Supervision:
         }
         beat.parts.desk.report(row)
 
+    def _jobs(self) -> Jobs:
+        """Count the jobs and name some that are not sent; there may be a million, so only those are written out."""
+        beat, parts = self._beat, self._beat.parts
+        entries, quarantined = parts.entries.refused, parts.dispatch.quarantined
+        refused = chain(
+            ((entry_key(name), "", problem) for name, problem in entries.items()),
+            ((key, problem.name, problem) for key, problem in beat.refused.items()),
+            ((beat.key_of(job_id), self._name_of(job_id), reason) for job_id, reason in quarantined.items()),
+        )
+        shown = list(islice(refused, REFUSED_SHOWN))
+        return Jobs(
+            monitors=len(parts.engine) - len(parts.entries),
+            entries=len(parts.entries),
+            refused={key: str(reason) for key, _, reason in shown},
+            refused_total=len(entries) + len(beat.refused) + len(quarantined),
+            names={key: name for key, name, _ in shown if name},
+        )
+
+    def _name_of(self, job_id: int) -> str:
+        (view,) = self._beat.parts.engine.lookup([job_id]) if job_id >= 0 else (None,)
+        return "" if view is None else view.name
+
     def observe(self, now_ms: int) -> Observed:
         """Collect what the status document says."""
         beat, parts = self._beat, self._beat.parts
         now_s = parts.clock.monotonic_s()
         backlog = parts.dispatch.backlog
         self._surveyor.note_minute(now_ms, parts.ledger.sent, lambda: parts.lateness.quantiles(now_s))
-        entries, quarantined = parts.entries.refused, parts.dispatch.quarantined
-        refused = chain(  # there may be a million: only those that are shown are written out
-            ((entry_key(name), problem) for name, problem in entries.items()),
-            beat.refused.items(),
-            ((beat.key_of(job_id), reason) for job_id, reason in quarantined.items()),
-        )
         return Observed(
             state=beat.state,
             now_ms=now_ms,
             cursor_ms=parts.engine.cursor_ms or now_ms,
-            jobs=Jobs(
-                monitors=len(parts.engine) - len(parts.entries),
-                entries=len(parts.entries),
-                refused={key: str(reason) for key, reason in islice(refused, REFUSED_SHOWN)},
-                refused_total=len(entries) + len(beat.refused) + len(quarantined),
-            ),
+            jobs=self._jobs(),
             ledger=parts.ledger,
             pending=backlog.pending,
             strays=backlog.strays,

@@ -20,7 +20,7 @@ def observed(**changes: Any) -> Observed:
         state="running",
         now_ms=1_700_000_010_000,
         cursor_ms=1_700_000_009_000,
-        jobs=Jobs(5, 2, {"monitor:7": "cron: no"}, 1),
+        jobs=Jobs(5, 2, {"monitor:7": "cron: no", "entry:a": "never"}, 2, {"monitor:7": "nightly"}),
         ledger=ledger,
         pending=1,
         lateness=Quantiles(6, 0.1, 0.2, 0.3),

@@ -28,6 +28,8 @@ class Jobs(NamedTuple):
     refused: Mapping[str, str]
     """Key → reason, for at most ``REFUSED_SHOWN`` jobs."""
     refused_total: int
+    names: Mapping[str, str] = MappingProxyType({})
+    """Key → name, of the monitors among them."""
 
 
 REFUSED_SHOWN = 20
@@ -134,6 +136,7 @@ def document(seen: Observed) -> dict[str, Any]:
             "entries": seen.jobs.entries,
             "refused": seen.jobs.refused_total,
             "reasons": dict(seen.jobs.refused),
+            "names": dict(seen.jobs.names),
         },
         "runs": {
             "expected": ledger.expected,

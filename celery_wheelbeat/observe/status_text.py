@@ -34,7 +34,10 @@ def status_text(report: Mapping[str, Any], *, alive_s: float) -> str:
         away = "closed" if status["state"] == "stopped" else f"away: {state['last_error'] or 'not connected yet'}"
         link = "connected" if state["connected"] else away
         lines.append(f"  {name:<10} {link}, {state['waiting']:,} waiting, {state['in_flight']:,} in flight")
-    lines += [f"  refused    {key}: {reason}" for key, reason in jobs["reasons"].items()]
+    names = jobs.get("names", {})  # a beat of an older version writes none
+    for key, reason in jobs["reasons"].items():
+        named = f"{key}, {names[key]!r}" if key in names else key
+        lines.append(f"  refused    {named}: {reason}")
     if status["wedged"]:
         lines.append(f"  WEDGED     no turn of {', '.join(status['wedged'])}")
     if runs["difference"]:

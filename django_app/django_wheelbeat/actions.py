@@ -52,7 +52,8 @@ class BulkAction(NamedTuple):
                 return self._go_on(modeladmin, request, queryset, form, walk)
         monitors = self.form.concerned(queryset)
         total = monitors.order_by().values("pk").count()
-        form = self.form(request.POST if "confirmed" in request.POST else None, total=total)
+        given = request.POST if "confirmed" in request.POST else None
+        form = self.form(given, total=total, within=modeladmin.get_queryset(request))
         if not form.is_valid():
             return self._ask(modeladmin, request, form, total)
         walk = walks.begin(scope, request.user, monitors, total, form.carried().urlencode())

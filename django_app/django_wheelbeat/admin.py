@@ -14,6 +14,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_wheelbeat import walks
+from django_wheelbeat.change_list import QuarantineChangeList
 from django_wheelbeat.models import Audit, Beat, Change, Monitor, Quarantine
 from django_wheelbeat.monitor_admin import MonitorAdminMixin
 from django_wheelbeat.operations import TryAgain
@@ -21,6 +22,8 @@ from django_wheelbeat.paginator import EstimatingPaginator
 from django_wheelbeat.queries import MONITOR_KEY_PREFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from django.http import HttpRequest
     from django.utils.safestring import SafeString
 
@@ -145,7 +148,9 @@ class BeatAdmin(ReadOnlyMixin, admin.ModelAdmin):
 class QuarantineAdmin(ReadOnlyMixin, admin.ModelAdmin):
     """Definitions that cannot be sent, and why."""
 
-    list_display = ("job_key", "reason", "since", "monitor")
+    list_display = ("monitor", "job_key", "reason", "since")
+    list_display_links = ("job_key",)
+    fields = ("monitor", "job_key", "reason", "since", "definition_hash")
     ordering = ("-since",)
     search_fields = ("job_key",)
     actions = ("try_again",)
@@ -154,24 +159,46 @@ class QuarantineAdmin(ReadOnlyMixin, admin.ModelAdmin):
         """Whether the user may let beats try again: as with any edit, that needs the permission to change monitors."""
         return request.user.has_perm("wheelbeat.change_monitor")
 
-    @admin.display(description=_("monitor"))
-    def monitor(self, quarantine: Quarantine) -> SafeString | str:
-        """Link to the monitor; nothing for an entry."""
-        job_id = monitor_id_of(quarantine.job_key)
-        if job_id is None:
-            return "–"
+    def monitors(self, request: HttpRequest) -> Any:
+        """Return the monitors that the user may see: those of their own admin, where this site has one."""
+        own = self.admin_site._registry.get(Monitor)
+        return Monitor.objects.all() if own is None else own.get_queryset(request)
+
+    def read_names(self, request: HttpRequest, rows: Iterable[Quarantine]) -> None:
+        """Give each row the name of its monitor, empty for an entry and for what the user may not see."""
+        ids = {row.job_key: monitor_id_of(row.job_key) for row in rows}
+        wanted = [job_id for job_id in ids.values() if job_id is not None]
+        names = dict(self.monitors(request).filter(pk__in=wanted).values_list("pk", "name"))
+        for row in rows:
+            row.monitor_name = names.get(ids[row.job_key], "")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[QuarantineChangeList]:  # noqa: ARG002
+        """Return the list that knows names."""
+        return QuarantineChangeList
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Quarantine | None:
+        """Read one row, with its name."""
+        found = super().get_object(request, object_id, from_field)
+        self.read_names(request, [found] if found else [])
+        return found
+
+    @admin.display(description=_("monitor"), empty_value="–")
+    def monitor(self, quarantine: Quarantine) -> SafeString | str | None:
+        """Name of the monitor, with a link to it; nothing for an entry, whose key holds its name."""
+        if not quarantine.monitor_name:
+            return None
         try:
-            url = reverse(f"{self.admin_site.name}:wheelbeat_monitor_change", args=[job_id])
+            url = reverse(f"{self.admin_site.name}:wheelbeat_monitor_change", args=[monitor_id_of(quarantine.job_key)])
         except NoReverseMatch:  # monitors are in another site
-            return f"{job_id}"
-        return format_html('<a href="{}">{}</a>', url, _("Open"))
+            return quarantine.monitor_name
+        return format_html('<a href="{}">{}</a>', url, quarantine.monitor_name)
 
     @admin.action(permissions=["retry"], description=_("Try selected monitors again"))
     def try_again(self, request: HttpRequest, queryset: Any) -> None:
         """Let beats read the monitors again: what can run by now, for example after a deploy, leaves the list."""
         keys = list(queryset.values_list("job_key", flat=True))
         ids = [job_id for job_id in map(monitor_id_of, keys) if job_id is not None]
-        monitors = Monitor.objects.using(queryset.db).filter(pk__in=ids)
+        monitors = self.monitors(request).using(queryset.db).filter(pk__in=ids)
         operation = TryAgain(request.user.get_username(), gettext("try again"))
         walk = walks.begin("", request.user, monitors, monitors.count(), "")
         while not walk.finished:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django import forms
@@ -40,11 +41,15 @@ class ReasonField(forms.CharField):
 
 
 class OperationForm(forms.Form):
-    """A form of a bulk action. ``total`` is how many monitors it is about, None once it has been confirmed."""
+    """A form of a bulk action. ``total`` is how many monitors it is about, None once it has been confirmed.
 
-    def __init__(self, *args: Any, total: int | None = None, **kwargs: Any) -> None:
+    ``within``: the monitors that the user may see, a queryset; its values are offered.
+    """
+
+    def __init__(self, *args: Any, total: int | None = None, within: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.total = total
+        self.within = within
 
     @staticmethod
     def concerned(monitors: Any) -> Any:
@@ -138,7 +143,7 @@ class EditForm(OperationForm):
         required=False,
         max_length=200,
         label=gettext_lazy("Queue"),
-        widget=DatalistInput(lambda: values_in_use("queue"), _TEXT),
+        widget=DatalistInput(list, _TEXT),
     )
     priority = forms.IntegerField(required=False, min_value=0, max_value=255, label=gettext_lazy("Priority"))
     expires = ExpiresField(
@@ -160,6 +165,10 @@ class EditForm(OperationForm):
         widget=forms.CheckboxSelectMultiple,
     )
     reason = ReasonField(required=False)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["queue"].widget.offered = partial(values_in_use, "queue", within=self.within)
 
     def clean(self) -> dict[str, Any]:
         """Refuse to change nothing, and to set and take away the same."""

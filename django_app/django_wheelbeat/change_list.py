@@ -1,4 +1,4 @@
-"""The list of monitors: what one page of it reads, and how its rows are shown."""
+"""The lists of monitors and of the quarantine: what one page of them reads."""
 
 from __future__ import annotations
 
@@ -33,5 +33,15 @@ class MonitorChangeList(ChangeList):
         settings, instant_ms = beat_settings(), now_ms()
         for monitor in self.result_list:
             row = row_of(monitor)
-            monitor.next_fire_ms = next_fire_ms(row, instant_ms, settings)
+            quarantined = monitor.quarantine_reason is not None
+            monitor.next_fire_ms = None if quarantined else next_fire_ms(row, instant_ms, settings)
             monitor.last_fire_ms = last_fire_ms(row, instant_ms, settings)
+
+
+class QuarantineChangeList(ChangeList):
+    """Reads the names of a page's monitors in one query."""
+
+    def get_results(self, request: Any) -> None:
+        """Read the page, and the names of those monitors that the user may see."""
+        super().get_results(request)
+        self.model_admin.read_names(request, self.result_list)

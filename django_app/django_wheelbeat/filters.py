@@ -37,6 +37,7 @@ class TextFilter(ListFilter):
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
         super().__init__(request, params, model, model_admin)
+        self.within = model_admin.get_queryset(request)
         values = params.pop(self.parameter_name, None) or [""]
         self.text = values[-1].replace("\x00", "").strip()
         if self.text:
@@ -83,7 +84,7 @@ class TaskFilter(TextFilter):
 
     def offered(self) -> list[str]:
         """Offer the task names in use."""
-        return values_in_use("task", limit=100)
+        return values_in_use("task", limit=100, within=self.within)
 
 
 class QueueFilter(TextFilter):
@@ -94,7 +95,7 @@ class QueueFilter(TextFilter):
 
     def offered(self) -> list[str]:
         """Offer the queues in use."""
-        return values_in_use("queue", limit=100)
+        return values_in_use("queue", limit=100, within=self.within)
 
 
 class TagFilter(TextFilter):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from functools import cache
+from typing import Any
 
 from celery import current_app
 from django.db import connections, router
@@ -49,8 +50,14 @@ def registered_tasks() -> list[str]:
     return sorted(name for name in current_app.tasks if not name.startswith("celery."))
 
 
-def values_in_use(column: str, limit: int = OFFERED_MAX) -> list[str]:
-    """Return up to ``limit`` distinct non-empty values of an indexed text column of monitors, ascending."""
+def values_in_use(column: str, limit: int = OFFERED_MAX, within: Any = None) -> list[str]:
+    """Return up to ``limit`` distinct non-empty values of an indexed text column of monitors, ascending.
+
+    ``within``: the monitors that may be looked at, a queryset; None for all of them.
+    """
+    if within is not None and _is_narrowed(within):
+        values = within.filter(**{f"{column}__gt": ""}).order_by(column).values_list(column, flat=True)
+        return list(values.distinct()[:limit])
     connection = connections[router.db_for_read(Monitor)]
     quote = connection.ops.quote_name
     field = Monitor._meta.get_field(column)
@@ -60,6 +67,12 @@ def values_in_use(column: str, limit: int = OFFERED_MAX) -> list[str]:
         return [value for (value,) in cursor.fetchall()]
 
 
-def offered_tasks() -> list[str]:
+def _is_narrowed(queryset: Any) -> bool:
+    """Whether a queryset may leave monitors out; the index of the whole table knows more than that then."""
+    query = queryset.query
+    return bool(query.where) or query.combinator is not None or len(query.alias_map) > 1
+
+
+def offered_tasks(within: Any = None) -> list[str]:
     """Return what the form's task field completes: registered names and names in use, ascending."""
-    return sorted({*registered_tasks(), *values_in_use("task")})[:OFFERED_MAX]
+    return sorted({*registered_tasks(), *values_in_use("task", within=within)})[:OFFERED_MAX]

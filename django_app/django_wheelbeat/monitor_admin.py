@@ -27,11 +27,12 @@ from django_wheelbeat.actors import acting
 from django_wheelbeat.badges import state_badges
 from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.change_list import TEXTS, MonitorChangeList
-from django_wheelbeat.fields import EXPIRES_NEXT
+from django_wheelbeat.fields import EXPIRES_NEXT, DatalistInput
 from django_wheelbeat.forms import ROUTING_FIELDS, MonitorForm, PreviewForm
 from django_wheelbeat.history_page import HistoryPageMixin
 from django_wheelbeat.incidents_page import IncidentsPageMixin
 from django_wheelbeat.instants import now_ms
+from django_wheelbeat.known_tasks import offered_tasks
 from django_wheelbeat.moments import moment, site_zone
 from django_wheelbeat.paginator import EstimatingPaginator
 from django_wheelbeat.permissions import MonitorPermissions
@@ -158,6 +159,13 @@ class MonitorAdminMixin(
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[MonitorChangeList]:  # noqa: ARG002
         """Return the list that leaves large texts in the database."""
         return MonitorChangeList
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Offer the tasks of those monitors that the user may see."""
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if db_field.name == "task" and isinstance(field.widget, DatalistInput):
+            field.widget.offered = partial(offered_tasks, self.get_queryset(request))
+        return field
 
     @display(description=_("schedule"))
     def schedule(self, monitor: Monitor) -> str:

@@ -79,7 +79,10 @@ class TransferPageMixin:
         report, applied = None, False
         if form.is_valid():
             importer = Importer(
-                router.db_for_write(self.model), request.user.get_username(), form.cleaned_data["reason"] or _("import")
+                router.db_for_write(self.model),
+                request.user.get_username(),
+                form.cleaned_data["reason"] or _("import"),
+                within=self.get_queryset(request),
             )
             report, applied = import_all(
                 importer,

@@ -190,16 +190,21 @@ def test_a_row_with_the_id_of_an_entry_leaves_the_entry_alone(make: Callable[...
 def test_the_status_names_refused_jobs_by_key_and_counts_them_all(make: Callable[..., Bench]) -> None:
     bench = make(beat_schedule={"a": {"task": "t", "schedule": 1.0}, "bad": {"task": "t", "schedule": "never"}})
     bench.turn_until(lambda: "a" in bench.beat.parts.entries)
-    problem = InvalidMonitor("cron", "never fires")
+    problem = InvalidMonitor("cron", "never fires", name="nightly")
     bench.beat.refusals.monitors.update((f"monitor:{number}", problem) for number in range(1_000))
     bench.beat.parts.dispatch.quarantined[bench.beat.parts.entries.id_of("a")] = "too large"
     jobs = bench.supervision.observe(bench.clock.wall_ms()).jobs
     assert jobs.refused_total == 1_002
     assert len(jobs.refused) == REFUSED_SHOWN
     assert (next(iter(jobs.refused)), jobs.refused["monitor:7"]) == ("entry:bad", "cron: never fires")
+    assert jobs.names == dict.fromkeys(jobs.refused.keys() - {"entry:bad"}, "nightly")
     bench.beat.refusals.monitors.clear()
+    compiled = compile_rows([PLAIN._replace(id=5, name="too large a monitor")], crons=CronTable())
+    bench.beat._take_in(Changed(ChangeBatch(compiled.batch, np.array([], np.int64)), {}), 0)
+    bench.beat.parts.dispatch.quarantined[5] = "too large"
     jobs = bench.supervision.observe(bench.clock.wall_ms()).jobs
-    assert jobs.refused["entry:a"] == "too large"
+    assert jobs.refused["entry:a"] == jobs.refused["monitor:5"] == "too large"
+    assert jobs.names == {"monitor:5": "too large a monitor"}
 
 
 def test_the_status_says_when_an_entry_was_due_last(make: Callable[..., Bench]) -> None:

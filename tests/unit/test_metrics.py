@@ -113,7 +113,7 @@ def test_each_family_reads_its_part_of_the_document() -> None:
         ("wheelbeat_load_monitors_expected",): 2_500,
         ("wheelbeat_jobs", "monitor"): 5,
         ("wheelbeat_jobs", "entry"): 2,
-        ("wheelbeat_jobs_refused",): 1,
+        ("wheelbeat_jobs_refused",): 2,
         ("wheelbeat_runs_next_minute",): 20,
         ("wheelbeat_expected_total",): 10,
         ("wheelbeat_sent_total",): 6,

@@ -26,7 +26,13 @@ PAGE = Path(__file__).parent.parent.parent / "docs/reference/status.md"
 
 def paths(value: Any, prefix: str = "") -> set[str]:
     """Return the dotted paths of a document's fields; what hangs on free keys counts as one field."""
-    if not isinstance(value, dict) or prefix.rstrip(".") in ("jobs.reasons", "runs.skipped", "watchdog", "threads"):
+    if not isinstance(value, dict) or prefix.rstrip(".") in (
+        "jobs.reasons",
+        "jobs.names",
+        "runs.skipped",
+        "watchdog",
+        "threads",
+    ):
         return {prefix.rstrip(".")}
     star = prefix == "destinations."
     return {path for key, item in value.items() for path in paths(item, f"{prefix}{'*' if star else key}.")}
@@ -59,7 +65,8 @@ def test_the_account_and_the_ages_are_computed() -> None:
         ({"pending": 0}, 1.0, "ACCOUNT    differs by 1 runs"),
         ({}, 1.0, "away: refused, 0 waiting, 1 in flight"),
         ({"state": "stopped"}, 1.0, "closed, 0 waiting, 1 in flight"),
-        ({}, 1.0, "monitor:7: cron: no"),
+        ({}, 1.0, "monitor:7, 'nightly': cron: no"),
+        ({}, 1.0, "entry:a: never"),
     ],
 )
 def test_the_text_says_what_is_wrong(changes: dict[str, Any], age_s: float, expected: str) -> None:

@@ -16,7 +16,7 @@ from celery_wheelbeat.sources.store import MAX_KEY
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-PROBLEM = InvalidMonitor("schedule", "never fires")
+PROBLEM = InvalidMonitor("schedule", "never fires", name="a\nb")
 
 
 class Table:
@@ -44,7 +44,7 @@ def test_of_many_monitors_that_are_refused_at_once_twenty_are_named(
         refusals.look_at_monitors(dict.fromkeys(range(100), PROBLEM), np.arange(100))
     assert len(refusals.monitors) == 100
     *named, last = [record.getMessage() for record in caplog.records]
-    assert named == [f"beat: Monitor {number} is quarantined: schedule: never fires" for number in range(20)]
+    assert named == [f"beat: Monitor {number}, 'a\\nb', is quarantined: schedule: never fires" for number in range(20)]
     assert last == "beat: 80 more monitors are quarantined; the admin says which"
 
 

@@ -27,6 +27,9 @@ from django_wheelbeat.validation import refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from django_wheelbeat.queries import MonitorQuerySet
 
     Given = tuple[int, Mapping[str, Any] | InvalidMonitor]
     """Line (or key of the source) and its record, or why there is none."""
@@ -99,10 +102,14 @@ class Importer:
     """One import into database ``using``. ``actor`` and ``reason`` go into the change log.
 
     ``source``: name of another scheduler's definitions; monitors that are made from it are remembered as such.
+    ``within``: the monitors that may be changed, a queryset; None for all of them.
     """
 
-    def __init__(self, using: str, actor: str = "", reason: str = "", source: str = "") -> None:
+    def __init__(
+        self, using: str, actor: str = "", reason: str = "", source: str = "", *, within: MonitorQuerySet | None = None
+    ) -> None:
         self._using = using
+        self._within = None if within is None else within.using(using)
         self._actor = actor
         self.reason = reason
         self._source = source
@@ -139,7 +146,11 @@ class Importer:
     def _planned(self, read: Sequence[tuple[int, dict[str, Any]]], report: Report) -> list[_Plan]:
         """Return what is to be written; what would change nothing, or cannot run, is only counted."""
         names = [columns["name"] for _, columns in read]
-        stored = {monitor.name: monitor for monitor in Monitor.objects.using(self._using).filter(name__in=names)}
+        every = Monitor.objects.using(self._using).filter(name__in=names)
+        stored = {monitor.name: monitor for monitor in every}
+        if self._within is not None:
+            may_change = set(self._within.filter(name__in=names).values_list("name", flat=True))
+            read = list(_of_their_own(read, stored.keys() - may_change, report))
         planned = []
         for line, columns in read:
             monitor = stored.get(columns["name"])
@@ -210,6 +221,17 @@ def import_all(
     if dry_run or (report.refused and not despite_errors):
         return report, False
     return importer.apply(source()), True
+
+
+def _of_their_own(
+    read: Iterable[tuple[int, dict[str, Any]]], names: AbstractSet[str], report: Report
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the columns of those records whose monitor is not one of ``names``."""
+    for line, columns in read:
+        if columns["name"] in names:
+            report.refuse(line, columns["name"], InvalidMonitor("name", "belongs to a monitor that you may not see"))
+        else:
+            yield line, columns
 
 
 def _blocks(given: Iterable[Given]) -> Iterator[list[Given]]:

@@ -276,7 +276,10 @@ def test_says_why_a_monitor_does_not_fire(db: Any, login: Callable[..., Any]) ->
     Monitor.objects.create(name="off", task="t", interval_ms=1_000, enabled=False, pause_reason="maintenance")
     done = Monitor.objects.create(name="done", task="t", once_at=timezone.now())
     Monitor.objects.filter(pk=done.pk).update(finished_at=timezone.now())
-    text = login().get(LIST).content.decode()
+    page = login().get(LIST)
+    shown = {monitor.name: monitor.next_fire_ms for monitor in page.context["cl"].result_list}
+    assert shown == {"bad": None, "off": None, "done": None}, "none of them has a next run"
+    text = page.content.decode()
     for words in ("no such task: &lt;t&gt;", "quarantined", "maintenance", "paused", "finished"):
         assert words in text
 
