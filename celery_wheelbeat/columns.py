@@ -2,9 +2,9 @@
 
 Rows of a large table differ in few things: id, name, arguments, interval. Everything else they have in common with
 many others; that combination is their *shape*. A shape is compiled once, by the compiler of single rows, from one row
-that has it, so there is one meaning. Rows with anything rare, and rows that might have a problem, are named to be
-compiled one by one. Arguments are only looked at from outside: a text that is no JSON inside is found when its first
-message is rendered.
+that has it, so there is one meaning. No two shapes may be taken for one: their values are compared, or digests of them.
+Rows with anything rare, and rows that might have a problem, are named to be compiled one by one. That arguments are
+JSON at all is seen to by the database.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from celery_wheelbeat.monitors import window_s
 from celery_wheelbeat.rows import MonitorRow
 from celery_wheelbeat.runs import cron_offset_ms
 from celery_wheelbeat.schedules import INTERVAL_MAX_MS
+from celery_wheelbeat.text_columns import proper_names, proper_payloads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,7 +38,6 @@ SHAPES_MAX = 65_536
 """Shapes that are kept; a table with more distinct combinations is compiled row by row from there on."""
 _WHOLE_INTERVAL = -1
 """``window_s`` of an interval shape that spreads its jobs over their own interval."""
-_MARKER = b'"__type__"'
 _NO_TEXTS = (b"", b"", b"")
 _INT64 = 1 << 63
 _RARE_NAMES = (
@@ -47,8 +47,6 @@ _RARE_NAMES = (
 _RARE_COLUMNS = itemgetter(*map(MonitorRow._fields.index, _RARE_NAMES))
 _NOTHING_RARE = (None,) * len(_RARE_NAMES)
 _COMMON_COLUMNS = slice(MonitorRow._fields.index("cron"), MonitorRow._fields.index("incident_interval_ms"))
-_OPENING = (ord("["), ord("{"))
-_CLOSING = (ord("]"), ord("}"))
 
 
 class Columns(NamedTuple):
@@ -56,7 +54,8 @@ class Columns(NamedTuple):
 
     ids: Int64s
     shape: Int64s
-    """Equal where everything is equal that is no column here; ``RARE`` where a row has to be compiled by itself."""
+    """With ``shape_rest`` equal where everything is equal that is no column here, and only there; ``RARE`` where a row
+    has to be compiled by itself."""
     interval_ms: Int64s
     """0 where there is none."""
     effective_from_ms: Int64s
@@ -69,12 +68,21 @@ class Columns(NamedTuple):
     args_lengths: Int64s
     """Bytes of ``args`` within each payload."""
     looked_at: bool = False
-    """Whoever wrote the rows has looked at names and arguments from outside already; what is odd is rare."""
+    """The database has looked at the arguments already; what is odd is rare."""
+    shape_rest: Int64s | None = None
+    """The second half of a digest; None where ``shape`` is a number of its own for each shape."""
 
     def whole(self) -> bool:
         """Say whether the lengths add up to the texts, and the ids ascend."""
         adds_up = self.lengths.sum() == len(self.payload) and self.name_lengths.sum() == len(self.names)
         return bool(adds_up and (self.ids[1:] > self.ids[:-1]).all())
+
+
+class ShapeKey(NamedTuple):
+    """What tells one shape from every other. As a digest, it can be computed by anybody, but not aimed at."""
+
+    number: int
+    rest: int = 0
 
 
 class Shape(NamedTuple):
@@ -112,37 +120,56 @@ class Shapes:
         self._max_payload_bytes = max_payload_bytes
         self._min_interval_ms = max(1, min_interval_ms)
         self._lock = threading.Lock()
-        self._known: dict[int, Shape | None] = {}
+        self._known: dict[int, tuple[int, Shape | None]] = {}
+        """Number → rest and shape: of keys with the same number the first one, the others are compiled by rows."""
         self._table = _Table.of({})
-        self._numbers: dict[tuple[object, ...], int] = {}
+        self._numbers: dict[object, int] = {}
 
-    def unknown(self, columns: Columns) -> Mapping[int, int]:
+    def unknown(self, columns: Columns) -> Mapping[ShapeKey, int]:
         """Return the shapes that were never seen, each with the id of a row that has it."""
         unseen = np.flatnonzero(~self._table.holds(columns.shape) & (columns.shape != RARE))
         if not len(unseen) or len(self._known) >= SHAPES_MAX:
             return {}
-        numbers, first = np.unique(columns.shape[unseen], return_index=True)
-        room = SHAPES_MAX - len(self._known)
-        return dict(zip(numbers[:room].tolist(), columns.ids[unseen[first[:room]]].tolist(), strict=True))
+        _, first = np.unique(columns.shape[unseen], return_index=True)
+        at = unseen[first[: SHAPES_MAX - len(self._known)]]
+        rests = [0] * len(at) if columns.shape_rest is None else columns.shape_rest[at].tolist()
+        return dict(zip(map(ShapeKey, columns.shape[at].tolist(), rests), columns.ids[at].tolist(), strict=True))
 
-    def learn(self, rows: Mapping[int, MonitorRow]) -> None:
+    def learn(self, rows: Mapping[ShapeKey, MonitorRow]) -> None:
         """Compile the shapes of ``rows``, shape → a row that has it, read in the same snapshot as the shape."""
-        learned = {number: self._compile(row) for number, row in rows.items() if number not in self._known}
+        learned = {key: self._compile(row) for key, row in rows.items() if key.number not in self._known}
         if learned:
             with self._lock:
-                self._known.update(learned)
+                for key, shape in learned.items():
+                    self._known.setdefault(key.number, (key.rest, shape))
                 self._table = _Table.of(self._known)
+
+    def numbers_of(self, shapes: Sequence[object | None]) -> Int64s:
+        """Number shapes that are values, such as texts: equal numbers where they are equal, and only there.
+
+        ``RARE`` for None, and where so many are known that no more are kept.
+        """
+        known = self._numbers
+        numbers = (RARE if shape is None else known.get(shape) or self._numbered(shape) for shape in shapes)
+        return np.fromiter(numbers, np.int64, len(shapes))
+
+    def _numbered(self, shape: object) -> int:
+        with self._lock:
+            if len(self._numbers) >= SHAPES_MAX:
+                return self._numbers.get(shape, RARE)
+            return self._numbers.setdefault(shape, -2 - len(self._numbers))
 
     def compile(self, columns: Columns, excluded: Int64s) -> Split:
         """Compile what is plain: of a known shape, without a problem, and not among the ids ``excluded``."""
         table = self._table
-        common = table.of_shapes(columns.shape)
+        common = table.of_shapes(columns.shape, columns.shape_rest)
         whole_s = columns.interval_ms // 1000
         spread = common.window_s == _WHOLE_INTERVAL
         window = np.where(spread, whole_s, common.window_s)
         plain = common.known & (columns.ids >= 0) & (columns.lengths <= self._max_payload_bytes + len("[, ]"))
+        plain &= proper_names(columns.names, columns.name_lengths, MAX_TEXT)
         if not columns.looked_at:
-            plain &= _proper_texts(columns)
+            plain &= proper_payloads(columns.payload, columns.lengths, columns.args_lengths)
         possible = (
             (columns.interval_ms >= self._min_interval_ms)
             & (columns.interval_ms <= INTERVAL_MAX_MS)
@@ -178,7 +205,7 @@ class Shapes:
 
     def columns_of(self, rows: Sequence[MonitorRow], taken_names: Collection[str] = ()) -> Columns:
         """Turn rows (ascending by id) into columns; those whose JSON or name is not in order count as rare."""
-        shape = [self._number(row, taken_names) for row in rows]
+        shape = self.numbers_of([_value_of_shape(row, taken_names) for row in rows]).tolist()
         texts = [
             _NO_TEXTS if number == RARE else (row.name.encode(), (row.args or "").encode(), (row.kwargs or "").encode())
             for row, number in zip(rows, shape, strict=True)
@@ -205,22 +232,6 @@ class Shapes:
             args_lengths=np.fromiter((len(args) for _, args, _ in texts), np.int64, count),
         )
 
-    def _number(self, row: MonitorRow, taken_names: Collection[str]) -> int:
-        """Return the number of the row's shape, ``RARE`` where it has none."""
-        try:
-            if not _may_have_shape(row, taken_names):
-                return RARE
-            if row.args != "[]":
-                json_texts.parse_list("args", row.args)
-            if row.kwargs != "{}":
-                json_texts.parse_object("kwargs", row.kwargs)
-        except Exception:  # whatever it is, the compiler of single rows says it
-            return RARE
-        common = (row.task, row.interval_ms is None, row[_COMMON_COLUMNS])
-        if common not in self._numbers and len(self._numbers) >= SHAPES_MAX:
-            return RARE
-        return self._numbers.setdefault(common, -2 - len(self._numbers))
-
     def _compile(self, row: MonitorRow) -> Shape | None:
         """Compile everything about ``row`` that is not its own; None where that has a problem."""
         common = row._replace(id=0, name="-", args="[]", kwargs="{}", effective_from_ms=0)
@@ -237,6 +248,21 @@ class Shapes:
             batch.route_at(0),
             _WHOLE_INTERVAL if own_window else window_s(row, self._cron_jitter_s),
         )
+
+
+def _value_of_shape(row: MonitorRow, taken_names: Collection[str]) -> object | None:
+    """Return what the row has in common with others, with the types; None where it has anything rare."""
+    try:
+        if not _may_have_shape(row, taken_names):
+            return None
+        if row.args != "[]":
+            json_texts.parse_list("args", row.args)
+        if row.kwargs != "{}":
+            json_texts.parse_object("kwargs", row.kwargs)
+    except Exception:  # whatever it is, the compiler of single rows says it
+        return None
+    common = tuple(row)[_COMMON_COLUMNS]
+    return row.task, row.interval_ms is None, common, tuple(type(value) for value in common)
 
 
 def _may_have_shape(row: MonitorRow, taken_names: Collection[str]) -> bool:
@@ -271,13 +297,15 @@ class _Table(NamedTuple):
     """Known shapes as columns, ascending by number; replaced as a whole."""
 
     numbers: Int64s
+    rests: Int64s
     common: _Common
     routes: Sequence[Route]
 
     @classmethod
-    def of(cls, known: Mapping[int, Shape | None]) -> _Table:
+    def of(cls, known: Mapping[int, tuple[int, Shape | None]]) -> _Table:
         numbers = np.array(sorted(known), np.int64)
-        shapes = [known[number] for number in numbers.tolist()]
+        rests = np.array([known[number][0] for number in numbers.tolist()], np.int64)
+        shapes = [known[number][1] for number in numbers.tolist()]
         filled = [shape or _NO_SHAPE for shape in shapes] or [_NO_SHAPE]
         kind, cron_index, flags, routes, windows_s = zip(*filled, strict=True)
         common = _Common(
@@ -288,54 +316,24 @@ class _Table(NamedTuple):
             window_s=np.array(windows_s, np.int64),
             place=np.arange(len(filled), dtype=np.uint32),
         )
-        return cls(numbers, common, routes)
+        return cls(numbers, rests, common, routes)
 
     def holds(self, shape: Int64s) -> NDArray[np.bool_]:
-        """Say which of ``shape`` were learned, with or without a problem."""
+        """Say which of these numbers are taken, with or without a problem."""
         if not len(self.numbers):
             return np.zeros(len(shape), np.bool_)
         found: NDArray[np.bool_] = self.numbers[self._places(shape)] == shape
         return found
 
-    def of_shapes(self, shape: Int64s) -> _Common:
+    def of_shapes(self, shape: Int64s, rest: Int64s | None) -> _Common:
         """Return the columns for rows of these shapes."""
         at = self._places(shape)
         known, kind, cron_index, flags, windows_s, place = self.common
-        learned = self.numbers[at] == shape if len(self.numbers) else np.zeros(len(shape), np.bool_)
+        if len(self.numbers):
+            learned = (self.numbers[at] == shape) & (self.rests[at] == (0 if rest is None else rest))
+        else:
+            learned = np.zeros(len(shape), np.bool_)
         return _Common(known[at] & learned, kind[at], cron_index[at], flags[at], windows_s[at], place[at])
 
     def _places(self, shape: Int64s) -> NDArray[np.intp]:
         return np.minimum(np.searchsorted(self.numbers, shape), max(0, len(self.numbers) - 1))
-
-
-def _proper_texts(columns: Columns) -> NDArray[np.bool_]:
-    """Say whose name and arguments look as they should, from outside."""
-    proper = (columns.name_lengths > 0) & (columns.name_lengths <= MAX_TEXT)
-    proper &= (columns.args_lengths >= 2) & (columns.lengths - columns.args_lengths >= 6)
-    if not proper.any():
-        return proper
-    name_at = np.cumsum(columns.name_lengths) - columns.name_lengths
-    first = _bytes_at(columns.names, name_at)
-    proper &= (first > ord(" ")) & (first < 0x7F)  # a name of unprintable or blank characters only begins otherwise
-    ends = np.cumsum(columns.lengths)
-    args_at = ends - columns.lengths + 1
-    kwargs_at = args_at + columns.args_lengths + 2
-    proper &= _bytes_at(columns.payload, args_at) == _OPENING[0]
-    proper &= _bytes_at(columns.payload, kwargs_at - 3) == _CLOSING[0]
-    proper &= _bytes_at(columns.payload, kwargs_at) == _OPENING[1]
-    proper &= _bytes_at(columns.payload, ends - 2) == _CLOSING[1]
-    for text, text_ends, mark in (
-        (columns.payload, ends, _MARKER),
-        (columns.payload, ends, b"\0"),
-        (columns.names, name_at + columns.name_lengths, b"\0"),
-    ):
-        found = text.find(mark)
-        while found >= 0:
-            proper[np.searchsorted(text_ends, found, side="right")] = False
-            found = text.find(mark, found + 1)
-    return proper
-
-
-def _bytes_at(text: bytes, positions: Int64s) -> NDArray[np.uint8]:
-    """Return the byte at each position; positions of rows without a text may lie outside."""
-    return np.frombuffer(text, np.uint8)[np.clip(positions, 0, len(text) - 1)]

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 _REFUSED: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, line and paragraph separators, changes of the text direction, lone surrogates."""
+REFUSED_IN_UTF8: Final = re.compile(
+    rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2(?:\x80[\xa8-\xae]|\x81[\xa6-\xa9])|\xed[\xa0-\xbf]"
+)
+"""The same in UTF-8; ``\\xed`` begins what is no UTF-8, but written by some."""
 
 RESERVED_QUEUES: Final = {
     "unacked*": "Redis, for what kombu has delivered and no worker has acknowledged",

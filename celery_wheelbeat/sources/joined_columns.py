@@ -92,7 +92,7 @@ class JoinedColumns:
 
     def _compiled(self, joined: _Joined, alone: Int64s, shapes: Shapes, excluded: Int64s) -> ColumnBlock:
         """Compile what was read, and read the monitors ``alone`` and those that turn out to belong to them."""
-        columns = joined.columns()
+        columns = joined.columns(shapes)
         unknown = shapes.unknown(columns)
         by_id = {row.id: row for row in self._rows(list(unknown.values()))}
         shapes.learn({number: by_id[job_id] for number, job_id in unknown.items()})
@@ -128,14 +128,14 @@ class _Joined(NamedTuple):
         none = np.empty(0, np.int64)
         return cls(none, none, none, [], [], [], [])
 
-    def columns(self) -> Columns:
-        """Return what there is to compile. A shape is the hash of its text, which means something in this process."""
+    def columns(self, known: Shapes) -> Columns:
+        """Return what there is to compile."""
         count = len(self.ids)
         args_lengths = np.fromiter(map(len, self.args), np.int64, count)
         kwargs_lengths = np.fromiter(map(len, self.kwargs), np.int64, count)
         return Columns(
             ids=self.ids,
-            shape=np.fromiter(map(hash, self.shapes), np.int64, count),
+            shape=known.numbers_of(self.shapes),
             interval_ms=self.interval_ms,
             effective_from_ms=self.effective_from_ms,
             names=b"".join(self.names),

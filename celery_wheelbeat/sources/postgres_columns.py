@@ -110,6 +110,7 @@ class PostgresColumns:
             lengths=args_lengths + packed.column("kwargs_bytes") + len("[, ]"),
             args_lengths=args_lengths,
             looked_at=True,
+            shape_rest=packed.column("shape_rest"),
         )
         return columns if columns.whole() else _without_texts(columns)
 

@@ -42,9 +42,7 @@ ALTER TABLE wheelbeat_monitor ADD COLUMN packed bytea GENERATED ALWAYS AS (
          || substring(int8send(hashtextextended(name, 1) # hashtextextended(args || ', ' || kwargs, 2)) FROM 5)
     END) STORED
 """
-"""Everything of a fixed width that a beat wants of a monitor, and NULL where it has anything rare, or a name or
-arguments that do not look as they should: a beat reads a large table by it (``celery_wheelbeat.sources.packed``). A
-later change of the type of one of these columns has to drop it first."""
+"""As the migration 0007 had it, before ``sql/packed_postgresql.sql``."""
 
 _FORWARDS = {
     "postgresql": [
@@ -104,6 +102,24 @@ def drop_packed(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPyt
     """Undo ``add_packed``."""
     if schema_editor.connection.vendor == "postgresql":
         schema_editor.execute(_ADD_SHAPE + ", DROP COLUMN packed")
+
+
+def add_digests(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython's signature
+    """Let ``packed`` hold digests in the place of hashes that somebody can aim at; writes the table anew once."""
+    if schema_editor.connection.vendor == "postgresql":
+        statements = read_statements("django_wheelbeat", "sql/packed_postgresql.sql")
+        schema = triggers.schema_of(schema_editor.connection)
+        for name in ("function", "grant", "add"):
+            schema_editor.execute(statements[name].replace("{schema}", schema), params=None)
+
+
+def drop_digests(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython's signature
+    """Undo ``add_digests``."""
+    if schema_editor.connection.vendor == "postgresql":
+        schema = triggers.schema_of(schema_editor.connection)
+        schema_editor.execute("ALTER TABLE wheelbeat_monitor DROP COLUMN packed")
+        schema_editor.execute(_ADD_PACKED)
+        schema_editor.execute(f"DROP FUNCTION {schema}.wheelbeat_is_sendable(text, text)")
 
 
 def _indexes(schema_editor: Any) -> Mapping[str, str]:

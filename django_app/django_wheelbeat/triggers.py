@@ -115,14 +115,14 @@ def _drop(connection: Any, cursor: Any, name: str) -> None:
         on_table = " ON wheelbeat_monitor" if connection.vendor == "postgresql" else ""
         cursor.execute(f"DROP TRIGGER IF EXISTS {plain}{on_table}")
     elif kind == "function":
-        cursor.execute(f"DROP FUNCTION IF EXISTS {_schema(connection)}.{plain}()")
+        cursor.execute(f"DROP FUNCTION IF EXISTS {schema_of(connection)}.{plain}()")
 
 
 def _statements(connection: Any) -> Mapping[str, str]:
     vendor = connection.vendor
     pieces = {
         **TOLD[vendor],
-        "schema": _schema(connection),
+        "schema": schema_of(connection),
         "logged": _differs(vendor, LOGGED_COLUMNS, "o", "n"),
         "rearming": f"({_differs(vendor, SCHEDULE_COLUMNS)} OR (NEW.enabled AND NOT OLD.enabled))",
     }
@@ -161,7 +161,8 @@ def _differs(vendor: str, columns: tuple[str, ...], old: str = "OLD", new: str =
     return "(" + " OR ".join(f"OLD.{column} IS NOT NEW.{column}" for column in columns) + ")"
 
 
-def _schema(connection: Any) -> str:
+def schema_of(connection: Any) -> str:
+    """Return the schema of the tables, as it stands in statements; empty where the vendor has none."""
     if connection.vendor != "postgresql":
         return ""
     with connection.cursor() as cursor:

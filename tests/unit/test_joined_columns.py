@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+from celery_wheelbeat.columns import Shapes
+from celery_wheelbeat.cron import CronTable
+from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.sources.joined_columns import _Joined
 
+SHAPES = Shapes(partial(compile_rows, crons=CronTable()))
 WHOLE = ("7 60000 1 9 0 2 ", "s\x1ft\x1f", "a\x1fü\x1f", "[]\x1f[1]\x1f", "{}\x1f{}\x1f")
 
 
 def test_joined_texts_are_cut_into_columns() -> None:
     joined = _Joined.of(*WHOLE)
-    columns = joined.columns()
+    columns = joined.columns(SHAPES)
     assert (columns.ids.tolist(), columns.interval_ms.tolist()) == ([7, 9], [60_000, 0])
     assert columns.effective_from_ms.tolist() == [1, 2]
     assert (columns.names, columns.name_lengths.tolist()) == ("aü".encode(), [1, 2])
@@ -41,7 +47,7 @@ def test_joined_texts_are_cut_into_columns() -> None:
 def test_what_does_not_come_to_the_same_number_of_each_is_not_used(at: int, text: str | None) -> None:
     texts = [*WHOLE[:at], text, *WHOLE[at + 1 :]]
     joined = _Joined.of(*texts)
-    assert len(joined.ids) == len(joined.names) == len(joined.columns().ids) == 0
+    assert len(joined.ids) == len(joined.names) == len(joined.columns(SHAPES).ids) == 0
 
 
 def test_no_monitors_are_no_columns() -> None:
