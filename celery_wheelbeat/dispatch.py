@@ -159,7 +159,7 @@ class Dispatch(Lane):
             logger.error("beat: %s cannot be sent: %s", view.name, reason_of(error), exc_info=error)
         if view.id >= 0:
             self._quarantined[view.id] = reason = reason_of(error)
-            self._unrendered[view.id] = (definition_hash_of(view), reason)
+            self._unrendered[view.id] = (definition_hash_of(view, self._engine.routes[view.route_index]), reason)
         self.backlog.skip([token], "error")
         self.one_offs.give_up(token)
 

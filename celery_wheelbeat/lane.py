@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.backlog import Backlog
     from celery_wheelbeat.engine import Engine
-    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.jobs import Int64s, Route
     from celery_wheelbeat.observe.lateness import Lateness
     from celery_wheelbeat.pairs import Pair
     from celery_wheelbeat.shards import JobView
@@ -125,7 +125,10 @@ class Lane:
         (view,) = self._engine.lookup([job_id]) if job_id >= 0 else (None,)
         if view is not None and poison.token not in self._outdated:
             self._quarantined[job_id] = poison.reason
-            settled.poisoned[job_id] = (definition_hash_of(view), poison.reason)
+            settled.poisoned[job_id] = (
+                definition_hash_of(view, self._engine.routes[view.route_index]),
+                poison.reason,
+            )
             logger.error("beat: %s is quarantined: %s", view.name, poison.reason)
 
     def _said(self, failed: Failed) -> str:
@@ -136,6 +139,6 @@ class Lane:
         return f"{view.name}: {failed.reason}" if view else failed.reason
 
 
-def definition_hash_of(view: JobView) -> str:
+def definition_hash_of(view: JobView, route: Route) -> str:
     """Return 32 hex digits over the definition of a job."""
-    return hashlib.blake2b(repr((view.name, view.payload, view.route_index)).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(repr((view.name, view.payload, route)).encode(), digest_size=16).hexdigest()
