@@ -56,6 +56,8 @@ def fires(job_id: int, schedule: dict[str, Any], after_ms: int, until_ms: int) -
             yield fire_ms
 
 
+@pytest.mark.promise("no-drift")
+@pytest.mark.promise("a-schedule-is-a-pure-function")
 @pytest.mark.parametrize(
     ("monitors", "seconds"),
     [

@@ -25,6 +25,7 @@ def status_of(project: Project) -> dict[str, Any]:
     return dict(json.loads(path.read_text())["status"]) if path.exists() else {}
 
 
+@pytest.mark.promise("the-broker-or-the-database-being-down-never-stops-the-wheel")
 def test_the_broker_goes_away_and_comes_back(tmp_path: Path) -> None:
     with PrivateRedis() as redis, Project(tmp_path, redis_conf(redis.url, beat_schedule=EVERY_SECOND)) as project:
         beat = project.beat()
@@ -62,6 +63,7 @@ def test_a_beat_that_starts_before_its_broker(tmp_path: Path) -> None:
             assert beat.stop() == 0
 
 
+@pytest.mark.promise("the-broker-or-the-database-being-down-never-stops-the-wheel")
 def test_the_database_goes_away_and_comes_back(tmp_path: Path, redis_url: str) -> None:
     with PrivatePostgres() as postgres:
         conf = redis_conf(redis_url, beat_schedule=EVERY_SECOND)

@@ -62,6 +62,7 @@ def test_sigterm_ends_it_in_good_order_and_it_stops_once(project: Project) -> No
     assert "tick" in row["marks"]["broker"]["entries"]
 
 
+@pytest.mark.promise("same-run-same-id")
 def test_a_killed_beat_offers_the_uncertain_seconds_again_with_the_same_ids(tmp_path: Path, redis_url: str) -> None:
     conf = redis_conf(redis_url, beat_schedule=EVERY_SECOND, wheelbeat_restart_lookback=60)  # however slow the restart
     with Project(tmp_path, conf) as project:
@@ -100,6 +101,7 @@ def test_a_stopped_process_replays_every_slot_in_order_when_it_goes_on(project: 
     assert fires == list(range(fires[0], fires[0] + 1000 * len(fires), 1000))
 
 
+@pytest.mark.promise("one-bad-job-is-one-bad-job")
 def test_one_broken_entry_is_named_and_the_others_go_on(tmp_path: Path, redis_url: str) -> None:
     broken = {
         "no task": {"schedule": 1.0},

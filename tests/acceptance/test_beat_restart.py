@@ -27,6 +27,7 @@ GAP_MS = 2 * HOUR_MS + 600_000
 POLICIES = ("auto", "skip", "latest", "all")
 
 
+@pytest.mark.promise("time-that-was-missed-is-treated-by-one-rule")
 def test_monitors_are_offered_as_their_policy_says(tmp_path: Path, redis_url: str) -> None:
     now_ms = round(time.time() * 1000)
     mark_ms = now_ms - GAP_MS
@@ -108,6 +109,7 @@ def settled(account: dict[str, Any]) -> int:
     return int(account["sent"] + sum(account["skipped"].values()))
 
 
+@pytest.mark.promise("time-that-was-missed-is-treated-by-one-rule")
 def test_entries_are_offered_once_within_their_deadline(tmp_path: Path, redis_url: str) -> None:
     now_ms = round(time.time() * 1000)
     name = next(name for name in map("hour {}".format, range(99)) if 300 < _seconds_since_fire(name, now_ms) < 3300)

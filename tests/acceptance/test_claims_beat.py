@@ -35,6 +35,7 @@ def conf_of_two_beats(redis_url: str, count: int, **more: object) -> dict[str, o
     }
 
 
+@pytest.mark.promise("same-run-same-id")
 def test_two_beats_double_nothing(redis_url: str, tmp_path: Path) -> None:
     count, copies = 20, 60
     with ClaimProject(tmp_path, conf_of_two_beats(redis_url, count)) as project:

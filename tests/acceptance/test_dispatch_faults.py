@@ -94,6 +94,7 @@ LEAST = 100_000
 """Runs of a soak test."""
 
 
+@pytest.mark.promise("every-due-run-is-accounted-for")
 @pytest.mark.parametrize(
     ("jobs", "kills", "least"), [(4_000, 5, 0), pytest.param(10_000, 50, LEAST, marks=pytest.mark.soak)]
 )
@@ -163,6 +164,7 @@ def test_what_redis_forgets_is_measured(fsync: str, power: str, capsys: pytest.C
         assert (len(found) < sent) is (power == "cut" or not fsync)
 
 
+@pytest.mark.promise("every-due-run-is-accounted-for")
 @pytest.mark.parametrize(("cuts", "least"), [(8, 0), pytest.param(20, LEAST, marks=pytest.mark.soak)])
 def test_rabbitmq_cut_off_again_and_again_loses_nothing(private_rabbit: PrivateRabbit, cuts: int, least: int) -> None:
     """At least once: what was on the way when the connection went is sent again, under the same id."""
@@ -371,6 +373,7 @@ def test_a_queue_whose_key_is_no_list_concerns_its_runs_alone(
     assert client.llen("celery") == 5 * 500
 
 
+@pytest.mark.promise("the-broker-or-the-database-being-down-never-stops-the-wheel")
 @pytest.mark.parametrize(("jobs", "minutes"), [(2_000, 8), pytest.param(100_000, 10, marks=pytest.mark.soak)])
 def test_an_outage_costs_no_memory(server: PrivateRedis, jobs: int, minutes: int) -> None:
     """While the broker is away a turn only compares and keeps pairs: 20 bytes a job, however long it lasts."""
@@ -407,6 +410,7 @@ def pair_bytes(bench: FastBench) -> int:
     return sum(column.nbytes for pairs in chunks for column in pairs)
 
 
+@pytest.mark.promise("the-broker-or-the-database-being-down-never-stops-the-wheel")
 @pytest.mark.soak
 def test_a_minute_without_a_broker_makes_no_tick_late(server: PrivateRedis, capsys: pytest.CaptureFixture[str]) -> None:
     """100,000 monitors in real time: 1,667 due each second, 60 seconds without a broker, 10 to be punctual again."""

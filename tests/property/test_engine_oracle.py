@@ -304,10 +304,14 @@ def examples(count: int) -> settings:
     )
 
 
-TestEngineOracle = EngineOracle.TestCase
-TestEngineOracle.settings = examples(60)
+@pytest.mark.promise("every-due-run-is-accounted-for")
+class TestEngineOracle(EngineOracle.TestCase):
+    """What the machine does, for a few examples."""
+
+    settings = examples(60)
 
 
+@pytest.mark.promise("every-due-run-is-accounted-for")
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
 class TestEngineOracleForLong(EngineOracle.TestCase):

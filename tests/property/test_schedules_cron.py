@@ -136,6 +136,7 @@ def may_fire(drawn: Drawn) -> bool:
     return any(day <= MONTH_LENGTHS[month] for day in drawn.days for month in drawn.months)
 
 
+@pytest.mark.promise("a-schedule-is-a-pure-function")
 @settings(max_examples=250)
 @given(drawn=crons(dense_days=True), where=st.sampled_from(CHANGES))
 def test_a_replay_of_every_minute_around_clock_changes(drawn: Drawn, where: tuple[str, str]) -> None:
@@ -150,6 +151,7 @@ def test_a_replay_of_every_minute_around_clock_changes(drawn: Drawn, where: tupl
     assert [fire for fire in fires if fire <= minutes[-1][0]] == expected
 
 
+@pytest.mark.promise("a-schedule-is-a-pure-function")
 @settings(max_examples=100)
 @given(
     drawn=crons(dense_days=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ def written_out(job: Bounded, base: Interval, until_ms: int) -> list[int]:
     return [at for at in incident + ordinary if job.start_ms <= at < job.end_ms]
 
 
+@pytest.mark.promise("a-schedule-is-a-pure-function")
 @settings(max_examples=200)
 @given(
     interval_ms=st.integers(1, 200),

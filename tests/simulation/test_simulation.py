@@ -27,6 +27,10 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.promise("an-edit-is-never-lost")
+@pytest.mark.promise("never-early")
+@pytest.mark.promise("same-run-same-id")
+@pytest.mark.promise("every-due-run-is-accounted-for")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_worlds(part: int) -> None:
     reports = [run_seed(seed) for seed in range(part * WORLDS, (part + 1) * WORLDS)]
@@ -44,6 +48,7 @@ def test_the_same_seed_gives_the_same_world() -> None:
     assert life_of(7) != life_of(8)
 
 
+@pytest.mark.promise("every-due-run-is-accounted-for")
 @pytest.mark.soak
 @pytest.mark.timeout(7_200)
 def test_many_worlds() -> None:

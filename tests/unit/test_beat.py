@@ -128,6 +128,7 @@ def ids_of_messages(app: Celery) -> dict[str, int]:
     return found
 
 
+@pytest.mark.promise("same-run-same-id")
 def test_no_run_is_sent_under_another_id_than_the_database_would_give_it(
     make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -243,6 +244,7 @@ def test_a_task_that_runs_inside_beat_is_seen_and_does_not_look_wedged(
     bench.turn_until(lambda: "The task that was running inside beat has ended" in caplog.text)
 
 
+@pytest.mark.promise("time-that-was-missed-is-treated-by-one-rule")
 def test_a_stall_is_replayed_and_a_longer_one_goes_by_the_policy(make: Callable[..., Bench]) -> None:
     bench = make()
     parts = bench.beat.parts

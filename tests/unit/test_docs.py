@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import promises
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -53,3 +54,16 @@ def test_each_soak_test_belongs_to_the_target_of_a_promise() -> None:
     soak = {file for file in (ROOT / "tests").rglob("test_*.py") if "mark.soak" in file.read_text()}
     assert len(soak - {Path(__file__)}) > 10
     assert soak - covered - {Path(__file__)} == set()
+
+
+def test_every_promise_has_a_test_in_make_test_and_every_marker_a_promise() -> None:
+    promised = promises.promised().keys()
+    assert len(promised) >= 10
+    holders = promises.holders()
+    assert {promise for one in holders for promise in one.promises} - promised == set(), f"promises are {[*promised]}"
+    held = {promise for one in holders if not one.soak for promise in one.promises}
+    assert promised - held == set(), "mark a test with pytest.mark.promise"
+
+
+def test_the_page_of_promises_is_up_to_date() -> None:
+    assert promises.PAGE.read_text() == promises.page(), "run python tests/promises.py"

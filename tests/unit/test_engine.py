@@ -62,6 +62,7 @@ def calls_of(work: Callable[[], Value]) -> tuple[int, Value]:
     return calls, value
 
 
+@pytest.mark.promise("never-early")
 @pytest.mark.parametrize("tick_ms", [100, 500, 1_000])
 def test_a_run_is_never_early_and_at_most_one_tick_late(tick_ms):
     job = Job(1, interval_ms=7_000, anchor_ms=T + 1, offset_ms=0)
@@ -73,6 +74,7 @@ def test_a_run_is_never_early_and_at_most_one_tick_late(tick_ms):
     assert engine.ledger.expected == 9
 
 
+@pytest.mark.promise("no-drift")
 def test_lateness_never_moves_the_grid():
     engine = engine_of(Job(1, interval_ms=10_000, offset_ms=3_000))
     fires = []

@@ -7,6 +7,7 @@ import pytest
 from celery_wheelbeat.ledger import REASONS, Ledger
 
 
+@pytest.mark.promise("every-due-run-is-accounted-for")
 def test_identity_holds_while_every_run_has_a_fate():
     ledger = Ledger()
     ledger.expect(10)

@@ -61,6 +61,7 @@ def test_shards_are_frozen() -> None:
         assert shard_of(job_id, shards) == expected == job_id % shards
 
 
+@pytest.mark.promise("no-drift")
 def test_interval_offsets_are_frozen() -> None:
     for job_id, interval_ms, jitter_s, expected in VECTORS["interval_offset_ms"]:
         window_s = interval_ms // 1000 if jitter_s is None else jitter_s
@@ -96,6 +97,7 @@ def test_offsets_spread_evenly_and_stay_inside_their_window() -> None:
     assert counts.max() < 1200
 
 
+@pytest.mark.promise("same-run-same-id")
 def test_run_ids_are_frozen() -> None:
     for namespace, key, fire_ms, suffix, expected in VECTORS["run_id"]:
         namespace_uuid = uuid.uuid5(uuid.NAMESPACE_URL, "celery-wheelbeat:" + namespace)
@@ -103,6 +105,7 @@ def test_run_ids_are_frozen() -> None:
         assert str(uuid.uuid5(namespace_uuid, f"{key}@{fire_ms}{suffix}")) == expected
 
 
+@pytest.mark.promise("same-run-same-id")
 def test_rendered_ids_are_the_same_text_as_single_ones() -> None:
     keys = [f"monitor:{pk}" for pk in range(1000)] + ["entry:prüfung", "entry:a@b"]
     fire_ms = 1_750_000_000_000 + 1000 * np.arange(len(keys), dtype=np.int64)

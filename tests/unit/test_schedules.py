@@ -48,6 +48,7 @@ def test_intervals_as_datetimes() -> None:
     assert Interval(21_600).next_fires(local, 1)[0].tzinfo is UTC
 
 
+@pytest.mark.promise("no-drift")
 def test_ten_years_of_a_short_interval_do_not_drift() -> None:
     interval = Interval(0.1, offset_ms=30)
     start_ms = interval.next_fire(NOW_MS)

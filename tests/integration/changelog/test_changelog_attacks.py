@@ -230,6 +230,7 @@ def polls_beside_open_transactions(place: Place, reader: Reader, server: Private
         admin.execute("DROP DATABASE other WITH (FORCE)")
 
 
+@pytest.mark.promise("an-edit-is-in-force-within-two-seconds")
 def test_transactions_that_stay_open_hold_back_nobody_elses_edits(
     place: Place, reader: Reader, quiet_server: PrivatePostgres
 ) -> None:

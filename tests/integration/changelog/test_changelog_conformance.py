@@ -71,6 +71,7 @@ def test_a_row_leaves_as_it_is_stored(reader: Reader) -> None:
     assert (row.cron, row.queue, row.exchange, row.routing_key, row.enabled) == (None, None, None, None, True)
 
 
+@pytest.mark.promise("an-edit-is-in-force-within-two-seconds")
 def test_queryset_update_and_bulk_operations(reader: Reader) -> None:
     Monitor.objects.bulk_create(many(300))
     pks = set(Monitor.objects.values_list("pk", flat=True))
@@ -103,6 +104,7 @@ def test_upserts(place: Place, reader: Reader) -> None:
     }
 
 
+@pytest.mark.promise("an-edit-is-in-force-within-two-seconds")
 def test_plain_sql(place: Place, reader: Reader) -> None:
     place.execute("INSERT INTO wheelbeat_monitor (name, task, interval_ms) VALUES ('sql', 't', 5000)")
     news = reader.news()
@@ -216,6 +218,7 @@ def test_savepoints(reader: Reader) -> None:
     assert reader.news().keys() == {kept.pk, outer.pk, released.pk}
 
 
+@pytest.mark.promise("an-edit-is-never-lost")
 @TRANSACTIONS_SIDE_BY_SIDE
 def test_late_commit_behind_ten_thousand_others(place: Place, reader: Reader) -> None:
     early = monitor("early")

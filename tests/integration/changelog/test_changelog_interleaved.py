@@ -71,6 +71,7 @@ def writers(place: Place) -> Iterator[list[Writer]]:
         writer.connection.close()
 
 
+@pytest.mark.promise("an-edit-is-never-lost")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("place", ["postgres", "mysql"], indirect=True)
 def test_each_commit_is_seen_by_the_next_poll(place: Place, writers: list[Writer], reader: Reader, seed: int) -> None:
@@ -91,6 +92,7 @@ def test_each_commit_is_seen_by_the_next_poll(place: Place, writers: list[Writer
     assert len(seen) > WRITERS
 
 
+@pytest.mark.promise("an-edit-is-never-lost")
 def test_a_connection_may_die_at_any_statement(place: Place, reader: Reader) -> None:
     """Every call fails as SourceError, changes nothing by half, and works when it is made again."""
     one = Monitor.objects.create(name="a", task="t", interval_ms=1_000, one_off=True)

@@ -137,6 +137,7 @@ class Follower(Reader):
         return super().news()
 
 
+@pytest.mark.promise("an-edit-is-never-lost")
 def test_on_a_standby_a_late_commit_is_not_lost(pair: tuple[PrivatePostgres, PrivatePostgres]) -> None:
     """A standby's snapshot names no transaction that is in progress."""
     primary, standby = pair

@@ -84,6 +84,7 @@ class Engine:
         self.wait(lambda: self.held == expected, f"the {len(expected)} monitors of the table")
 
 
+@pytest.mark.promise("an-edit-is-in-force-within-two-seconds")
 def test_edits_are_in_force_and_everything_is_written_back(place: Place) -> None:
     Monitor.objects.bulk_create(many(50))
     broken = monitor("broken", interval_ms=None, cron="x")
