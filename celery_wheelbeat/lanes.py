@@ -162,7 +162,7 @@ class LanePublishers:
     @property
     def ended_by(self) -> BaseException | None:
         """See ``Publisher``."""
-        return self._slow.ended_by
+        return self._slow.ended_by or self._sender.ended_by
 
     def start(self) -> None:
         """Start the threads; in the process that sends, so after any fork."""

@@ -63,6 +63,8 @@ class Sender:
         self._on_wire: dict[int, Batch] = {}
         """The thread: batches that were written, in order."""
         self._connected = False
+        self.ended_by: BaseException | None = None
+        """See ``Publisher``: a serializer or a logger may be user code."""
         self.trouble = ""
         """Why there is no connection at the moment; empty where there is one."""
         self._lost = ""
@@ -143,10 +145,15 @@ class Sender:
                     self._turn()
             except Exception as error:
                 self._lose(reason_of(error))
+            except BaseException as error:  # the scheduling thread raises it again
+                self._connected, self.ended_by = False, error
         self._wire.close(broken=not self._connected)
         self._connected = False
+        self._wake()
 
     def _is_over(self) -> bool:
+        if self.ended_by is not None:
+            return True
         if self._stop_at_s is None:
             return False
         done = self._inbox.empty() and not self._on_wire
