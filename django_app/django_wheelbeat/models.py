@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -13,6 +13,7 @@ from django_wheelbeat.instant_field import InstantField, UtcNow
 from django_wheelbeat.queries import MonitorQuerySet
 from django_wheelbeat.run_now import run_monitor
 from django_wheelbeat.tag_lookup import TagLookup
+from django_wheelbeat.text_fields import JsonListField, JsonObjectField, TagListField
 from django_wheelbeat.validation import refuse_invalid
 from django_wheelbeat.zones import default_timezone
 
@@ -50,8 +51,8 @@ class Monitor(models.Model):
 
     name = models.CharField(_("name"), max_length=200, unique=True)
     task = models.CharField(_("task"), max_length=200)
-    args = models.TextField(_("arguments"), default="[]", blank=True, db_default="[]")
-    kwargs = models.TextField(_("keyword arguments"), default="{}", blank=True, db_default="{}")
+    args = JsonListField(_("arguments"), default="[]", blank=True, db_default="[]")
+    kwargs = JsonObjectField(_("keyword arguments"), default="{}", blank=True, db_default="{}")
 
     interval_ms = models.BigIntegerField(_("interval"), null=True, blank=True)
     cron = models.CharField(_("cron expression"), max_length=255, default="", blank=True, db_default="")
@@ -79,15 +80,15 @@ class Monitor(models.Model):
     exchange = models.CharField(_("exchange"), max_length=200, default="", blank=True, db_default="")
     routing_key = models.CharField(_("routing key"), max_length=200, default="", blank=True, db_default="")
     priority = models.SmallIntegerField(_("priority"), null=True, blank=True)
-    headers = models.TextField(_("headers"), default="{}", blank=True, db_default="{}")
+    headers = JsonObjectField(_("headers"), default="{}", blank=True, db_default="{}")
     expires_s = models.FloatField(_("expires"), null=True, blank=True)
     expires_next = models.BooleanField(_("expires at the next run"), default=False, db_default=False)
-    options = models.TextField(_("options"), default="{}", blank=True, db_default="{}")
+    options = JsonObjectField(_("options"), default="{}", blank=True, db_default="{}")
 
     enabled = models.BooleanField(_("enabled"), default=True, db_default=True)
     pause_reason = models.CharField(_("pause reason"), max_length=200, default="", blank=True, db_default="")
     description = models.TextField(_("description"), default="", blank=True, db_default="")
-    tags = models.CharField(_("tags"), max_length=255, default="", blank=True, db_default="")
+    tags = TagListField(_("tags"), max_length=255, default="", blank=True, db_default="")
 
     incident_interval_ms = models.BigIntegerField(_("incident interval"), null=True, blank=True)
     incident_until = InstantField(_("end of the incident"), null=True, blank=True)
@@ -95,7 +96,7 @@ class Monitor(models.Model):
     effective_from = InstantField(_("in effect since"), db_default=UtcNow(), editable=False)
     finished_at = InstantField(_("finished"), null=True, blank=True, editable=False)
 
-    objects = MonitorQuerySet.as_manager()
+    objects: ClassVar[MonitorQuerySet] = MonitorQuerySet.as_manager()
 
     class Meta:
         db_table = "wheelbeat_monitor"
@@ -152,7 +153,7 @@ class Monitor(models.Model):
         type(self)._default_manager.using(self._state.db).filter(pk=self.pk).touch()
 
 
-Monitor._meta.get_field("tags").register_lookup(TagLookup)
+TagListField.register_lookup(TagLookup)
 
 
 class AuditedOperation(models.TextChoices):

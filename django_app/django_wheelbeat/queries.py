@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from typing import Self
 
+    from django_wheelbeat.models import Monitor  # noqa: F401 - named in the base of MonitorQuerySet
+
 MONITOR_KEY_PREFIX = "monitor:"
 
 SCHEDULE_KINDS = {
@@ -28,7 +30,7 @@ SCHEDULE_KINDS = {
 }
 
 
-class MonitorQuerySet(models.QuerySet):
+class MonitorQuerySet(models.QuerySet["Monitor"]):
     """``Monitor.objects``."""
 
     def tagged(self, tag: str) -> Self:

@@ -30,6 +30,7 @@ WORD_EXCEPTIONS = {
         "sources/celery_schedules.py": "argument of Celery's BaseSchedule.is_due",
         "sources/monitor_entries.py": "attribute of Celery's own ScheduleEntry",
         "transfer/celery_beat.py": "column of django-celery-beat",
+        "transfer/celery_beat_tables.py": "column of django-celery-beat",
         "transfer/redbeat.py": "key of redbeat's meta",
     },
 }
@@ -207,9 +208,41 @@ def test_wheel_holds_both_packages_with_their_data(wheel: Path) -> None:
         if "__pycache__" not in path.parts and path.suffix != ".po" and path.is_file()
     }
     assert wanted - held == set()
-    assert {"celery_wheelbeat/py.typed", "django_wheelbeat/models.py"} <= held
+    assert {"celery_wheelbeat/py.typed", "django_wheelbeat/py.typed", "django_wheelbeat/models.py"} <= held
     packages = {name.split("/")[0] for name in held if not name.split("/")[0].endswith(".dist-info")}
     assert packages == {"celery_wheelbeat", "django_wheelbeat"}
+
+
+USER_CODE = """
+from datetime import timedelta
+from celery_wheelbeat import run_id
+from django_wheelbeat.actors import acting
+from django_wheelbeat.models import Monitor
+
+with acting("ann", "maintenance"):
+    monitor: Monitor = Monitor.objects.create(name="a", args=("x",), kwargs={"site": 1}, tags={"eu"})
+    paused: int = Monitor.objects.tagged("eu").filter(name="a").pause("maintenance")
+monitor.speed_up("10s", timedelta(hours=1))
+text: str = run_id("monitor:1", 0, "site") + monitor.run_now()
+wrong: int = monitor.run_now()
+"""
+PLUGIN = """
+[mypy]
+plugins = mypy_django_plugin.main
+[mypy.plugins.django-stubs]
+django_settings_module = django_settings
+"""
+
+
+@pytest.mark.parametrize("config", ["[mypy]", PLUGIN], ids=["plain", "with the plug-in of django-stubs"])
+def test_user_code_sees_the_types_of_both_packages(tmp_path: Path, config: str) -> None:
+    (tmp_path / "mypy.ini").write_text(config)
+    (tmp_path / "user.py").write_text(USER_CODE)
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", ".cache", "user.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    (error, _count) = done.stdout.splitlines()
+    assert error.startswith("user.py:12: error: Incompatible types in assignment"), done.stdout + done.stderr
 
 
 PROBE = """
