@@ -73,7 +73,7 @@ class SolarSchedule:
         self._next_ms: int | None = None
 
     def next_fire(self, after_ms: int) -> int | None:
-        """Return the first event strictly after ``after_ms``; None where none comes within a year, or in year 10,000."""
+        """Return the first event strictly after ``after_ms``; None at the end of the year 9999."""
         if after_ms >= LATEST_S * 1000:
             return None
         after_ms = max(after_ms, EARLIEST_S * 1000)
