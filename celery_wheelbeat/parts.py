@@ -31,6 +31,7 @@ from celery_wheelbeat.poll_lane import PollLane
 from celery_wheelbeat.publishers.broker import driver_type, open_connection
 from celery_wheelbeat.publishers.celery_lane import CeleryLane
 from celery_wheelbeat.publishers.run_sender import LaneEdges
+from celery_wheelbeat.publishers.subscriptions import unsubscribed
 from celery_wheelbeat.sources.celery_zones import NAMELESS, timezone_of
 from celery_wheelbeat.sources.databases import database_of
 from celery_wheelbeat.sources.definitions import Definitions
@@ -152,9 +153,14 @@ def _celery_lane(
     scheduler: Any, settings: Settings, clock: Clock, wake: Wake, *, lines: SendLines, options: Mapping[str, Any]
 ) -> CeleryLane:
     app = scheduler.app
+
+    def apply_entry(entry: Any, producer: Any) -> None:
+        with unsubscribed(app):
+            scheduler.apply_entry(entry, producer=producer)
+
     return CeleryLane(
         LaneEdges(
-            apply_entry=lambda entry, producer: scheduler.apply_entry(entry, producer=producer),
+            apply_entry=apply_entry,
             open_connection=lambda: open_connection(app),
             make_producer=lambda connection: scheduler.Producer(connection, auto_declare=False),
             wake=wake.ring,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,12 +22,13 @@ from celery_wheelbeat.publishers.detection import configuration_reasons, entry_r
 from celery_wheelbeat.publishers.envelope import Sample, Stamps, expected_now, has_all_digits
 from celery_wheelbeat.publishers.failures import diagnose, is_state
 from celery_wheelbeat.publishers.observers import names_of, only_observers, traces_of
+from celery_wheelbeat.publishers.subscriptions import unsubscribed
 from celery_wheelbeat.publishers.task_body import TaskBody
 from celery_wheelbeat.runs import rows_of
 from celery_wheelbeat.worker.headers import JOB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from celery_wheelbeat.jobs import Route
     from celery_wheelbeat.publishers.capture import Recording
@@ -203,7 +203,7 @@ class EnvelopeMaker:
             if attempt.errors:
                 raise attempt.errors[0]
 
-        with _unsubscribed(self._app.backend):
+        with unsubscribed(self._app):
             return self._recorder.record(publish), sample
 
 
@@ -219,16 +219,3 @@ def rendered(envelope: Envelope, recording: Recording, sample: Sample) -> bytes:
         traces=traces_of(recording.headers),
     )
     return envelope.unframed(envelope.render(Columns.of([pieces]).by_hole(), stamps).octets.tobytes())
-
-
-@contextmanager
-def _unsubscribed(backend: Any) -> Iterator[None]:
-    """Keep the Redis result backend from subscribing to the channel of a run that will never be."""
-    if not hasattr(backend, "result_consumer") or "on_task_call" in backend.__dict__:
-        yield
-        return
-    backend.__dict__["on_task_call"] = lambda *_args, **_kwargs: None
-    try:
-        yield
-    finally:
-        backend.__dict__.pop("on_task_call", None)
