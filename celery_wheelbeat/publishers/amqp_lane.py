@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.publishers import FailureKind
 from celery_wheelbeat.publishers.amqp_envelope import AmqpEnvelope
+from celery_wheelbeat.publishers.attempt import watched
 from celery_wheelbeat.publishers.batches import NONCE_LENGTH, Failure, Outcome
 from celery_wheelbeat.publishers.broker import close_connection
 from celery_wheelbeat.publishers.capture import record_amqp
@@ -263,7 +264,7 @@ class AmqpWire:
 
     def _open_recording_channel(self) -> None:
         self._recording_channel = self._kombu.channel()
-        self.producer = self._make_producer(self._recording_channel)
+        self.producer = watched(self._make_producer(self._recording_channel))
 
     def _keep_alive(self) -> None:
         now_s = self._clock.monotonic_s()

@@ -98,6 +98,8 @@ class EnvelopeMaker:
         self._recorder = recorder
         self._make_entry = make_entry
         self._options = options
+        self._attempt: Attempt | None = None
+        """The last one."""
 
     def make(self, form: Form, candidates: Sequence[Arguments]) -> Envelope | str:
         """Return the envelope of ``form``, or why there is none. ``candidates``: arguments of some of its jobs.
@@ -118,10 +120,7 @@ class EnvelopeMaker:
                 return "; ".join(reasons)
             return self._try(form, fitting[0], fitting[-1], names_of(found))
         except Exception as error:
-            kind, reason, _ = diagnose(error, self._recorder.producer.connection)
-            if kind is FailureKind.UNCERTAIN or is_state(reason):
-                raise  # the connection is gone, or its server takes nothing now, which says nothing about the route
-            return f"{form.task} cannot be rendered: {reason}"
+            return f"{form.task} cannot be rendered: {self._reason_unless_lost(error)}"
 
     def differs(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
         """Compare ``envelope`` with a message that Celery makes now; returns what differs, empty where nothing does."""
@@ -131,10 +130,19 @@ class EnvelopeMaker:
                 return f"it goes to {recording.key!r} now, and went to {envelope.key!r}"
             return "" if rendered(envelope, recording, sample) == recording.wire else "Celery renders other bytes now"
         except Exception as error:
-            kind, reason, _ = diagnose(error, self._recorder.producer.connection)
-            if kind is FailureKind.UNCERTAIN or is_state(reason):
-                raise
-            return reason
+            return self._reason_unless_lost(error)
+
+    def _reason_unless_lost(self, error: Exception) -> str:
+        """Return the reason of user code's ``error``, or of what concerns one route.
+
+        Raises it where the connection is gone, or its server takes nothing now: that says nothing about the route.
+        """
+        connection = self._recorder.producer.connection
+        of_broker = self._attempt.left_publish(error) if self._attempt is not None else False
+        found = diagnose(error, connection, of_broker=of_broker or not connection.connected)
+        if found.kind is FailureKind.UNCERTAIN or is_state(found.reason):
+            raise error
+        return found.reason
 
     def _fits(self, form: Form, candidate: Arguments) -> bool:
         task = self._app.tasks.get(form.task)
@@ -197,7 +205,7 @@ class EnvelopeMaker:
         run = Run(0, "", sample.name, sample.fire_ms, sample.run_id, entry, 0, headers)
 
         def publish() -> None:
-            attempt = Attempt(run, self._options)
+            attempt = self._attempt = Attempt(run, self._options)
             with attempt.open(), self._quiet():
                 self._scheduler.apply_entry(entry, producer=self._recorder.producer)
             if attempt.errors:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.publishers import FailureKind
+from celery_wheelbeat.publishers.attempt import watched
 from celery_wheelbeat.publishers.batches import Failure, Outcome
 from celery_wheelbeat.publishers.broker import REPLY_TIMEOUT_S, close_connection
 from celery_wheelbeat.publishers.capture import record_redis
@@ -102,7 +103,7 @@ class RedisWire:
         self._kombu = self._open_connection()
         self._kombu.connect()
         self._channel = self._kombu.default_channel
-        self.producer = self._make_producer(self._kombu)
+        self.producer = watched(self._make_producer(self._kombu))
         self._maker = self._make_maker(self)
         self._redis = self._channel.pool.make_connection()
         self._redis.connect()

@@ -344,6 +344,28 @@ def test_expiry_at_the_next_fire_time_takes_the_celery_lane(bench: FastBench) ->
     assert "expires at its next fire time" in bench.reasons()[0]
 
 
+def test_an_oserror_of_user_code_while_an_envelope_is_made_concerns_its_route_alone(
+    app: Celery, client: redis.Redis
+) -> None:
+    """Here an override that ``fast`` passes by; the connection has nothing to do with it."""
+
+    class Elsewhere(Task):
+        def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+            raise ConnectionRefusedError(111, "another service")
+
+    @app.task(name="lanes.elsewhere", base=Elsewhere, shared=False)
+    def elsewhere(x: Any, url: str | None = None) -> None: ...
+
+    with FastBench(app, dispatch="fast") as bench:
+        bench.load([*numbered(50, bench.route()), *numbered(5, bench.route("lanes.elsewhere"), first=100)])
+        bench.pass_minutes()
+        bench.drain()
+        assert client.llen("celery") == 50
+        assert bench.parts.ledger.skipped["error"] == bench.slow_runs == 5
+        assert bench.lanes.fast.sender.epoch == 1
+        assert "cannot be rendered: ConnectionRefusedError" in bench.reasons()[0]
+
+
 def test_arguments_that_do_not_fit_the_task_concern_their_job_alone(bench: FastBench, client: redis.Redis) -> None:
     route = bench.route()
     bad = Job(id=5000, interval_ms=MINUTE_MS, route_index=route, payload=b'[[1, 2, 3, 4], {"nobody": 1}]')
