@@ -14,7 +14,6 @@ import socket
 import sys
 import time
 from dataclasses import replace
-from itertools import repeat
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,6 +40,7 @@ from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, DefinitionBatch, Misfire,
 from celery_wheelbeat.observe.memory import prepare, settle
 from celery_wheelbeat.payloads import Payloads
 from celery_wheelbeat.publishers.envelope import Envelope
+from celery_wheelbeat.publishers.envelope_maker import Arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,9 +161,7 @@ def compiled(bench: FastBench, count: int = 40_000) -> float:
     began_s = time.thread_time()
     for start in range(0, count, together):
         part = refs[start : start + together]
-        bodies.columns(
-            part, 1, envelope.opening_width, lambda at, part=part: columns_of(envelope, payloads, part, at, repeat(""))
-        )
+        bodies.columns(part, 1, envelope.opening_width, lambda at, part=part: columns_of(envelope, payloads, part, at))
     return count / (time.thread_time() - began_s)
 
 
@@ -206,8 +204,8 @@ class CelerysOwn:
 
     def __init__(self, app: Any) -> None:
         self._scheduler = Scheduler(app, lazy=True)
-        arguments = ("check", [1], {"url": "https://example.org/health/1"})
-        self._entry = make_entry(app)(form_of("lanes.check", {}), *arguments)
+        arguments = Arguments([1], {"url": "https://example.org/health/1"})
+        self._entry = make_entry(app)(form_of("lanes.check", {}), "check", arguments)
         self._producer = app.amqp.Producer(app.connection_for_write(), auto_declare=False)
         self.send(10)
 

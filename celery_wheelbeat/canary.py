@@ -10,12 +10,16 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from celery_wheelbeat.job_messages import JobMessages
-    from celery_wheelbeat.jobs import UInt32s
     from celery_wheelbeat.publishers.batches import Comparison
-    from celery_wheelbeat.publishers.envelope_maker import Arguments, Form
+    from celery_wheelbeat.publishers.envelope_maker import Arguments
     from celery_wheelbeat.publishers.forms import Forms
+    from celery_wheelbeat.publishers.patterns import Form
     from celery_wheelbeat.publishers.sender import Sender
+    from celery_wheelbeat.shards import JobColumns
 
 logger = logging.getLogger("celery.beat")
 
@@ -36,10 +40,10 @@ class Canary:
         self._seen: dict[Form, Arguments] = {}
         """Forms that were sent since they were last compared, with the arguments of one of their jobs."""
 
-    def remember(self, form: Form, ref: UInt32s) -> None:
-        """Note that messages of ``form`` are sent; ``ref``: the payload of one of its jobs."""
+    def remember(self, form: Form, jobs: JobColumns, positions: NDArray[np.intp]) -> None:
+        """Note that messages of ``form`` are sent; of its jobs, at ``positions``, the first is compared."""
         if form not in self._seen:
-            self._seen.update((form, arguments) for arguments in self._messages.arguments(ref))
+            self._seen.update((form, arguments) for arguments in self._messages.arguments(form, jobs, positions[:1]))
 
     def look(self, now_s: float) -> None:
         """Ask for the next comparison if it is time."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from celery_wheelbeat.answers import Answers
 from celery_wheelbeat.blocks import Blocks, Layout
 from celery_wheelbeat.canary import Canary
 from celery_wheelbeat.job_messages import Runs, ids_of
@@ -20,15 +21,15 @@ from celery_wheelbeat.lane_rules import kinds
 from celery_wheelbeat.pairs import Pairs, joined
 from celery_wheelbeat.publishers import Failed, FailureKind
 from celery_wheelbeat.publishers.batch_maker import Draft, make
-from celery_wheelbeat.publishers.batches import Comparison, Outcome, Verdict
+from celery_wheelbeat.publishers.batches import Comparison, Outcome
 from celery_wheelbeat.publishers.forms import Group, Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from datetime import datetime
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from celery_wheelbeat.answers import Edges
     from celery_wheelbeat.backlog import Backlog
     from celery_wheelbeat.dispatch import Dispatch
     from celery_wheelbeat.engine import Engine
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from celery_wheelbeat.observe.lateness import Lateness
     from celery_wheelbeat.outsiders import Outsiders
     from celery_wheelbeat.pairs import Pair
-    from celery_wheelbeat.publishers.envelope_maker import Form
     from celery_wheelbeat.publishers.forms import Forms
     from celery_wheelbeat.publishers.sender import Sender
     from celery_wheelbeat.runs import RunIds
@@ -48,22 +48,6 @@ logger = logging.getLogger("celery.beat")
 BLOCK_RUNS = 1_000
 CANDIDATES = 4
 """Jobs whose arguments are offered for the making of an envelope."""
-SETTINGS_EVERY_S = 1.0
-REASONS_KEPT_S = 300.0
-"""Some reasons pass (a queue that could not be declared): after this long a form is asked for again."""
-
-
-class Edges(NamedTuple):
-    """What the fast lane asks the process around it."""
-
-    now: Callable[[], datetime]
-    """``app.now``."""
-    guard: Callable[[], object]
-    """Changes when envelopes may have become wrong; cheap."""
-    settings_token: Callable[[], object]
-    """The same, slow: asked once a second."""
-    admits_lines: Callable[[int], bool]
-    """Whether so many runs get a line each in the log."""
 
 
 class FastDispatch(Lane):
@@ -90,6 +74,7 @@ class FastDispatch(Lane):
         """None while the namespace of run ids is not known: runs wait."""
         self.canary = Canary(sender, forms, messages)
         self.outsiders = outsiders
+        self.answers = Answers(backlog, sender, forms, edges)
         self._blocks = Blocks(backlog, block_runs)
         self._slow = slow
         self._messages = messages
@@ -100,14 +85,6 @@ class FastDispatch(Lane):
         """Token of a batch that was sent to find a culprit → tokens of its runs."""
         self._suspects: deque[list[int]] = deque()
         """Runs of refused batches, to be sent with nothing else on the way."""
-        self._parked: dict[Form, list[int]] = {}
-        """Tokens of runs that wait for the answer about their form."""
-        self._guard: object = None
-        self._epoch = 0
-        """Number of the connection that the envelopes in use belong to."""
-        self._settings: object = None
-        self._settings_due_s = 0.0
-        self._reasons_due_s = 0.0
         self._next_batch = 1 << 40
         """Tokens of batches without a block; above those of the backlog."""
 
@@ -118,12 +95,13 @@ class FastDispatch(Lane):
             return False
         if self._suspects:
             return self.sender.idle
-        return not self._parked and capacity >= self._blocks_wanted() > 0
+        return not self.answers.are_due and capacity >= self._blocks_wanted() > 0
 
     def hand_over(self, now_s: float) -> int:
         """Send waiting runs, in blocks, up to half of what may be on its way; returns how many left the queue."""
         self._held.give_back(now_s)
-        self._look_around(now_s)
+        self.answers.look_around(now_s)
+        self.canary.look(now_s)
         if self._is_down(now_s, connected=self.sender.health().connected):
             self.backlog.squeeze()
             return 0
@@ -152,8 +130,8 @@ class FastDispatch(Lane):
                 self._take_in_outcome(news, settled, now_s)
             elif isinstance(news, Comparison):
                 self.canary.take_in(news)
-            elif news.epoch == self.sender.epoch:
-                self._take_in_verdict(news)
+            else:
+                self.answers.take_in(news)
         return settled
 
     def redefined(self, ids: Int64s) -> list[int]:
@@ -172,11 +150,11 @@ class FastDispatch(Lane):
         orders: list[list[NDArray[np.intp]]] = [[] for _ in layout.blocks]
         for group in self._groups(stays, jobs):
             if isinstance(group.answer, Pending):
-                self._park(layout, group, jobs)
+                self._wait(layout, group, jobs)
             elif isinstance(group.answer, str):
                 self._move(layout, group.positions)
             else:
-                rendered = self._messages.render(group.answer, group.positions, runs)
+                rendered = self._messages.render(group.form, group.answer, group.positions, runs)
                 if rendered.unfit:
                     self.outsiders.note_unfit({int(runs.pairs.ids[at]): why for at, why in rendered.unfit.items()})
                     self._move(layout, np.array(sorted(rendered.unfit), np.intp))
@@ -185,16 +163,23 @@ class FastDispatch(Lane):
                     for number, part, order in layout.parts(rendered.positions):
                         drafts[number].add(made, part)
                         orders[number].append(order)
-                    self.canary.remember(group.form, jobs.ref[rendered.positions[:1]])
+                    self.canary.remember(group.form, jobs, rendered.positions)
         start = 0
         for block, draft, parts in zip(layout.blocks, drafts, orders, strict=True):
             if parts:
                 order = self._sent[block.token] = np.concatenate(parts)
                 self._log(start + order, jobs)
-                self.sender.submit(draft.batch(block.token, self._epoch))
+                self.sender.submit(draft.batch(block.token, self.answers.epoch))
             else:
                 self.backlog.confirm_block(block.token)  # nothing is left in it
             start += len(block.pairs.ids)
+
+    def _wait(self, layout: Layout, group: Group, jobs: JobColumns) -> None:
+        """Let runs wait for the answer about their form, and ask if nobody has."""
+        if group.answer is Pending.UNASKED:
+            self.answers.ask(group.form, self._messages.arguments(group.form, jobs, group.positions[:CANDIDATES]))
+        for tokens in self._broken_out(layout, group.positions):
+            self.answers.wait(group.form, tokens)
 
     def _groups(self, positions: NDArray[np.intp], jobs: JobColumns) -> Iterator[Group]:
         """Yield the jobs at ``positions`` by form."""
@@ -227,7 +212,7 @@ class FastDispatch(Lane):
             if isinstance(group.answer, (str, Pending)):
                 self._release([tokens[at] for at in group.positions.tolist()])
                 continue
-            rendered = self._messages.render(group.answer, group.positions, runs)
+            rendered = self._messages.render(group.form, group.answer, group.positions, runs)
             self._release([tokens[at] for at in rendered.unfit])
             if count := len(rendered.positions):
                 draft.add(make(rendered.load, self._edges.now()), slice(0, count))
@@ -235,7 +220,7 @@ class FastDispatch(Lane):
         if order:
             self._next_batch += 1
             self._singles[self._next_batch] = order
-            self.sender.submit(draft.batch(self._next_batch, self._epoch))
+            self.sender.submit(draft.batch(self._next_batch, self.answers.epoch))
         return len(tokens)
 
     def _log(self, positions: NDArray[np.intp], jobs: JobColumns) -> None:
@@ -267,43 +252,7 @@ class FastDispatch(Lane):
             self._taken.pop(token, None)
         self._slow.backlog.adopt(self.backlog.release(tokens))
 
-    def _park(self, layout: Layout, group: Group, jobs: JobColumns) -> None:
-        """Let runs wait for the answer about their form, and ask if nobody has."""
-        if group.answer is Pending.UNASKED:
-            self.forms.asked(group.form)
-            self.sender.ask(group.form, self._messages.arguments(jobs.ref[group.positions[:CANDIDATES]]))
-        for tokens in self._broken_out(layout, group.positions):
-            self._parked.setdefault(group.form, []).extend(tokens)
-
-    # Answers.
-
-    def look(self) -> None:
-        """Ask for every envelope anew after a reconnect, or when somebody changed what Celery would do."""
-        self._epoch = self.sender.epoch
-        token = (self._edges.guard(), self._epoch)
-        if token != self._guard:
-            self._guard = token
-            self.forms.forget()
-            for tokens in self._parked.values():
-                self.backlog.give_back(tokens)
-            self._parked.clear()
-
-    def _look_around(self, now_s: float) -> None:
-        """Do what need not be done for every block: look at the settings, at old reasons, at a sample."""
-        if now_s >= self._settings_due_s:
-            self._settings_due_s = now_s + SETTINGS_EVERY_S
-            settings = self._edges.settings_token()
-            if settings != self._settings:
-                self._settings, self._guard = settings, None
-        self.look()
-        if now_s >= self._reasons_due_s:
-            self._reasons_due_s = now_s + REASONS_KEPT_S
-            self.forms.forget_reasons()
-        self.canary.look(now_s)
-
-    def _take_in_verdict(self, verdict: Verdict) -> None:
-        self.forms.learn(verdict.form, verdict.envelope)
-        self.backlog.give_back(self._parked.pop(verdict.form, ()))
+    # Outcomes.
 
     def _take_in_outcome(self, outcome: Outcome, settled: Settled, now_s: float) -> None:
         singles = self._singles.pop(outcome.token, None)

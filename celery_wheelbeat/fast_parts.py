@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from celery.schedules import schedule
 from kombu.utils.json import loads
 
+from celery_wheelbeat.answers import Edges
 from celery_wheelbeat.backlog import Backlog
-from celery_wheelbeat.fast_dispatch import BLOCK_RUNS, Edges, FastDispatch
+from celery_wheelbeat.fast_dispatch import BLOCK_RUNS, FastDispatch
 from celery_wheelbeat.job_messages import JobMessages
 from celery_wheelbeat.outsiders import Outsiders
 from celery_wheelbeat.publishers.amqp_lane import AmqpWire
@@ -19,12 +20,13 @@ from celery_wheelbeat.publishers.detection import Guard, all_hooks, settings_tok
 from celery_wheelbeat.publishers.envelope_maker import EnvelopeMaker
 from celery_wheelbeat.publishers.forms import Forms
 from celery_wheelbeat.publishers.observers import check_ins
+from celery_wheelbeat.publishers.patterns import with_own
 from celery_wheelbeat.publishers.redis_lane import RedisWire
 from celery_wheelbeat.publishers.sender import Sender
 from celery_wheelbeat.worker.headers import ClaimHeaders, visibility_timeout_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from celery_wheelbeat.clock import Clock
     from celery_wheelbeat.dispatch import Dispatch
@@ -34,8 +36,9 @@ if TYPE_CHECKING:
     from celery_wheelbeat.observe.lateness import Lateness
     from celery_wheelbeat.observe.send_lines import SendLines
     from celery_wheelbeat.publishers.batches import Wire
-    from celery_wheelbeat.publishers.envelope_maker import Form
+    from celery_wheelbeat.publishers.envelope_maker import Arguments
     from celery_wheelbeat.publishers.forms import HeadersOf
+    from celery_wheelbeat.publishers.patterns import Form
     from celery_wheelbeat.settings import Settings
     from celery_wheelbeat.sources.monitor_entries import MonitorEntries
     from celery_wheelbeat.wake import Wake
@@ -80,8 +83,9 @@ def assemble_fast(
         return EnvelopeMaker(scheduler, recorder, make_entry, options, quiet=lines.none, bypass_hooks=bypass)
 
     wire = _wire(scheduler, kind, make_maker, clock, namespace=namespace, destination=slow.publisher.destination)
-    forms = Forms(engine.routes, _claim_headers(app, settings, namespace))
-    messages = JobMessages(engine, forms, limit_bytes=settings.envelope_bytes)
+    forms = Forms(engine.routes, _claim_headers(app, settings, namespace), own_keys=kind == "amqp")
+    engine.routes.freed = forms.forget_routes
+    messages = JobMessages(engine, limit_bytes=settings.envelope_bytes)
     block_runs = min(BLOCK_RUNS, settings.window)
     return FastDispatch(
         engine,
@@ -128,14 +132,14 @@ def _wire(
     return AmqpWire(connection, producer, make_maker, clock, heartbeat_s=float(app.conf.broker_heartbeat or 0))
 
 
-def _entry_maker(scheduler: Any) -> Callable[[Form, str, Sequence[Any], Mapping[str, Any]], Any]:
-    def make_entry(form: Form, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _entry_maker(scheduler: Any) -> Callable[[Form, str, Arguments], Any]:
+    def make_entry(form: Form, name: str, arguments: Arguments) -> Any:
         return scheduler.Entry(
             name=name,
             task=form.task,
-            args=args,
-            kwargs=kwargs,
-            options=_loads(form.route.options),
+            args=list(arguments.args),
+            kwargs=dict(arguments.kwargs),
+            options=with_own(_loads(form.route.options), arguments.own),
             schedule=_EVERY,
             app=scheduler.app,
         )

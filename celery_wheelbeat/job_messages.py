@@ -6,18 +6,21 @@ render is named with its reason, and never stops the others.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from kombu.utils.json import loads
 
-from celery_wheelbeat.bodies import Bodies, Columns
+from celery_wheelbeat.bodies import SKELETONS_MAX, Bodies, Columns
 from celery_wheelbeat.errors import reason_of
+from celery_wheelbeat.lane_rules import FORMS_MAX
 from celery_wheelbeat.monitors import key_of
 from celery_wheelbeat.pairs import STEP_SHIFT
 from celery_wheelbeat.publishers.batch_maker import Load
 from celery_wheelbeat.publishers.envelope_maker import Arguments
+from celery_wheelbeat.publishers.patterns import NOTHING, Own, own_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,11 +28,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.engine import Engine
-    from celery_wheelbeat.jobs import Int64s, UInt32s
+    from celery_wheelbeat.jobs import Int64s, Route, UInt32s
     from celery_wheelbeat.pairs import Pairs
     from celery_wheelbeat.payloads import Payloads
     from celery_wheelbeat.publishers.envelope import Envelope
-    from celery_wheelbeat.publishers.forms import Forms
+    from celery_wheelbeat.publishers.patterns import Form
     from celery_wheelbeat.runs import Octets, RunIds
     from celery_wheelbeat.shards import JobColumns
 
@@ -69,26 +72,32 @@ class Unfit(Exception):
 class JobMessages:
     """See the module. Owned by the scheduling thread."""
 
-    def __init__(self, engine: Engine, forms: Forms, *, limit_bytes: int) -> None:
+    def __init__(self, engine: Engine, *, limit_bytes: int) -> None:
         """``limit_bytes``: memory for rendered pieces."""
         self.bodies = Bodies(limit_bytes)
         self._limit_bytes = limit_bytes
         self._engine = engine
-        self._forms = forms
+        self._numbers: dict[object, int] = {}
+        """Identity of an envelope → its number in the cache; what is forgotten is never given again."""
+        self._given = 0
         self._payloads: Payloads | None = None
         """Whose refs the pieces are kept by; the engine has others after each of its starts."""
 
-    def render(self, envelope: Envelope, positions: NDArray[np.intp], runs: Runs) -> Rendered:
-        """Look up what the messages of the runs at ``positions`` need; their jobs have ``envelope``."""
-        payloads, number = self._followed(), self._forms.number_of(envelope)
+    def render(self, form: Form, envelope: Envelope, positions: NDArray[np.intp], runs: Runs) -> Rendered:
+        """Look up what the messages of the runs at ``positions`` need; which are of ``form``."""
+        number, payloads = self._number_of(envelope), self._followed()
         pairs, jobs, ids = runs
         unfit: dict[int, str] = {}
         while True:
-            refs, job_ids = jobs.ref[positions], pairs.ids[positions]
+            refs = jobs.ref[positions]
 
-            def pieces_of(missing: NDArray[np.intp], refs: UInt32s = refs, ids: Int64s = job_ids) -> Columns:
-                keys = map(key_of, ids[missing].tolist()) if envelope.names_key else repeat("")
-                return columns_of(envelope, payloads, refs, missing, keys)
+            def pieces_of(
+                missing: NDArray[np.intp], refs: UInt32s = refs, positions: NDArray[np.intp] = positions
+            ) -> Columns:
+                at = positions[missing]
+                keys = map(key_of, pairs.ids[at].tolist()) if envelope.names_key else repeat("")
+                owns = self._owns(form, jobs.route[at])
+                return columns_of(envelope, payloads, refs, missing, zip(owns, keys, strict=False))
 
             try:
                 columns = self.bodies.columns(refs, number, envelope.opening_width, pieces_of)
@@ -99,6 +108,25 @@ class JobMessages:
             every = len(positions) == len(ids)
             ids, fire_ms = (ids, pairs.fire_ms) if every else (ids[positions], pairs.fire_ms[positions])
             return Rendered(Load(envelope, columns, ids, fire_ms), positions, unfit)
+
+    def _owns(self, form: Form, routes: UInt32s) -> Iterable[Own | Exception]:
+        """Return what is the own of jobs with ``form`` and these routes, or what is wrong with it."""
+        if not form.has_own:
+            return repeat(NOTHING)
+        return (_own_of(self._engine.routes[index], form) for index in routes.tolist())
+
+    def _number_of(self, envelope: Envelope) -> int:
+        """Return the number of an envelope; those that make the same messages have the same one."""
+        number = self._numbers.get(envelope.identity)
+        if number is None:
+            if len(self._numbers) >= 2 * FORMS_MAX:
+                self._numbers.clear()
+            if self._given > SKELETONS_MAX:
+                self._payloads, self._given = None, 0  # a new cache, which knows no number
+                self._numbers.clear()
+            number = self._numbers[envelope.identity] = self._given
+            self._given += 1
+        return number
 
     def _followed(self) -> Payloads:
         payloads = self._engine.shards.payloads
@@ -117,14 +145,14 @@ class JobMessages:
             sizes[unknown] = payloads.longest if short else payloads.lengths(jobs.ref[unknown])
         return sizes
 
-    def arguments(self, refs: UInt32s) -> list[Arguments]:
-        """Return the arguments of some jobs, without those that are not JSON."""
+    def arguments(self, form: Form, jobs: JobColumns, positions: NDArray[np.intp]) -> list[Arguments]:
+        """Return the arguments of some jobs with ``form``, without those that are not JSON."""
         found = []
-        for text in self._engine.shards.payloads.read(refs):
-            try:
-                found.append(Arguments(*_loads(text.payload)))
-            except (ValueError, TypeError):
-                continue
+        texts = self._engine.shards.payloads.read(jobs.ref[positions])
+        for text, own in zip(texts, self._owns(form, jobs.route[positions]), strict=False):
+            with suppress(Exception):  # the first message of the job says what it is
+                args, kwargs = _loads(text.payload)
+                found.append(Arguments(args, kwargs, _sound(own)))
         return found
 
     def names(self, refs: UInt32s) -> Iterable[str]:
@@ -142,22 +170,39 @@ def ids_of(run_ids: RunIds, pairs: Pairs) -> Octets:
     return run_ids.of_names([b"monitor:%d@%d%b" % row for row in rows])
 
 
+def _own_of(route: Route, form: Form) -> Own | Exception:
+    try:
+        return own_of(route, form)
+    except Exception as error:  # is one job's
+        return error
+
+
+def _sound(own: Own | Exception) -> Own:
+    if isinstance(own, Exception):
+        raise own
+    return own
+
+
 def columns_of(
-    envelope: Envelope, payloads: Payloads, refs: UInt32s, positions: NDArray[np.intp], keys: Iterable[str]
+    envelope: Envelope,
+    payloads: Payloads,
+    refs: UInt32s,
+    positions: NDArray[np.intp],
+    owns: Iterable[tuple[Own | Exception, str]] = repeat((NOTHING, "")),
 ) -> Columns:
-    """Return the pieces of the jobs at ``positions`` of ``refs``; ``keys``: theirs, or no end of empty ones.
+    """Return the pieces of the jobs at ``positions`` of ``refs``; ``owns``: what is their own, and their keys.
 
     Raises ``Unfit`` for all that do not render.
     """
     texts = payloads.read(refs[positions])
     encoded = envelope.body.of_payloads([text.payload for text in texts])
     pieces, reasons = [], {}
-    for position, text, one, key in zip(positions.tolist(), texts, encoded, keys, strict=False):
+    for position, text, one, (own, key) in zip(positions.tolist(), texts, encoded, owns, strict=False):
         if isinstance(one, Exception):
             reasons[position] = reason_of(one)
             continue
         try:
-            pieces.append(envelope.pieces(one, text.name.decode(), key))
+            pieces.append(envelope.pieces(one, text.name.decode(), _sound(own)._replace(key=key)))
         except Exception as error:
             reasons[position] = reason_of(error)
     if reasons:

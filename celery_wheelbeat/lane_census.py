@@ -1,6 +1,7 @@
 """Lane census: how many enabled jobs each kind has, and how many need more than an envelope, by reason.
 
-Counts a few shards at each look, so that no look costs more for millions of jobs than for some hundred thousand.
+Counts a few shards at each look, so that no look costs more for millions of jobs than for some hundred thousand. What
+is kept of a shard is no longer than its jobs, however many kinds there are.
 """
 
 from __future__ import annotations
@@ -21,11 +22,18 @@ if TYPE_CHECKING:
 ROWS_PER_LOOK = 500_000
 
 
-class _Counts(NamedTuple):
-    by_kind: Int64s
+class ByKind(NamedTuple):
     """Jobs that take the lane of their kind (``lane_rules.kinds``)."""
+
+    kinds: Int64s
+    """Ascending; a kind of several shards stands here several times where shards are put together."""
+    jobs: Int64s
+
+
+class _Counts(NamedTuple):
+    by_kind: ByKind
     apart: Counter[str]
-    """Jobs that do not, by reason."""
+    """Jobs that do not take the lane of their kind, by reason."""
 
 
 class LaneCensus:
@@ -53,13 +61,10 @@ class LaneCensus:
             if rows >= ROWS_PER_LOOK:
                 break
 
-    def by_kind(self) -> Int64s:
-        """Return the jobs that take the lane of their kind, by kind."""
-        columns = [counts.by_kind for counts in self._counted.values()]
-        total = np.zeros(max(map(len, columns), default=0), np.int64)
-        for column in columns:
-            total[: len(column)] += column
-        return total
+    def by_kind(self) -> ByKind:
+        """Return the jobs that take the lane of their kind, shard after shard."""
+        counts = [counts.by_kind for counts in self._counted.values()] or [_NOBODY]
+        return ByKind(*(np.concatenate(column) for column in zip(*counts, strict=True)))
 
     def apart(self) -> Counter[str]:
         """Return the jobs that need more than an envelope, by reason."""
@@ -69,10 +74,21 @@ class LaneCensus:
         return +total
 
 
+_NOBODY = ByKind(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
 def _count(rows: Rows) -> _Counts:
     stays = (rows.flags & ENABLED) > 0
     apart = Counter[str]()
     for reason, found in apart_by_reason(rows.ids, rows.flags):
         apart[reason] = int(np.count_nonzero(stays & found))
         stays &= ~found
-    return _Counts(np.bincount(kinds(rows.route[stays], rows.flags[stays])), apart)
+    return _Counts(_by_kind(kinds(rows.route[stays], rows.flags[stays])), apart)
+
+
+def _by_kind(found: Int64s) -> ByKind:
+    if found.max(initial=0) > 4 * len(found):  # few jobs of many kinds: a list of all kinds would be far longer
+        return ByKind(*np.unique(found, return_counts=True))
+    jobs = np.bincount(found)
+    there = np.flatnonzero(jobs)
+    return ByKind(there, jobs[there])

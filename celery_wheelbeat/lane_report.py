@@ -14,7 +14,6 @@ import numpy as np
 
 from celery_wheelbeat import lane_rules
 from celery_wheelbeat.lane_census import LaneCensus
-from celery_wheelbeat.lane_rules import KIND_SHIFT
 from celery_wheelbeat.queue_lag import QueueLag
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from celery_wheelbeat.engine import Engine
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.lanes import Lanes
-    from celery_wheelbeat.publishers.envelope import Envelope
-    from celery_wheelbeat.publishers.forms import Forms
 
 logger = logging.getLogger("celery.beat")
 
@@ -70,10 +67,6 @@ class LaneReport:
         self._engine = engine
         self._census = LaneCensus(engine)
         self._lag = QueueLag()
-        self._answers: dict[int, Envelope | str] = {}
-        """By kind, also while a form is being asked for anew."""
-        self._unasked_routes: dict[int, str] = {}
-        """Route → why all of its jobs take the celery lane: nobody asks for more of its kinds. Kept as answers are."""
         self._seen_version = -1
         self._changed_s: float | None = None
         self._recount_s = 0.0
@@ -90,7 +83,6 @@ class LaneReport:
         forms = self._lanes.fast.forms
         if forms.version != self._seen_version:
             self._seen_version, self._changed_s = forms.version, now_s
-            self._learn(forms)
         changed = self._changed_s is not None and now_s - self._changed_s >= QUIET_S
         if self._census.rounds and (changed or now_s >= self._recount_s):
             self._changed_s = None if changed else self._changed_s
@@ -129,54 +121,35 @@ class LaneReport:
             counted.fast, counted.celery.total(), _causes(counted.celery, REASONS_SHOWN),
         )  # fmt: skip
 
-    def _learn(self, forms: Forms) -> None:
-        answers, slow = dict(forms.by_kind()), set(forms.slow_routes.tolist())
-        self._answers.update(answers)
-        for kind, answer in answers.items():
-            route = kind >> KIND_SHIFT
-            if isinstance(answer, str) and route in slow:
-                self._unasked_routes[route] = answer
-            else:
-                self._unasked_routes.pop(route, None)
-
     def _count(self) -> Counted:
-        by_kind, reasons = self._census.by_kind(), self._census.apart()
+        forms, reasons = self._lanes.fast.forms, self._census.apart()
         fast, unasked = 0, 0
-        for kind in np.flatnonzero(by_kind).tolist():
-            jobs, answer = int(by_kind[kind]), self._answer_of(kind)
+        observers: set[str] = set()
+        for answer, jobs in forms.tally(*self._census.by_kind()):
             if answer is None:
                 unasked += jobs
             elif isinstance(answer, str):
                 reasons[answer] += jobs
             else:
                 fast += jobs
+                observers.update(answer.observers)
         for reason, ids in self._lanes.fast.outsiders.by_reason().items():
             kinds = self._kinds_of(np.fromiter(ids, np.int64, len(ids)))
-            for kind, jobs in zip(*(column.tolist() for column in np.unique(kinds, return_counts=True)), strict=True):
-                known = self._answer_of(kind)
-                if isinstance(known, str):
+            for answer, jobs in forms.tally(kinds, np.ones(len(kinds), np.int64)):
+                if isinstance(answer, str):
                     continue  # is counted with all of its kind
                 reasons[reason] += jobs
-                if known is None:
+                if answer is None:
                     unasked -= jobs
                 else:
                     fast -= jobs
-        return Counted(max(0, fast), +reasons, self._observers(), max(0, unasked))
-
-    def _answer_of(self, kind: int) -> Envelope | str | None:
-        """Return what is known of a kind; of a route that is slow as a whole, it may be out of date itself."""
-        answer = self._answers.get(kind)
-        return answer if isinstance(answer, str) else self._unasked_routes.get(kind >> KIND_SHIFT, answer)
+        return Counted(max(0, fast), +reasons, tuple(sorted(observers)), max(0, unasked))
 
     def _kinds_of(self, ids: Int64s) -> Int64s:
         """Return the kinds of those ``ids`` that would take the lane of their kind."""
         jobs = self._engine.shards.columns_of(ids)
         stays = jobs.enabled & ~lane_rules.apart(ids, jobs.flags)
         return lane_rules.kinds(jobs.route[stays], jobs.flags[stays])
-
-    def _observers(self) -> tuple[str, ...]:
-        answers = self._answers.values()
-        return tuple(sorted({name for one in answers if not isinstance(one, str) for name in one.observers}))
 
     def _watch_slow_lane(self, now_s: float) -> None:
         slow = self._lanes.slow

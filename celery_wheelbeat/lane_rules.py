@@ -24,6 +24,9 @@ ONE_OFF = "it is a one-off job, done after its first confirmed run"
 EXPIRES_NEXT = "it expires at its next fire time, which differs from run to run"
 HANDED_OUT = "somebody asked the scheduler for its entry, and may write to it"
 UNFIT = "its arguments do not render"
+FORMS_MAX = 1_000
+"""Kinds of messages that the fast lane has envelopes for: each costs it some milliseconds and some kilobytes."""
+TOO_MANY_FORMS = f"more than {FORMS_MAX:,} kinds of messages are in use, which differ in queue, expiry or options"
 CHECKED_IN = "Sentry checks in for its runs (monitor_beat_tasks; exclude_beat_tasks leaves jobs out)"
 
 KIND_SHIFT = 2

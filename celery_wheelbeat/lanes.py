@@ -68,12 +68,12 @@ class Lanes:
 
     def offer(self, due: Iterable[DueBatch]) -> None:
         """Put due runs into the backlog of their lane. What the fast lane only finds out later, it passes on."""
-        self.fast.look()
-        slow_routes = self.fast.forms.slow_routes
+        self.fast.answers.look()
+        forms = self.fast.forms
         for batch in due:
             slow = batch.ids < 0
-            if len(slow_routes):
-                slow |= np.isin(batch.route_index, slow_routes)
+            if forms.any_slow:
+                slow |= forms.slow(batch.route_index)
             if not slow.any():
                 self.fast.backlog.offer(batch)
             elif slow.all():

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.jobs import DefinitionBatch, Int64s, Route
 
+_FREE = 2**62
+
 
 class RouteTable:
     """See the module."""
@@ -28,8 +30,8 @@ class RouteTable:
         self._routes: list[Route | None] = []
         self._index: dict[Route, int] = {}
         self._free: list[int] = []
-        self._interned_in: list[int] = []
-        """By index: the number of the round in which it was asked for last."""
+        self._interned_in = np.zeros(0, np.int64)
+        """By index: the number of the round in which it was asked for last, or ``_FREE``. Has room for more."""
         self._round = 0
 
     def intern(self, route: Route) -> int:
@@ -42,7 +44,8 @@ class RouteTable:
             else:
                 index = len(self._routes)
                 self._routes.append(route)
-                self._interned_in.append(0)
+                if index == len(self._interned_in):
+                    self._interned_in = np.concatenate((self._interned_in, np.zeros(64 + index // 4, np.int64)))
             self._index[route] = index
         self._interned_in[index] = self._round
         return index
@@ -65,12 +68,13 @@ class RouteTable:
 
         ``used``: by index, found by looking at every job since ``begin_round``.
         """
-        old = np.array(self._interned_in, np.int64)[: len(used)] < self._round
-        unused = [at for at in np.flatnonzero(old & ~used).tolist() if self._routes[at] is not None]
+        old = self._interned_in[: len(used)] < self._round
+        unused = np.flatnonzero(old & ~used).tolist()
         for index in unused:
             route, self._routes[index] = self._routes[index], None
-            assert route is not None  # noqa: S101 - for the type checker: looked at above
-            del self._index[route]
+            if route is not None:
+                del self._index[route]
+        self._interned_in[unused] = _FREE
         self._free += unused
         if unused:
             self.freed(np.array(unused, np.int64))

@@ -30,6 +30,7 @@ from celery_wheelbeat.observe.status import (
     document,
 )
 from celery_wheelbeat.observe.surveyor import Surveyor
+from celery_wheelbeat.route_sweep import RouteSweep
 from celery_wheelbeat.sources.entries import key_of as entry_key
 from celery_wheelbeat.zones import database_version
 
@@ -60,6 +61,7 @@ class Supervision:
         self._swept = 0
         self._findings: Counter[str] = Counter()
         self._last_fires: dict[str, tuple[int | None, int | None]] = {}
+        self._route_sweep = RouteSweep(beat.parts.engine)
         self._surveyor = Surveyor(beat.parts.engine, beat.parts.clock.monotonic_s)
         self.sight = Sight(beat.parts.clock.monotonic_s())
         """What other threads may see: replaced by each turn, never changed."""
@@ -100,6 +102,7 @@ class Supervision:
             self._surveyor.turn(reading.now_ms)
         if now_s >= self._report_due_s:
             self._report_due_s = now_s + REPORT_EVERY_S
+            self._route_sweep.look()
             if self._beat.parts.lane_report is not None:
                 self._beat.parts.lane_report.look(now_s, loading=self._beat.state != "running")
             self.report(reading.now_ms)

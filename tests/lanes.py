@@ -19,7 +19,8 @@ from celery_wheelbeat.publishers.amqp_lane import AmqpWire
 from celery_wheelbeat.publishers.batch_maker import Load, make_batch
 from celery_wheelbeat.publishers.batches import Batch, Outcome, Verdict
 from celery_wheelbeat.publishers.broker import open_connection
-from celery_wheelbeat.publishers.envelope_maker import Arguments, EnvelopeMaker, Form
+from celery_wheelbeat.publishers.envelope_maker import Arguments, EnvelopeMaker
+from celery_wheelbeat.publishers.patterns import Form, with_own
 from celery_wheelbeat.publishers.redis_lane import RedisWire
 from celery_wheelbeat.publishers.sender import Sender
 from celery_wheelbeat.runs import RunIds
@@ -54,11 +55,12 @@ def form_of(task: str, options: Mapping[str, Any], *headers: tuple[str, Any]) ->
     return Form(Route(task, json.dumps(options)), headers)
 
 
-def make_entry(app: Celery) -> Callable[[Form, str, Sequence[Any], Mapping[str, Any]], ScheduleEntry]:
+def make_entry(app: Celery) -> Callable[[Form, str, Arguments], ScheduleEntry]:
     """Return what builds the entry of a form."""
 
-    def build(form: Form, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ScheduleEntry:
-        options = json.loads(form.route.options)
+    def build(form: Form, name: str, arguments: Arguments) -> ScheduleEntry:
+        options = with_own(json.loads(form.route.options), arguments.own)
+        args, kwargs = list(arguments.args), dict(arguments.kwargs)
         return ScheduleEntry(name=name, task=form.task, args=args, kwargs=kwargs, options=options, schedule=60, app=app)
 
     return build

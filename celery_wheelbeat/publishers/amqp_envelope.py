@@ -7,13 +7,15 @@ longer than a frame is split as the connection's ``frame_max`` wants it, so an e
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from amqp.serialization import dumps as dump_arguments
 
 from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Uncut, cut, fire_octets
 from celery_wheelbeat.publishers.envelope import Envelope, Sample, Stamps, marks_of
 from celery_wheelbeat.publishers.observers import marks_of_observers
+from celery_wheelbeat.publishers.patterns import NOTHING, Own
 from celery_wheelbeat.slices import Slices
 
 if TYPE_CHECKING:
@@ -30,7 +32,25 @@ _END = b"\xce"
 _FRAME_EXTRA = 8
 _INNER = b"\x07headersF"
 """Begin of a table within the headers: some tracing tools repeat them there."""
+_ROUTING_KEY_AT = 7 + 4 + 2 + 1
+"""In a method frame of ``basic.publish``, behind the name of the exchange: its head, method, reserved word, length."""
+_TABLE_LENGTH = 4
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS = 1 << 15, 1 << 14, 1 << 13
+
+
+class _Method(NamedTuple):
+    """A method frame whose routing key is a job's own, up to the length of the content header behind it."""
+
+    before: bytes
+    key_bytes: int
+    behind: bytes
+
+    def of(self, routing_key: str) -> bytes:
+        """Return the frame of a job."""
+        key = routing_key.encode()
+        if len(key) != self.key_bytes:
+            raise ValueError(f"its routing key has {len(key)} bytes, expected {self.key_bytes}")
+        return self.before + key + self.behind
 
 
 class AmqpEnvelope(Envelope):
@@ -45,9 +65,10 @@ class AmqpEnvelope(Envelope):
         self._channel = wire[1:3]
         self._chunk = frame_max - _FRAME_EXTRA
         self._before_table = wire[header + 7 + 12 : table]
-        opening = wire[header + 3 : table + 4]
+        self._method = self._own_method(wire, header, sample) if sample.own.routing_key else None
+        opening = wire[0 if self._method else header + 3 : table + 4]
         self.opening_width = len(opening)
-        reprs, name = _repr_text(body.of(sample.args, sample.kwargs)), self._find_name(recording, sample)
+        reprs, name = _repr_text(body.of(sample.args, sample.kwargs)), self._find_own(recording, sample)
         marks = [
             *marks_of(recording, sample),
             *marks_of_observers(recording.headers, self.write_time),
@@ -73,11 +94,12 @@ class AmqpEnvelope(Envelope):
         self._header_fixed = header_length - varying
         self._table_fixed = table_length - varying
 
-    def pieces(self, encoded: Encoded, name: str, key: str = "") -> Pieces:
+    def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
         """See ``Envelope``."""
-        body, reprs, name_text = encoded.body, _repr_text(encoded), self._name_text(name, key)
+        body, reprs, name_text = encoded.body, _repr_text(encoded), self._own_text(name, own)
         varying = len(reprs) + self._names * len(name_text)
-        opening = b"%b%b%b" % (
+        opening = b"%b%b%b%b" % (
+            self._method.of(own.routing_key) if self._method else b"",
             struct.pack(">IHHQ", self._header_fixed + varying, 60, 0, len(body)),
             self._before_table,
             struct.pack(">I", self._table_fixed + varying),
@@ -94,9 +116,10 @@ class AmqpEnvelope(Envelope):
         return b"\x12periodic_task_name" + _long_text(name)
 
     @staticmethod
-    def write_job(job: str) -> bytes:
+    def write_headers(headers: Mapping[str, Any]) -> bytes:
         """See ``Envelope``."""
-        return b"\x0dwheelbeat_job" + _long_text(job)
+        written: bytes = dump_arguments("F", (headers,))[_TABLE_LENGTH:]
+        return written
 
     @staticmethod
     def write_time(seconds: float) -> bytes:
@@ -111,6 +134,15 @@ class AmqpEnvelope(Envelope):
             inner = np.broadcast_to(np.frombuffer(_INNER, np.uint8), (len(lengths), len(_INNER)))
             pieces = {**pieces, Hole.INNER: np.hstack((inner, lengths))}
         return super().render(pieces, stamps)
+
+    def _own_method(self, wire: bytes, header: int, sample: Sample) -> _Method | None:
+        """Return how the method frame is written for each job; None where its routing key is not in it."""
+        at = _ROUTING_KEY_AT + len(self.exchange.encode())
+        key = sample.own.routing_key.encode()
+        if wire[at : at + 1 + len(key)] != bytes((len(key),)) + key:
+            return None
+        self.routing_key = ""
+        return _Method(wire[: at + 1], len(key), wire[at + 1 + len(key) : header + 3])
 
     def _body_frames(self, body: bytes) -> bytes:
         chunks = [body[start : start + self._chunk] for start in range(0, len(body), self._chunk)]

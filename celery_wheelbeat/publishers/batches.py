@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.publishers import FailureKind
     from celery_wheelbeat.publishers.envelope import Envelope
-    from celery_wheelbeat.publishers.envelope_maker import Arguments, Form
+    from celery_wheelbeat.publishers.envelope_maker import Arguments
+    from celery_wheelbeat.publishers.patterns import Form
 
 NONCE_LENGTH = 32
 
@@ -67,6 +68,8 @@ class Verdict(NamedTuple):
     epoch: int
     envelope: Envelope | str
     """An envelope, or the reason why there is none."""
+    asked_in: int = 0
+    """What was given with the question."""
 
 
 class Comparison(NamedTuple):

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Skeleton, Uncut
+from celery_wheelbeat.publishers.patterns import NOTHING, Own
 from celery_wheelbeat.worker.headers import JOB
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.publishers.task_body import Encoded, TaskBody
     from celery_wheelbeat.runs import Octets
 
-_KEY_TO_NAME_MAX = 64
+NAME = "periodic_task_name"
 _TIME_LENGTHS = (32, 26)
 """Of ISO 8601 with microseconds, with and without an offset."""
 
@@ -37,8 +39,7 @@ class Sample(NamedTuple):
     name: str
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
-    key: str = ""
-    """Key of the job, where a header names it."""
+    own: Own = NOTHING
 
 
 class Stamps(NamedTuple):
@@ -71,12 +72,12 @@ class Envelope(ABC):
         """Tools whose headers are part of its messages."""
         self._before_key: str | None = None
         """What stands before the key of the job in the header that holds it; None where there is no such header."""
-        self._key_to_name = b""
-        """What stands between that header and the name."""
+        self._stretch: Mapping[str, Any] = {}
+        """The headers from the first that differs from job to job up to the name."""
 
     @abstractmethod
-    def pieces(self, encoded: Encoded, name: str, key: str = "") -> Pieces:
-        """Return what belongs to one job, whose arguments ``body`` has encoded. ``key``: see ``names_key``."""
+    def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
+        """Return what belongs to one job, whose arguments ``body`` has encoded."""
 
     @staticmethod
     @abstractmethod
@@ -85,8 +86,8 @@ class Envelope(ABC):
 
     @staticmethod
     @abstractmethod
-    def write_job(job: str) -> bytes:
-        """Return the header ``wheelbeat_job`` as this transport writes it."""
+    def write_headers(headers: Mapping[str, Any]) -> bytes:
+        """Return headers, one after the other, as this transport writes them; raises what it cannot write."""
 
     @property
     def names_key(self) -> bool:
@@ -132,26 +133,29 @@ class Envelope(ABC):
             columns[Hole.STARTED_AT] = stamps.traces.started_at
         return self.skeleton.render(columns)
 
-    def _find_name(self, recording: Recording, sample: Sample) -> bytes:
-        """Return what names the job in a recorded message; learns how it is written. Raises ``Uncut``."""
-        name = self.write_name(sample.name)
-        job = recording.headers.get(JOB, "")
-        if not sample.key or not job.endswith(sample.key):
-            return name
-        holder = self.write_job(job)
-        start = recording.wire.find(holder)
-        end = recording.wire.find(name, start)
-        self._before_key = job.removesuffix(sample.key)
-        self._key_to_name = recording.wire[start + len(holder) : end]
-        if start < 0 or end < 0 or len(self._key_to_name) > _KEY_TO_NAME_MAX:
-            raise Uncut("the key of the job does not stand beside its name")
-        return recording.wire[start : end + len(name)]
+    def _find_own(self, recording: Recording, sample: Sample) -> bytes:
+        """Return the headers in a recorded message that tell its job from others; learns which. Raises ``Uncut``."""
+        names = list(recording.headers)
+        job = str(recording.headers.get(JOB, ""))
+        if sample.own.key and job.endswith(sample.own.key):
+            self._before_key = job.removesuffix(sample.own.key)
+        varying = [*sample.own.headers, *([JOB] if self.names_key else []), NAME]
+        first = min((names.index(name) for name in varying if name in names), default=0)
+        stretch = names[first : names.index(NAME) + 1]
+        if not set(varying) <= set(stretch):
+            raise Uncut("its own headers do not stand before its name")
+        self._stretch = {name: None if name in varying else recording.headers[name] for name in stretch}
+        return self._own_text(sample.name, sample.own)
 
-    def _name_text(self, name: str, key: str) -> bytes:
-        if self._before_key is None:
+    def _own_text(self, name: str, own: Own) -> bytes:
+        if len(self._stretch) == 1:
             return self.write_name(name)
-        return b"%b%b%b" % (self.write_job(self._before_key + key), self._key_to_name, self.write_name(name))
+        headers = {**self._stretch, **own.headers, NAME: name}
+        if self._before_key is not None:
+            headers[JOB] = self._before_key + own.key
+        return self.write_headers(headers)
 
+    @cached_property
     def identity(self) -> tuple[object, ...]:
         """Return what decides about the bytes of its messages."""
         return (
@@ -161,6 +165,7 @@ class Envelope(ABC):
             self.skeleton,
             self.lifetime,
             self._before_key,
+            repr(self._stretch),
             self.body.identity(),
         )
 

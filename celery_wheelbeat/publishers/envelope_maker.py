@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
+from string import ascii_letters
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ from celery_wheelbeat.publishers.detection import configuration_reasons, entry_r
 from celery_wheelbeat.publishers.envelope import Sample, Stamps, expected_now, has_all_digits
 from celery_wheelbeat.publishers.failures import diagnose, is_state
 from celery_wheelbeat.publishers.observers import names_of, only_observers, traces_of
+from celery_wheelbeat.publishers.patterns import NOTHING, Own
 from celery_wheelbeat.publishers.subscriptions import unsubscribed
 from celery_wheelbeat.publishers.task_body import TaskBody
 from celery_wheelbeat.runs import rows_of
@@ -30,26 +32,13 @@ from celery_wheelbeat.worker.headers import JOB
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from celery_wheelbeat.jobs import Route
     from celery_wheelbeat.publishers.capture import Recording
     from celery_wheelbeat.publishers.envelope import Envelope
+    from celery_wheelbeat.publishers.patterns import Form
 
 
 _TRIES = 4
 """Recordings, because some are of no use: an instant that ends in zeros is written with fewer digits."""
-
-
-class Form(NamedTuple):
-    """What the messages of many jobs have in common."""
-
-    route: Route
-    headers: tuple[tuple[str, Any], ...] = ()
-    """Further ``wheelbeat_*`` headers; of ``wheelbeat_job`` what stands before the key of the job."""
-
-    @property
-    def task(self) -> str:
-        """Name of the task."""
-        return self.route.task
 
 
 class Arguments(NamedTuple):
@@ -57,6 +46,7 @@ class Arguments(NamedTuple):
 
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
+    own: Own = NOTHING
 
 
 class Recorder(Protocol):
@@ -73,13 +63,13 @@ class Recorder(Protocol):
 
 
 class EnvelopeMaker:
-    """See the module. ``make_entry(form, name, args, kwargs)`` builds a ``ScheduleEntry``."""
+    """See the module. ``make_entry(form, name, arguments)`` builds a ``ScheduleEntry``."""
 
     def __init__(
         self,
         scheduler: Any,
         recorder: Recorder,
-        make_entry: Callable[[Form, str, Sequence[Any], Mapping[str, Any]], Any],
+        make_entry: Callable[[Form, str, Arguments], Any],
         options: Mapping[str, Any],
         *,
         quiet: Callable[[], Any],
@@ -115,7 +105,7 @@ class EnvelopeMaker:
             reasons += configuration_reasons(self._app)
             if form.route.expires_next:
                 reasons.append(EXPIRES_NEXT)
-            reasons += entry_reasons(self._app, self._make_entry(form, "", *fitting[0]))
+            reasons += entry_reasons(self._app, self._make_entry(form, "", fitting[0]))
             if reasons:
                 return "; ".join(reasons)
             return self._try(form, fitting[0], fitting[-1], names_of(found))
@@ -171,13 +161,14 @@ class EnvelopeMaker:
         return why
 
     def _prove(self, form: Form, first: Arguments, second: Arguments) -> Envelope | str:
-        recording, sample = self._record(form, first)
+        own = _invented(form)._replace(routing_key=first.own.routing_key)
+        recording, sample = self._record(form, first._replace(own=own))
         envelope = self._recorder.envelope(
             recording, sample, TaskBody(self._app, recording, self._app.tasks.get(form.task))
         )
         if envelope.lifetime is not None:
             time.sleep(0.002)  # a fixed instant of expiry shows only if time has passed between the two
-        again, other = self._record(form, second)
+        again, other = self._record(form, second._replace(own=_invented(form)))
         if again.key != envelope.key or rendered(envelope, again, other) != again.wire:
             return f"two messages of {form.task} differ in more than id, time and arguments"
         return envelope
@@ -195,13 +186,14 @@ class EnvelopeMaker:
             str(uuid.uuid4()),
             random.randint(FIRST_FIRE_MS, LAST_FIRE_MS),  # noqa: S311 - a value to be found again, not a secret
             f"wheelbeat {uuid.uuid4()}",
-            *arguments,
-            f"monitor:{uuid.uuid4()}",
+            arguments.args,
+            arguments.kwargs,
+            arguments.own._replace(key=f"monitor:{uuid.uuid4()}"),
         )
-        entry = self._make_entry(form, sample.name, list(arguments.args), dict(arguments.kwargs))
+        entry = self._make_entry(form, sample.name, arguments)
         headers = dict(form.headers)
         if JOB in headers:
-            headers[JOB] += sample.key
+            headers[JOB] += sample.own.key
         run = Run(0, "", sample.name, sample.fire_ms, sample.run_id, entry, 0, headers)
 
         def publish() -> None:
@@ -217,7 +209,7 @@ class EnvelopeMaker:
 
 def rendered(envelope: Envelope, recording: Recording, sample: Sample) -> bytes:
     """Render with ``envelope`` the message that ``recording`` holds, as the queue would get it."""
-    pieces = envelope.pieces(envelope.body.of(sample.args, sample.kwargs), sample.name, sample.key)
+    pieces = envelope.pieces(envelope.body.of(sample.args, sample.kwargs), sample.name, sample.own)
     stamps = Stamps(
         ids=rows_of([recording.headers["id"].encode()]),
         fire_ms=np.array([sample.fire_ms], np.int64),
@@ -227,3 +219,9 @@ def rendered(envelope: Envelope, recording: Recording, sample: Sample) -> bytes:
         traces=traces_of(recording.headers),
     )
     return envelope.unframed(envelope.render(Columns.of([pieces]).by_hole(), stamps).octets.tobytes())
+
+
+def _invented(form: Form) -> Own:
+    """Return what could be a job's own, unlike that of any job: what it is must not matter."""
+    headers = {name: f"wheelbeat {uuid.uuid4()}" for name in form.names}
+    return Own(headers, "".join(random.choices(ascii_letters, k=form.key_bytes)))  # noqa: S311 - protects nothing

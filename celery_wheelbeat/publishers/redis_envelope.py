@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from json.encoder import encode_basestring_ascii
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from kombu.utils import json as kombu_json
 
 from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Skeleton, Uncut, cut, fire_texts
 from celery_wheelbeat.publishers.envelope import Envelope, Sample, marks_of
 from celery_wheelbeat.publishers.observers import QUEUED_AT_WIDTH, STARTED_AT_WIDTH, marks_of_observers
+from celery_wheelbeat.publishers.patterns import NOTHING, Own
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.publishers.capture import Recording
     from celery_wheelbeat.publishers.task_body import Encoded, TaskBody
     from celery_wheelbeat.runs import Octets
 
+_to_json: Callable[[Any], str] = kombu_json.dumps
 _WIDTHS = {
     Hole.ID: 36,
     Hole.TAG: 36,
@@ -47,7 +53,7 @@ class RedisEnvelope(Envelope):
             Mark(Hole.FIRE, b'"wheelbeat_fire_ms": %d' % sample.fire_ms, None),
             Mark(Hole.BODY, self._body_text(recording.body)),
             Mark(Hole.REPRS, _repr_text(body.of(sample.args, sample.kwargs))),
-            Mark(Hole.NAME, self._find_name(recording, sample), None),
+            Mark(Hole.NAME, self._find_own(recording, sample), None),
         ]
         found = cut(recording.wire, marks)
         if found.holes[0] is not Hole.BODY:
@@ -60,10 +66,10 @@ class RedisEnvelope(Envelope):
         self._fixed_length = found.constant_length + sum(widths.get(hole, 0) for hole in found.holes)
         self.skeleton = Skeleton((b"", *found.constants[1:-1], found.constants[-1] + b"\r\n"), found.holes)
 
-    def pieces(self, encoded: Encoded, name: str, key: str = "") -> Pieces:
+    def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
         """See ``Envelope``."""
         body, reprs = self._body_text(encoded.body), _repr_text(encoded)
-        name_text = self._name_text(name, key)
+        name_text = self._own_text(name, own)
         length = self._fixed_length + len(body) + len(reprs) + self._names * len(name_text)
         return Pieces(b"", b"$%d\r\n%b%b" % (length, self._lead, body), reprs, name_text)
 
@@ -77,9 +83,9 @@ class RedisEnvelope(Envelope):
         return b'"periodic_task_name": ' + _text(name)
 
     @staticmethod
-    def write_job(job: str) -> bytes:
+    def write_headers(headers: Mapping[str, Any]) -> bytes:
         """See ``Envelope``."""
-        return b'"wheelbeat_job": ' + _text(job)
+        return _to_json(headers)[1:-1].encode()
 
     @staticmethod
     def write_time(seconds: float) -> bytes:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from celery_wheelbeat.publishers.batches import Batch
     from celery_wheelbeat.publishers.capture import Recording
     from celery_wheelbeat.publishers.envelope import Envelope, Sample
-    from celery_wheelbeat.publishers.envelope_maker import Arguments, EnvelopeMaker, Form
+    from celery_wheelbeat.publishers.envelope_maker import Arguments, EnvelopeMaker
+    from celery_wheelbeat.publishers.patterns import Form
     from celery_wheelbeat.publishers.task_body import TaskBody
 
 logger = logging.getLogger("celery.beat")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from queue import Empty
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from celery_wheelbeat.clock import Clock
     from celery_wheelbeat.publishers.batches import Wire
     from celery_wheelbeat.publishers.envelope import Envelope
-    from celery_wheelbeat.publishers.envelope_maker import Arguments, Form
+    from celery_wheelbeat.publishers.envelope_maker import Arguments
+    from celery_wheelbeat.publishers.patterns import Form
 
     News = Outcome | Verdict | Comparison
 
@@ -41,6 +43,7 @@ _OF_MESSAGES = (FailureKind.POISON, FailureKind.UNROUTABLE)
 class _Question(NamedTuple):
     form: Form
     candidates: Sequence[Arguments]
+    asked_in: int = 0
     envelope: Envelope | None = None
     """To be compared with; None = to be made."""
 
@@ -62,6 +65,8 @@ class Sender:
         """Scheduling thread: batches without an outcome."""
         self._on_wire: dict[int, Batch] = {}
         """The thread: batches that were written, in order."""
+        self._questions: deque[_Question] = deque()
+        """The thread: what is still to be answered; batches go first."""
         self._connected = False
         self.ended_by: BaseException | None = None
         """See ``Publisher``: a serializer or a logger may be user code."""
@@ -92,13 +97,16 @@ class Sender:
         self._unsettled[batch.token] = batch
         self._inbox.put(batch)
 
-    def ask(self, form: Form, candidates: Sequence[Arguments]) -> None:
-        """Have the envelope of ``form`` made; the answer comes by ``poll``, unless the connection is lost before."""
-        self._inbox.put(_Question(form, candidates))
+    def ask(self, form: Form, candidates: Sequence[Arguments], asked_in: int = 0) -> None:
+        """Have the envelope of ``form`` made; the answer comes by ``poll``, unless the connection is lost before.
+
+        ``candidates``: arguments of some of its jobs; ``asked_in`` comes back with the answer.
+        """
+        self._inbox.put(_Question(form, candidates, asked_in))
 
     def compare(self, envelope: Envelope, form: Form, arguments: Arguments) -> None:
         """Have ``envelope`` compared with what Celery renders now; the answer comes by ``poll``."""
-        self._inbox.put(_Question(form, [arguments], envelope))
+        self._inbox.put(_Question(form, [arguments], envelope=envelope))
 
     def poll(self) -> Sequence[News]:
         """Return the news since the last call."""
@@ -156,7 +164,7 @@ class Sender:
             return True
         if self._stop_at_s is None:
             return False
-        done = self._inbox.empty() and not self._on_wire
+        done = self._inbox.empty() and not self._on_wire  # nobody needs an answer any more
         return done or self._clock.monotonic_s() >= self._stop_at_s
 
     def _keep_going(self) -> None:
@@ -165,30 +173,33 @@ class Sender:
             raise TimeoutError("the beat stops")
 
     def _turn(self) -> None:
-        """Write what there is, up to the window, then wait for what comes first: orders or outcomes."""
+        """Write what there is, up to the window, answer one question, then wait for orders or outcomes."""
         while len(self._on_wire) < self.window:
             try:
-                order = self._inbox.get(0 if self._on_wire else _IDLE_S)
+                order = self._inbox.get(0 if self._on_wire or self._questions else _IDLE_S)
             except Empty:
                 break
             if order is None:
                 break
-            self._obey(order)
-        self._report(self._wire.receive(_REPLY_S if self._on_wire else 0))
-
-    def _obey(self, order: Batch | _Question) -> None:
-        if isinstance(order, _Question):
-            if order.envelope is None:
-                made = self._wire.make(order.form, order.candidates)
-                self._answer(Verdict(order.form, self.epoch, made))
+            if isinstance(order, _Question):
+                self._questions.append(order)
+            elif order.epoch != self.epoch:
+                self._give_up([order], FailureKind.NOT_SENT, "rendered for a connection that is gone")
             else:
-                difference = self._wire.compare(order.envelope, order.form, order.candidates[0])
-                self._answer(Comparison(order.form, self.epoch, difference))
-        elif order.epoch != self.epoch:
-            self._give_up([order], FailureKind.NOT_SENT, "rendered for a connection that is gone")
+                self._on_wire[order.token] = order
+                self._wire.send(order)
+        if self._questions:
+            self._think_about(self._questions.popleft())
+        self._report(self._wire.receive(_REPLY_S if self._on_wire and not self._questions else 0))
+
+    def _think_about(self, question: _Question) -> None:
+        """Answer a question; takes some milliseconds, in which nothing is written."""
+        if question.envelope is None:
+            made = self._wire.make(question.form, question.candidates)
+            self._answer(Verdict(question.form, self.epoch, made, question.asked_in))
         else:
-            self._on_wire[order.token] = order
-            self._wire.send(order)
+            difference = self._wire.compare(question.envelope, question.form, question.candidates[0])
+            self._answer(Comparison(question.form, self.epoch, difference))
 
     def _report(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
@@ -225,6 +236,7 @@ class Sender:
     def _lose(self, reason: str) -> None:
         self._connected = False
         self._lost = reason
+        self._questions.clear()  # whoever asked notices the new connection, and asks again
         self._wire.close(broken=True)
         wait_s = self._backoff.next_s()
         self._log_down(reason, wait_s)

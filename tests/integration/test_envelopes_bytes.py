@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+from celery.beat import SchedulingError
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kombu import Exchange, Queue
 from lanes import FIRE_MS, form_of, make_app, make_entry, make_wire
 from services import TcpProxy
 
+from celery_wheelbeat.jobs import Route
+from celery_wheelbeat.names import header_problem
 from celery_wheelbeat.publishers import Run
+from celery_wheelbeat.publishers.amqp_lane import AmqpWire
 from celery_wheelbeat.publishers.attempt import Attempt
 from celery_wheelbeat.publishers.batches import Batch, Parcel
 from celery_wheelbeat.publishers.capture import Recording
 from celery_wheelbeat.publishers.envelope import Envelope, Sample
 from celery_wheelbeat.publishers.envelope_maker import Arguments, rendered
+from celery_wheelbeat.publishers.patterns import Own, own_of, pattern_of
 from celery_wheelbeat.scheduler import WheelScheduler
 
 if TYPE_CHECKING:
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
     from celery import Celery
     from celery.beat import ScheduleEntry
 
-    from celery_wheelbeat.publishers.envelope_maker import Form
+    from celery_wheelbeat.publishers.patterns import Form
 
 KINDS = ("redis", "amqp")
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -129,7 +136,7 @@ def test_the_key_of_the_job_stands_beside_its_name(wire: Any) -> None:
     envelope = made(wire, form)
     for arguments in (Arguments([1], {}), Arguments([[1.5, "ü'"]], {"url": "x" * 300})):
         recording, sample = recorded(wire, form, arguments)
-        assert recording.headers["wheelbeat_job"] == f'name"space/{sample.key}'
+        assert recording.headers["wheelbeat_job"] == f'name"space/{sample.own.key}'
         assert rendered(envelope, recording, sample) == recording.wire
     assert envelope.names_key
 
@@ -139,6 +146,61 @@ def test_a_header_of_the_users_that_is_called_like_ours_is_left_alone(wire: Any)
     recording, sample = recorded(wire, form, Arguments([1], {}))
     assert recording.headers["wheelbeat_job"] == "mine"
     assert rendered(made(wire, form), recording, sample) == recording.wire
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=200),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=20), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+OVERLAP = (("wheelbeat_overlap", "skip"), ("wheelbeat_job", 'name"space/'))
+NAMES = st.text(min_size=1, max_size=30).filter(lambda name: header_problem(name) is None)
+OWN = st.dictionaries(NAMES, JSON, max_size=4)
+
+
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@given(
+    headers=OWN, others=st.lists(JSON, min_size=4, max_size=4), overlap=st.booleans(), key=st.text("ab.#*ä", min_size=1)
+)
+@example({"customer": 1, "plan": "a"}, ["x" * 3000, -(2**63), None, {"a": [1.5]}], True, "x")
+@example({"at": {"__type__": "date", "__value__": "2030-01-02"}}, [1, 2, 3, 4], False, "x")
+def test_what_is_a_jobs_own_is_written_as_celery_writes_it(
+    wire: Any, headers: dict[str, Any], others: list[Any], overlap: bool, key: str
+) -> None:
+    """The envelope is made with one job's values, and then used for others'."""
+    is_amqp = isinstance(wire, AmqpWire)
+    route = Route("lanes.anything", json.dumps({"exchange": "e", "routing_key": key, "headers": headers}))
+    if not is_amqp:
+        route = Route("lanes.anything", json.dumps({"queue": "own", "headers": headers}))
+    form = pattern_of(route, own_keys=is_amqp)._replace(headers=OVERLAP if overlap else ())
+    assert form.names in (tuple(headers), ())
+    assert (form.key_bytes > 0) == is_amqp
+    envelope = wire.make(form, [Arguments([1], {}, own_of(route, form))])
+    assert isinstance(envelope, Envelope), envelope
+    for values in (list(headers.values()), others):
+        own = Own(dict(zip(form.names, values, strict=False)), key[::-1] if is_amqp else "")
+        try:
+            recording, sample = recorded(wire, form, Arguments(["ü"], {}, own))
+        except SchedulingError:  # a number of 65 bits, …
+            with suppress(Exception):
+                envelope.pieces(envelope.body.of(["ü"], {}), "name", own)
+                pytest.fail(f"{own} was written, though Celery refuses it")
+            continue
+        assert rendered(envelope, recording, sample) == recording.wire
+        assert recording.routing_key == (key[::-1] if is_amqp else "own")
+
+
+def test_a_routing_key_without_effect_is_left_out(wire: Any) -> None:
+    """Celery sends to the queue by name where no exchange is named, whatever the routing key is."""
+    route = Route("lanes.check", json.dumps({"queue": "direct-q", "routing_key": "no.matter"}))
+    form = pattern_of(route, own_keys=True)
+    envelope = wire.make(form, [Arguments([1], {}, own_of(route, form))])
+    assert isinstance(envelope, Envelope), envelope
+    recording, sample = recorded(wire, form, Arguments([1], {}, Own(routing_key="another.1")))
+    assert recording.routing_key == "direct-q"
+    assert rendered(envelope, recording, sample) == recording.wire
 
 
 @pytest.mark.parametrize("shorts", [0, 1, 2])
@@ -161,13 +223,6 @@ def test_an_instant_without_microseconds_is_no_difference(
     assert next(recordings) == shorts + 2
     monkeypatch.setattr(app.amqp, "argsrepr_maxsize", 1)
     assert wire.compare(envelope, form, arguments) == "Celery renders other bytes now"
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=200),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=20), inner, max_size=4),
-    max_leaves=12,
-)
 
 
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))
@@ -213,15 +268,13 @@ def test_what_is_pushed_is_what_was_recorded(redis_url: str) -> None:
     wire.connect()
     form = form_of("lanes.check", {"queue": "really"})
     recording, sample = recorded(wire, form, Arguments([3], {"url": "u"}))
-    entry: ScheduleEntry = make_entry(app)(form, sample.name, [3], {"url": "u"})
+    entry: ScheduleEntry = make_entry(app)(form, sample.name, Arguments([3], {"url": "u"}))
     run = Run(0, "", sample.name, sample.fire_ms, sample.run_id, entry, 0)
     with app.connection_for_write() as connection, Attempt(run).open():
         producer = app.amqp.Producer(connection, auto_declare=False)
         WheelScheduler(app, lazy=True).apply_async(entry, producer=producer, advance=False)
     with redis.Redis.from_url(redis_url) as client:
         (pushed,) = client.lrange("really", 0, -1)
-    import json
-
     ours, theirs = json.loads(recording.wire), json.loads(pushed)
     for message in (ours, theirs):
         del message["properties"]["delivery_tag"], message["headers"]["wheelbeat_nonce"]
@@ -261,7 +314,7 @@ def test_what_is_written_to_rabbitmq_is_what_celery_writes(amqp_url: str, varian
         app, queue = make_app(url, task_queues=QUEUES), VARIANTS[variant].get("queue", "celery")
         run_id = str(uuid.uuid4())
         sample = Sample(run_id, FIRE_MS, "a name", *arguments)
-        entry = make_entry(app)(form, sample.name, list(arguments.args), dict(arguments.kwargs))
+        entry = make_entry(app)(form, sample.name, arguments)
         run = Run(0, "", sample.name, FIRE_MS, run_id, entry, 0)
         with app.connection_for_write(transport_options={"confirm_publish": True}) as connection:
             bound = app.amqp.queues[queue](connection.default_channel)

@@ -191,21 +191,21 @@ def test_another_process_asks_for_everything_anew(bench: FastBench) -> None:
     bench.pass_minutes()
     bench.drain()
     fast = bench.lanes.fast
-    fast.look()
+    fast.answers.look()
     assert len(fast.forms.answers()) == 1
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of forks in a process with threads: this child needs none of them
         child = os.fork()
     if not child:
-        fast.look()
+        fast.answers.look()
         os.write(writing, b"%d" % len(fast.forms.answers()))
         os._exit(0)
     os.close(writing)
     assert os.read(reading, 10) == b"0"
     os.close(reading)
     os.waitpid(child, 0)
-    fast.look()
+    fast.answers.look()
     assert len(fast.forms.answers()) == 1
 
 

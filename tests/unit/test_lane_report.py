@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,12 @@ from celery_wheelbeat.backlog import Backlog
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.engine import Engine, EngineConfig
 from celery_wheelbeat.held import Held
-from celery_wheelbeat.jobs import ChangeBatch, DueBatch, Flag, Overlap
+from celery_wheelbeat.jobs import ChangeBatch, DueBatch, Flag, Overlap, Route
 from celery_wheelbeat.lane_report import BEHIND_S, BEHIND_SAID_EVERY_S, PATIENCE_S, QUIET_S, LaneReport
 from celery_wheelbeat.lane_rules import CHECKED_IN, ENTRY, KIND_SHIFT, ONE_OFF
 from celery_wheelbeat.ledger import Ledger
 from celery_wheelbeat.publishers import PublisherHealth
+from celery_wheelbeat.publishers.forms import Forms
 from celery_wheelbeat.queue_lag import QueueLag
 
 if TYPE_CHECKING:
@@ -40,10 +42,9 @@ class Bench:
         self.engine.start(START_MS)
         self.backlog = Backlog(ledger, limit=1_000_000, keep_all=lambda ids: np.ones(len(ids), np.bool_))
         self.connected = True
-        self.forms = SimpleNamespace(
-            version=0, by_kind=lambda: list(self.answers.items()), slow_routes=np.empty(0, np.uint32)
-        )
-        self.answers: dict[int, Any] = {}
+        for number in range(8):
+            self.engine.routes.intern(Route(f"proj.t{number}"))
+        self.forms = Forms(self.engine.routes, lambda _interval, _expires, overlap: {"overlap": overlap.name})
         self.outsiders: Mapping[str, Collection[int]] = {}
         slow = SimpleNamespace(
             rendering=object(),
@@ -64,12 +65,8 @@ class Bench:
         self.engine.load(replace(batch, flags=(batch.flags | flags).astype(np.uint16)), {})
 
     def answer(self, route: int, answer: Any, overlap: Overlap = Overlap.ALLOW) -> None:
-        self.answers[route << KIND_SHIFT | overlap.value] = answer
-        self.forms.version += 1
-
-    def slow(self, *routes: int) -> None:
-        """Let no more be asked about ``routes``, as the lane does once a reason is known, and no envelope."""
-        self.forms.slow_routes = np.array(routes, np.uint32)
+        (group,) = self.forms.groups(np.array([route << KIND_SHIFT | overlap.value]), np.array([60_000]))
+        self.forms.learn(group.form, answer)
 
     def look(self, looks: int = 1) -> None:
         for _ in range(looks):
@@ -101,14 +98,11 @@ def test_a_kind_that_nobody_asks_about_any_more_counts_with_its_route(bench: Ben
     bench.answer(1, envelope())
     bench.look(3)
     assert (bench.report.as_json()["fast"], bench.report.as_json()["celery"]) == (18, {})
-    bench.answers.clear()
+    bench.forms.forget()
     bench.answer(0, "a signal")
-    bench.slow(0)
     bench.look(3)
     assert (bench.report.as_json()["fast"], bench.report.as_json()["celery"]) == (5, {"a signal": 17})
-    bench.answers.clear()  # the reason is asked for anew
-    bench.slow()
-    bench.forms.version += 1
+    bench.forms.forget_reasons()  # it is asked for again
     bench.look(3)
     assert (bench.report.as_json()["fast"], bench.report.as_json()["celery"]) == (5, {"a signal": 17})
     bench.answer(0, envelope())
@@ -171,8 +165,7 @@ def test_it_is_said_once_answers_have_come_and_again_only_when_they_change(
     assert caplog.messages == [], f"more may come within {QUIET_S} s"
     bench.look(20)
     assert caplog.messages == ["beat: All 5 jobs seen so far take the fast lane"]
-    bench.answers.clear()  # a reconnect: everything is asked anew
-    bench.forms.version += 1
+    bench.forms.forget()  # a reconnect
     bench.look(20)
     bench.load(*jobs(10, 5))
     bench.look(20)
@@ -217,14 +210,32 @@ def test_a_look_at_many_jobs_costs_no_more_than_one_at_some(bench: Bench, monkey
     census = lane_census.LaneCensus(bench.engine)
     bench.load(*jobs(0, 40))
     for look in range(4):
-        assert census.by_kind().sum() == 10 * look
+        assert census.by_kind().jobs.sum() == 10 * look
         assert census.rounds == 0
         census.look()
-    assert (census.rounds, census.by_kind().tolist()) == (1, [40])
+    assert (census.rounds, counted(census)) == (1, {0: 40})
     bench.engine.apply(ChangeBatch(batch_of([], bench.engine.crons), np.arange(39)))
     for _ in range(4):
         census.look()
-    assert census.by_kind().tolist() == [1]
+    assert counted(census) == {0: 1}
+
+
+def counted(census: lane_census.LaneCensus) -> dict[int, int]:
+    total = Counter[int]()
+    for kind, number in zip(*(column.tolist() for column in census.by_kind()), strict=True):
+        total[kind] += number
+    return dict(total)
+
+
+def test_what_is_counted_of_many_kinds_is_no_longer_than_the_jobs(bench: Bench) -> None:
+    """A list of all kinds for each shard would be: with 100,000 routes 800 MB."""
+    routes = [bench.engine.routes.intern(Route("proj.check", f'{{"queue": "{number}"}}')) for number in range(2_000)]
+    bench.load(*(Job(id=at, interval_ms=60_000, route_index=route) for at, route in enumerate(routes)))
+    census = lane_census.LaneCensus(bench.engine)
+    census.look()
+    assert census.rounds == 1
+    assert sum(len(counts.by_kind.kinds) for counts in census._counted.values()) == 2_000
+    assert counted(census) == {route << KIND_SHIFT: 1 for route in routes}
 
 
 def test_a_lane_that_gets_more_than_it_can_send_is_behind_after_a_minute(

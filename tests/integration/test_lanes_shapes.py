@@ -1,0 +1,275 @@
+"""Monitors of many kinds: those that differ in own values alone share an envelope, and no run waits for others."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import amqp
+import numpy as np
+import pytest
+import redis
+from definitions import Job
+from fast_bench import MINUTE_MS, START_MS, FastBench, numbered
+from kombu import Exchange, Queue
+from lanes import make_app
+from services import PrivateRedis
+
+from celery_wheelbeat import fast_parts
+from celery_wheelbeat.jobs import OVERLAP_SHIFT, ChangeBatch, Overlap
+from celery_wheelbeat.lane_rules import TOO_MANY_FORMS, UNFIT
+from celery_wheelbeat.publishers.forms import Forms
+from celery_wheelbeat.route_sweep import RouteSweep
+from celery_wheelbeat.schedules import INTERVAL_MAX_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery import Celery
+    from services import PrivateRabbit
+
+JOBS = 300
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateRedis]:
+    with PrivateRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: PrivateRedis) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def bench(server: PrivateRedis, client: redis.Redis) -> Iterator[FastBench]:
+    with FastBench(make_app(server.url)) as bench:
+        yield bench
+
+
+def job(number: int, route: int, **columns: Any) -> Job:
+    return Job(id=number, interval_ms=MINUTE_MS, route_index=route, payload=b"[[%d], {}]" % number, **columns)
+
+
+def with_headers(bench: FastBench, count: int = JOBS) -> list[Job]:
+    """Jobs with a customer each in a header."""
+    routes = (bench.route(options=json.dumps({"headers": {"customer": f"ü{at}", "n": at}})) for at in range(count))
+    return [job(number, route) for number, route in enumerate(routes)]
+
+
+def headers_in(client: redis.Redis, key: str = "celery") -> list[dict[str, Any]]:
+    return [json.loads(message)["headers"] for message in client.lrange(key, 0, -1)]
+
+
+def questions(bench: FastBench, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the list in which every form will stand that the sender is asked for."""
+    asked: list[Any] = []
+    ask = bench.lanes.fast.sender.ask
+    monkeypatch.setattr(bench.lanes.fast.sender, "ask", lambda form, *rest: (asked.append(form), ask(form, *rest)))
+    return asked
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("overlap", Overlap)
+def test_each_job_has_its_own_headers_and_all_have_one_envelope(
+    bench: FastBench, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, overlap: Overlap
+) -> None:
+    asked = questions(bench, monkeypatch)
+    bench.load(with_headers(bench), more_flags=overlap.value << OVERLAP_SHIFT)
+    for _ in range(2):
+        bench.pass_minutes()
+        bench.drain()
+    assert len(asked) == 1
+    assert bench.slow_runs == 0
+    found = sorted((one["argsrepr"], one["customer"], one["n"], one.get("wheelbeat_job")) for one in headers_in(client))
+    key = None if overlap is Overlap.ALLOW else "tests/monitor:{}"
+    expected = [(f"[{at}]", f"ü{at}", at, key and key.format(at)) for at in range(JOBS)]
+    assert found == sorted(2 * expected)
+
+
+@pytest.mark.redis
+def test_messages_are_those_of_the_celery_lane(server: PrivateRedis, client: redis.Redis) -> None:
+    found = {}
+    for dispatch in ("auto", "celery lane"):
+        client.flushall()
+        with FastBench(make_app(server.url)) as bench:
+            bench.load(with_headers(bench, 20))
+            bench.pass_minutes()
+            if dispatch != "auto":
+                monkey = bench.lanes.fast.outsiders
+                monkey.unfit = dict.fromkeys(range(20), UNFIT)
+            bench.drain()
+            assert bench.slow_runs == (0 if dispatch == "auto" else 20)
+        values = [json.loads(value) for value in client.lrange("celery", 0, -1)]
+        for value in values:
+            del value["headers"]["wheelbeat_nonce"], value["properties"]["delivery_tag"]
+            del value["properties"]["reply_to"]
+        found[dispatch] = {value["headers"]["id"]: json.dumps(value) for value in values}
+    assert found["auto"] == found["celery lane"]
+    assert len(found["auto"]) == 20
+
+
+@pytest.mark.redis
+def test_runs_of_a_form_without_an_answer_wait_alone(
+    bench: FastBench, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the whole lane waited for each form that was asked for."""
+    withheld: list[Callable[[], None]] = []
+    ask = bench.lanes.fast.sender.ask
+
+    def answer_later(form: Any, *rest: Any) -> None:
+        if "late" in form.route.options:
+            withheld.append(lambda: ask(form, *rest))
+        else:
+            ask(form, *rest)
+
+    monkeypatch.setattr(bench.lanes.fast.sender, "ask", answer_later)
+    late = bench.route(options='{"queue": "late"}')
+    bench.load([*numbered(100, bench.route()), *numbered(10, late, first=1000)])
+    for minute in (1, 2, 3):
+        bench.pass_minutes()
+        bench.until(lambda minute=minute: client.llen("celery") == 100 * minute, "the runs of the known form")
+        assert client.llen("late") == 0
+        assert bench.lanes.fast.answers.waiting == 10 * minute
+    assert len(withheld) == 1, "asked once, however many runs wait"
+    withheld[0]()
+    bench.drain()
+    assert client.llen("late") == 30
+    assert bench.lanes.fast.answers.waiting == 0
+
+
+@pytest.mark.redis
+def test_an_answer_to_a_question_from_before_a_change_counts_for_nothing(
+    bench: FastBench, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    ask = bench.lanes.fast.sender.ask
+    monkeypatch.setattr(bench.lanes.fast.sender, "ask", lambda *question: asked.append(question))
+    bench.load(numbered(1, bench.route()))
+    bench.pass_minutes()
+    bench.until(lambda: bool(asked), "the question")
+    fast = bench.lanes.fast
+    fast.answers._guard = "somebody connected a signal"
+    fast.answers.look()
+    ask(*asked[0])
+    bench.until(lambda: len(asked) == 2, "the second question")
+    assert not fast.forms.answers()
+    ask(*asked[1])
+    bench.drain()
+    assert len(fast.forms.answers()) == 1
+
+
+@pytest.mark.redis
+def test_after_a_reconnect_one_question_is_asked_for_all(
+    bench: FastBench, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = questions(bench, monkeypatch)
+    bench.load(with_headers(bench))
+    bench.pass_minutes()
+    bench.drain()
+    epoch = bench.lanes.fast.sender.epoch
+    client.client_kill_filter(skipme=True)
+    bench.pass_minutes()
+    bench.drain()
+    assert bench.lanes.fast.sender.epoch > epoch
+    assert len(asked) == 1 + bench.lanes.fast.sender.epoch - epoch
+    assert len({one["id"] for one in headers_in(client)}) == 2 * JOBS
+
+
+@pytest.mark.redis
+def test_more_kinds_than_there_may_be_take_the_celery_lane_and_say_so(
+    server: PrivateRedis, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast_parts, "Forms", partial(Forms, most=5))
+    with FastBench(make_app(server.url)) as bench:
+        bench.load([job(at, bench.route(options=json.dumps({"shadow": f"s{at}"}))) for at in range(20)])
+        for _ in range(2):
+            bench.pass_minutes()
+            bench.drain()
+        assert bench.slow_runs == 30
+        kinds, ones = np.arange(20) << 2, np.ones(20, np.int64)
+        answers = [answer for answer, _ in bench.lanes.fast.forms.tally(kinds, ones)]
+        assert answers.count(TOO_MANY_FORMS) == 1, "together"
+        assert sorted(one["shadow"] for one in headers_in(client)) == sorted(2 * [f"s{at}" for at in range(20)])
+
+
+@pytest.mark.redis
+def test_edits_of_headers_leave_nothing_behind(bench: FastBench, client: redis.Redis) -> None:
+    sweep = RouteSweep(bench.parts.engine)
+    for revision in range(60):
+        route = bench.route(options=json.dumps({"headers": {"revision": revision}, "queue": f"q{revision % 2}"}))
+        bench.redefine(job(0, route))
+        bench.pass_minutes()
+        bench.drain()
+        sweep.look()
+        sweep.look()
+    assert len(bench.parts.engine.routes) <= 4
+    assert len(bench.lanes.fast.forms.answers()) <= 2
+    assert [one["revision"] for one in reversed(headers_in(client, "q1"))] == list(range(1, 60, 2))
+    bench.parts.engine.apply(ChangeBatch(bench.load([]), np.array([0])))
+    sweep.look()
+    sweep.look()
+    assert not bench.lanes.fast.forms.answers()
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("overlap", Overlap)
+def test_the_longest_intervals_fire_and_keep_their_overlap_policy(
+    bench: FastBench, client: redis.Redis, overlap: Overlap
+) -> None:
+    """Once the interval ran over into the policy: the beat ended, or another policy was sent."""
+    years = [year * 365 * 86_400_000 for year in (34, 35, 36, 70, 71)]
+    anchor_ms = START_MS + 30_000
+    jobs = [
+        Job(id=number, interval_ms=interval_ms, anchor_ms=anchor_ms, offset_ms=0, route_index=bench.route())
+        for number, interval_ms in enumerate([*years, INTERVAL_MAX_MS])
+    ]
+    bench.load(
+        [Job(**{**vars(one), "payload": b"[[1], {}]"}) for one in jobs], more_flags=overlap.value << OVERLAP_SHIFT
+    )
+    bench.pass_minutes()
+    bench.drain()
+    policy = None if overlap is Overlap.ALLOW else overlap.name.lower()
+    assert [one.get("wheelbeat_overlap") for one in headers_in(client)] == [policy] * len(jobs)
+
+
+@pytest.mark.redis
+def test_options_that_cannot_be_read_concern_their_job_alone(bench: FastBench, client: redis.Redis) -> None:
+    broken = '{"headers": {"customer": {"__type__": "uuid", "__value__": "none"}}}'
+    bench.load([job(0, bench.route(options=broken)), *with_headers(bench, 10)[1:]])
+    bench.load([job(100, bench.route(options='{"headers": {"customer": 1, "n": 2}}'))])
+    bench.pass_minutes()
+    bench.drain()
+    assert sorted(one["argsrepr"] for one in headers_in(client)) == sorted(
+        [*(f"[{at}]" for at in range(1, 10)), "[100]"]
+    )
+
+
+@pytest.mark.amqp
+def test_routing_keys_are_a_jobs_own_on_rabbitmq(
+    private_rabbit: PrivateRabbit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = private_rabbit
+    topics = Exchange("topics", "topic")
+    queues = [Queue("shapes"), Queue("all", topics, "#")]
+    app: Celery = make_app(server.url, task_queues=queues, task_default_queue="shapes")
+    with FastBench(app) as bench:
+        asked = questions(bench, monkeypatch)
+        keys = [f"{'eu' if at % 2 else 'as'}.{at % 100:02d}.ä{at:03d}" for at in range(JOBS)]
+        options = [{"exchange": "topics", "queue": "all", "routing_key": key} for key in keys]
+        bench.load([job(at, bench.route(options=json.dumps(one))) for at, one in enumerate(options)])
+        for _ in range(2):
+            bench.pass_minutes()
+            bench.drain()
+        assert (len(asked), bench.slow_runs) == (1, 0)
+        assert bench.parts.ledger.sent == 2 * JOBS
+    found: dict[str, list[str]] = {}
+    with amqp.Connection(f"127.0.0.1:{server.port}") as connection:
+        channel = connection.channel()
+        while (message := channel.basic_get("all", no_ack=True)) is not None:
+            found.setdefault(message.delivery_info["routing_key"], []).append(message.headers["argsrepr"])
+    assert found == {key: [f"[{at}]"] * 2 for at, key in enumerate(keys)}
