@@ -204,6 +204,9 @@ def _rewrite_range(expression: str, field: Field, match: re.Match[str]) -> str:
     """Rewrite ``a``, ``a-b``, ``a/step`` and ``a-b/step``; a range that ends below its start wraps around."""
     first = _value(expression, field, match[1])
     step = _step(expression, field, match[3])
+    if field is WEEKDAY and match[1] == "7" and match[2] is None and match[3] is not None:
+        reason = f"crons differ in what a step from 7 means, write 0/{step}, or 0 for Sunday alone"
+        raise _refusal(expression, field, match[0], reason)
     if match[2] is None:
         return str(first) if match[3] is None else _plain_range(first, field.high, step)
     last = _value(expression, field, match[2])

@@ -126,6 +126,7 @@ def test_what_makes_two_schedules_differ() -> None:
         ("* * l-3 * *", "day of month"),
         ("* * * * L", "day of week"),
         ("* * * * 8L", "day of week field, '8'"),
+        ("* * * * 1,7/2", "'7/2': crons differ in what a step from 7 means, write 0/2, or 0 for Sunday alone"),
         ("* * * * aprilL", "day of week"),
         ("* * friL * *", "day of month"),
         ("* * * * 1#0", "expected #1 to #5"),
