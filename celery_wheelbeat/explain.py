@@ -16,6 +16,7 @@ from celery.beat import Scheduler
 
 from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.durations import format_duration
+from celery_wheelbeat.engine_config import EngineConfig
 from celery_wheelbeat.errors import InvalidMonitor, InvalidSetting
 from celery_wheelbeat.fires import fires
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, Misfire
@@ -189,7 +190,7 @@ def _misfire(app: Any, definition: Definition, settings: Settings, now_ms: int) 
     if policy is Misfire.SKIP:
         return f"{name}: runs missed over a restart or a long stall are not sent"
     if policy is Misfire.ALL:
-        return f"{name}: every missed run is sent, up to a bound"
+        return f"{name}: every missed run is sent, of more than {EngineConfig().all_max:,} the newest"
     if policy is Misfire.LATEST:
         deadline_s = app.conf.beat_cron_starting_deadline
         limit = f", a cron's only within {deadline_s} s" if deadline_s is not None else ""

@@ -21,7 +21,7 @@ _EPHEM_EPOCH = 25_567.5
 """1970-01-01T00:00Z in ephem's days, which begin at noon of 1899-12-31."""
 _MEAN = 0.02
 """Days by which the sun crosses the meridian before or after mean noon, at most."""
-_PRECISE = 0.05 / _DAY_S
+_PRECISE = 0.01 / _DAY_S
 """Days to which a passage is found."""
 
 
