@@ -18,7 +18,7 @@ SHAPE = "substring(packed FROM 9 FOR 16)"
 XOR_OF_HASHES_BEFORE_0008 = {
     "timezone": "1510011", "routing_key": "r3154344", "headers": '{"x":"109952"}', "options": '{"shadow":"1993969"}',
 }  # fmt: skip
-"""With these, ``proj.evil`` had the shape of ``proj.good`` without any of them, for all intervals."""
+"""With these, ``proj.evil`` had the shape of ``proj.good`` in Europe/Berlin without further options."""
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def shapes(place: Place) -> dict[str, bytes]:
 def test_a_definition_made_to_look_like_others_is_compiled_for_itself_alone(beat: LoadingBeat, postgres: Place) -> None:
     insert(postgres, "attacker", task="proj.evil", **XOR_OF_HASHES_BEFORE_0008)
     for number in range(5):
-        insert(postgres, f"victim {number}", task="proj.good", args=f"[{number}]")
+        insert(postgres, f"victim {number}", task="proj.good", timezone="Europe/Berlin", args=f"[{number}]")
     beat.load()
     ids = [row[0] for row in postgres.execute("SELECT id FROM wheelbeat_monitor ORDER BY id")]
     tasks = [beat.engine.routes[view.route_index].task for view in beat.engine.lookup(ids)]
