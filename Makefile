@@ -23,7 +23,7 @@ export WHEELBEAT_CELERY55_PYTHON := $(CURDIR)/$(VENV55)/bin/python
 
 BENCHMARKS := engine memory coldstart edits admin dispatch peers claims
 
-SOAKS := soak soak-schedules soak-account soak-simulation soak-grid soak-edits soak-broker soak-memory soak-claims soak-files soak-signals
+SOAKS := soak soak-schedules soak-account soak-simulation soak-grid soak-edits soak-broker soak-memory soak-claims soak-files soak-rows soak-signals
 
 .PHONY: bench bench-full help demo test check lint unit axe $(SOAKS) services venv venv-celery55 clean
 
@@ -83,6 +83,9 @@ soak-files: services venv ## a million lines are imported and exported in bounde
 
 soak-signals: services venv ## SIGTERM at 2,000 random instants ends a beat within 5 s; WHEELBEAT_PYTHONS adds interpreters
 	$(SOAK) tests/acceptance/test_beat_signals.py
+
+soak-rows: services venv ## one bad row is one bad row: 100,000 of any kind through load, edits and reconcile of each database
+	$(SOAK) tests/integration/changelog/test_any_rows.py
 
 bench: services venv ## benchmarks, in ten minutes; writes docs/explanation/benchmarks.md
 	$(BIN)/python benchmarks/guard.py

@@ -14,6 +14,7 @@ from celery_wheelbeat.monitors import compile_rows
 from celery_wheelbeat.sources.definitions import Definitions
 from celery_wheelbeat.sources.follower import Follower
 from celery_wheelbeat.sources.news import Changed, Loaded
+from celery_wheelbeat.sources.solar import SolarSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ class LoadingBeat:
 
     def __init__(self, place: Place) -> None:
         crons = CronTable()
-        compile_all = partial(compile_rows, crons=crons)
+        compile_all = partial(compile_rows, crons=crons, solar=SolarSchedule)
         database = place.open()
         self.source = database.source
         self.definitions = Definitions(

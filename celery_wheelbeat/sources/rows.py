@@ -33,7 +33,7 @@ def to_rows(found: Iterable[Sequence[Any]]) -> list[MonitorRow]:
             values[index] = bool(values[index])
         if values[-1] is not None:
             interval_ms, effective_from_ms = _NUMBERS(values)
-            values[-1] = hash(tuple(map(str.encode, _TEXTS(values)))) ^ (interval_ms or 0) ^ effective_from_ms
+            values[-1] = hash(tuple(map(str.encode, _TEXTS(values)))) ^ (interval_ms or 0) ^ (effective_from_ms or 0)
         rows.append(MonitorRow._make(values))
     return rows
 

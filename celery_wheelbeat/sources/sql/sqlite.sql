@@ -1,18 +1,42 @@
 -- Statements of a beat on SQLite. Instants are stored as UTC text and leave here as integer milliseconds, cut, not
--- rounded; empty texts of optional columns leave as NULL.
+-- rounded; what is no such text, and would be read as 'now' or a Julian day, leaves as it is, quoted. Empty texts of
+-- optional columns leave as NULL.
 
 -- name: columns
-id, name, task, args, kwargs, interval_ms, nullif(cron, ''), timezone, day_rule,
-CAST(round((julianday(substr(once_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
-nullif(solar_event, ''), solar_latitude, solar_longitude, jitter_s,
-CAST(round((julianday(substr(start_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
-CAST(round((julianday(substr(end_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
+id, name, task, args, kwargs, interval_ms, nullif(cron, ''), timezone, day_rule, {once_at_ms},
+nullif(solar_event, ''), solar_latitude, solar_longitude, jitter_s, {start_at_ms}, {end_at_ms},
 one_off, nullif(queue, ''), nullif(exchange, ''), nullif(routing_key, ''), priority, headers, expires_s, expires_next,
-options, misfire, overlap, enabled, incident_interval_ms,
-CAST(round((julianday(substr(incident_until, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
-{effective_ms},
-CAST(round((julianday(substr(finished_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER),
+options, misfire, overlap, enabled, incident_interval_ms, {incident_until_ms},
+CASE WHEN effective_from GLOB '{instant}' THEN {effective_ms} ELSE quote(effective_from) END, {finished_at_ms},
 CASE WHEN {plain} THEN {shape} END
+
+-- name: instant
+[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9]*
+
+-- name: once_at_ms
+CASE WHEN once_at IS NULL THEN NULL WHEN once_at GLOB '{instant}'
+     THEN coalesce(CAST(round((julianday(substr(once_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER), quote(once_at))
+     ELSE quote(once_at) END
+
+-- name: start_at_ms
+CASE WHEN start_at IS NULL THEN NULL WHEN start_at GLOB '{instant}'
+     THEN coalesce(CAST(round((julianday(substr(start_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER), quote(start_at))
+     ELSE quote(start_at) END
+
+-- name: end_at_ms
+CASE WHEN end_at IS NULL THEN NULL WHEN end_at GLOB '{instant}'
+     THEN coalesce(CAST(round((julianday(substr(end_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER), quote(end_at))
+     ELSE quote(end_at) END
+
+-- name: incident_until_ms
+CASE WHEN incident_until IS NULL THEN NULL WHEN incident_until GLOB '{instant}'
+     THEN coalesce(CAST(round((julianday(substr(incident_until, 1, 23)) - 2440587.5) * 86400000) AS INTEGER), quote(incident_until))
+     ELSE quote(incident_until) END
+
+-- name: finished_at_ms
+CASE WHEN finished_at IS NULL THEN NULL WHEN finished_at GLOB '{instant}'
+     THEN coalesce(CAST(round((julianday(substr(finished_at, 1, 23)) - 2440587.5) * 86400000) AS INTEGER), quote(finished_at))
+     ELSE quote(finished_at) END
 
 -- name: effective_ms
 CAST(round((julianday(substr(effective_from, 1, 23)) - 2440587.5) * 86400000) AS INTEGER)
@@ -21,6 +45,7 @@ CAST(round((julianday(substr(effective_from, 1, 23)) - 2440587.5) * 86400000) AS
 -- What can be compiled as columns. A greatest value that is text: no blob, and nothing missing where a text belongs.
 once_at IS NULL AND solar_event = '' AND start_at IS NULL AND end_at IS NULL AND finished_at IS NULL
 AND incident_interval_ms IS NULL AND incident_until IS NULL AND typeof(interval_ms) IN ('integer', 'null')
+AND effective_from GLOB '{instant}'
 AND typeof(max(name, args, kwargs, task, cron, timezone, day_rule, queue, exchange, routing_key, headers, options, misfire,
                overlap, ifnull(jitter_s, 0), ifnull(priority, 0), ifnull(expires_s, 0), one_off, expires_next, enabled)
           ) = 'text'

@@ -35,7 +35,7 @@ ALTER TABLE {schema}.wheelbeat_monitor DROP COLUMN packed, ADD COLUMN packed byt
 -- name: plain
 once_at IS NULL AND solar_event = '' AND start_at IS NULL AND end_at IS NULL AND finished_at IS NULL
 AND incident_interval_ms IS NULL AND incident_until IS NULL AND octet_length(args) + octet_length(kwargs) <= 16384
-AND octet_length(name) <= 200 AND name COLLATE "C" >= '!' AND name COLLATE "C" < E'\x7f'
+AND isfinite(effective_from) AND octet_length(name) <= 200 AND name COLLATE "C" >= '!' AND name COLLATE "C" < E'\x7f'
 AND left(args, 1) = '[' AND right(args, 1) = ']' AND left(kwargs, 1) = '{' AND right(kwargs, 1) = '}'
 AND strpos(args, '"__type__"') = 0 AND strpos(kwargs, '"__type__"') = 0
 AND (strpos(args, E'\\u00') = 0 OR args !~ E'\\\\u00[567]') AND (strpos(kwargs, E'\\u00') = 0 OR kwargs !~ E'\\\\u00[567]')

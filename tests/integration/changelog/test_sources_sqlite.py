@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from changelog_places import Place, Reader, many, monitor
 from django.core.management import call_command
+from loading_beats import LoadingBeat
 
 from celery_wheelbeat.errors import CursorLost, SourceError
 from celery_wheelbeat.sources import sqlite
@@ -121,6 +122,27 @@ def test_a_text_that_is_not_utf8_is_one_bad_row(copy: Path) -> None:
     rows = source.fetch(source.poll(cursor).ids)
     assert [row.task for row in rows] == ["\ufffd", "t"]
     source.close()
+
+
+@pytest.mark.parametrize("value", ["now", "garbage", "", "12:00", "2030-13-45 99:99:99", 5, 2.5])
+@pytest.mark.parametrize("column", ["once_at", "start_at", "end_at", "incident_until", "finished_at", "effective_from"])
+def test_an_instant_that_is_none_is_named_and_stops_no_other(place: Place, column: str, value: Any) -> None:
+    """SQLite takes any value, and reads some of them as the present moment or as a Julian day."""
+    monitor("good")
+    others = {"once_at": "NULL, NULL", "incident_until": "60000, 10000"}.get(column, "60000, NULL")
+    place.execute(
+        f"INSERT INTO wheelbeat_monitor (name, task, interval_ms, incident_interval_ms, {column})"
+        f" VALUES ('bad', 't', {others}, %s)",
+        value,
+    )
+    ((bad,),) = place.execute("SELECT id FROM wheelbeat_monitor WHERE name = 'bad'")
+    beat = LoadingBeat(place)
+    beat.load()
+    beat.close()
+    assert beat.definitions.quarantine.ids() == [bad]
+    ((_, reason),) = beat.definitions.quarantine.take_unwritten().added.values()
+    assert column in reason
+    assert beat.loaded_rows == [1]
 
 
 def test_pruning_keeps_the_newest_row(place: Place) -> None:
