@@ -286,6 +286,7 @@ def _cron_spans(indexes: NDArray[np.int32], low: Int64s, high: Int64s, crons: Cr
 
 def _cron_span(index: int, low: Int64s, high: Int64s, crons: CronTable) -> Span:
     """Count the fires of one cron group up to each begin and end of its jobs, once for all jobs between two of them."""
+    low = np.minimum(low, high)  # a job that begins later has no fires, however late that is
     bounds = np.unique(np.concatenate((low, high)))
     passed, newest = np.zeros(len(bounds), np.int64), np.zeros(len(bounds), np.int64)
     at = 0

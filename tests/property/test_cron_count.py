@@ -16,6 +16,7 @@ from celery_wheelbeat.cron import Cron, CronTable
 from celery_wheelbeat.errors import InvalidSchedule
 from celery_wheelbeat.fires import fires, ms_of
 from celery_wheelbeat.schedule_columns import ScheduleColumns, spans
+from celery_wheelbeat.zones import Segment, Zone
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -149,6 +150,22 @@ def test_one_job_apart_does_not_make_its_group_walk(monkeypatch: pytest.MonkeyPa
     else:
         until[7] = BEGIN_MS
     assert looks_for(monkeypatch, after, until) < 40
+
+
+def test_a_job_that_begins_in_a_thousand_years_makes_nobody_look_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    furthest_s = 0
+    segment = Zone.segment
+
+    def looking(zone: Zone, instant_s: int) -> Segment:
+        nonlocal furthest_s
+        furthest_s = max(furthest_s, instant_s)
+        return segment(zone, instant_s)
+
+    monkeypatch.setattr(Zone, "segment", looking)
+    after, until = np.full(60, BEGIN_MS), np.full(60, BEGIN_MS + 366 * DAY_MS)
+    after[7] = BEGIN_MS + 1_000 * 366 * DAY_MS
+    looks_for(monkeypatch, after, until)
+    assert furthest_s <= (BEGIN_MS + 367 * DAY_MS) // 1000
 
 
 def test_as_many_looks_as_begins_and_ends_however_long_the_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
