@@ -109,6 +109,50 @@ def settled(account: dict[str, Any]) -> int:
     return int(account["sent"] + sum(account["skipped"].values()))
 
 
+def test_runs_that_have_expired_meanwhile_are_not_sent(tmp_path: Path, redis_url: str) -> None:
+    """``next`` is an instant and may have passed; seconds count from the send, as in Celery."""
+    now_ms = round(time.time() * 1000)
+    marks = json.dumps({"broker": MarkDocument(now_ms - HOUR_MS).to_json()})
+    with DjangoProject(tmp_path, redis_conf(redis_url)) as project:
+        project.django(
+            f"""
+            from datetime import timedelta
+            from django.core.management import call_command
+            from django.db import connection
+            from django.utils import timezone
+            from django_wheelbeat.models import Beat
+
+            every = dict(task="proj.note", misfire="all", interval_ms=60_000)
+            Monitor.objects.create(name="next", expires_next=True, **every)
+            Monitor.objects.create(name="seconds", expires_s=600, **every)
+            then = timezone.now() - timedelta(days=1)
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+                for (name,) in cursor.fetchall():
+                    cursor.execute(f"DROP TRIGGER {{name}}")
+            Monitor.objects.update(effective_from=then)
+            call_command("wheelbeat_triggers", "--install")
+            Beat.objects.create(
+                beat_id="before", namespace="tests", host="h", pid=1, version="0", started_at=then, seen_at=then,
+                marks='''{marks}''',
+            )
+            """
+        )
+        beat = project.beat()
+        beat.wait_for("runs had expired before they could be sent: skipped(expired)")
+        project.worker()
+        project.wait_for_runs(lambda runs: sum(run.name == "seconds" for run in runs) >= 59, "what has not expired")
+        assert beat.stop() == 0
+        row = newest_row(project)
+        assert row is not None
+        account = row.status["runs"]
+        runs = project.runs("next")
+        assert all((run.fire_ms or 0) > now_ms - 60_000 for run in runs)
+        assert account["skipped"]["expired"] >= 58
+        assert account["difference"] == 0
+        assert "expiration date in the past" not in beat.output
+
+
 @pytest.mark.promise("time-that-was-missed-is-treated-by-one-rule")
 def test_entries_are_offered_once_within_their_deadline(tmp_path: Path, redis_url: str) -> None:
     now_ms = round(time.time() * 1000)
