@@ -28,7 +28,7 @@ _CHUNK = 4_096
 
 
 class MonitorEntries:
-    """Builds entries from the engine's jobs. Owned by the scheduling thread."""
+    """Builds entries from the engine's jobs. Owned by the scheduling thread; others may look names up."""
 
     def __init__(self, app: Any, entry_class: type, engine: Engine) -> None:
         self._app = app
@@ -45,10 +45,11 @@ class MonitorEntries:
 
     def find(self, name: str) -> Any:
         """Return the entry of the monitor with this name, or None. Looks for the name: for people, not for runs."""
-        if name in self._handed_out:
-            return self._handed_out[name][1]
+        known = self._handed_out.get(name)
+        if known is not None:
+            return known[1]
         found = self._engine.lookup(self._engine.shards.named(name))
-        view = next((view for view in found if view is not None and view.id >= 0), None)
+        view = next((view for view in found if view is not None and view.id >= 0 and view.name == name), None)
         if view is None:
             return None
         if len(self._handed_out) >= REMEMBERED_MAX:
@@ -59,13 +60,14 @@ class MonitorEntries:
 
     def handed_out(self) -> frozenset[int]:
         """Return the jobs whose entries somebody asked for by name and may have written to."""
-        return frozenset(known[0] for known in self._handed_out.values())
+        return frozenset(known[0] for known in list(self._handed_out.values()))
 
     def redefined(self, ids: Int64s) -> None:
         """Take back the entries of these jobs: their definitions have changed."""
         if self._handed_out:
             changed = set(ids.tolist())
-            self._handed_out = {name: known for name, known in self._handed_out.items() if known[0] not in changed}
+            there = list(self._handed_out.items())
+            self._handed_out = {name: known for name, known in there if known[0] not in changed}
 
     def entry_for(self, view: JobView, fire_ms: int) -> Any:
         """Return a private entry for the run at ``fire_ms``; raises ``ValueError`` for args that are not JSON."""
@@ -102,7 +104,7 @@ class MonitorEntries:
         by_name = {view.name: view for view in self._views() if view.name in self._handed_out}
         self._handed_out = {
             name: known
-            for name, known in self._handed_out.items()
+            for name, known in list(self._handed_out.items())
             if name in by_name and known[1].options != self._options_of(by_name[name])
         }
 

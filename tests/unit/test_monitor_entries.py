@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,9 @@ from celery_wheelbeat.schedule_view import ScheduleView
 from celery_wheelbeat.schedules import Bounded, Interval, Once
 from celery_wheelbeat.sources.celery_objects import ComputedSchedule, celery_schedule_of
 from celery_wheelbeat.sources.monitor_entries import MonitorEntries, private_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 START_MS = 1_700_000_000_000
 ROW = MonitorRow(
@@ -48,6 +53,15 @@ class Bench:
         (view,) = self.engine.lookup([job_id])
         assert view is not None
         return self.entries.entry_for(view, fire_ms)
+
+
+@pytest.fixture
+def short_turns() -> Iterator[None]:
+    """Have threads interrupt each other as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture
@@ -158,3 +172,17 @@ def test_a_name_is_found_without_looking_at_every_job(bench: Bench, monkeypatch:
     for missing in ("probe 11", "probe 12", "probe", "\ud800", 5, None):
         assert missing not in view
     assert len(looked_up) <= 6
+
+
+def test_names_may_be_looked_up_in_another_thread(bench: Bench, short_turns: None) -> None:
+    """An override of ``apply_entry`` runs in the lane's thread, and may read ``scheduler.schedule``."""
+    names = [f"job {number}" for number in range(1, 400)]
+    bench.define(*(ROW._replace(id=number, name=name) for number, name in enumerate(names, 1)))
+    found: list[Any] = []
+    reader = threading.Thread(target=lambda: found.extend(map(bench.entries.find, names)))
+    reader.start()
+    while reader.is_alive():
+        bench.entries.handed_out()
+        bench.entries.redefined(np.array([1], np.int64))
+    reader.join()
+    assert [entry.name for entry in found] == names
