@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.errors import reason_of
+from celery_wheelbeat.errors import InvalidMonitor, reason_of
 from celery_wheelbeat.jobs import Flag
 from celery_wheelbeat.lane import Lane, Settled, definition_hash_of
 from celery_wheelbeat.observe.failure_lines import Pace
@@ -154,12 +154,12 @@ class Dispatch(Lane):
         return runs
 
     def _give_up(self, token: int, view: JobView, error: Exception, now_s: float) -> None:
-        """Skip a run whose entry cannot be built. A monitor is quarantined; an entry's objects may change any time."""
+        """Skip a run that cannot be rendered. Only what is wrong with the definition of a monitor lasts."""
         if self._broken.is_due(view.id, now_s):
             logger.error("beat: %s cannot be sent: %s", view.name, reason_of(error), exc_info=error)
-        if view.id >= 0:
-            self._quarantined[view.id] = reason = reason_of(error)
-            self._unrendered[view.id] = (definition_hash_of(view, self._engine.routes[view.route_index]), reason)
+        if isinstance(error, InvalidMonitor) and view.id >= 0:
+            self._quarantined[view.id] = str(error)
+            self._unrendered[view.id] = (definition_hash_of(view, self._engine.routes[view.route_index]), str(error))
         self.backlog.skip([token], "error")
         self.one_offs.give_up(token)
 

@@ -123,7 +123,9 @@ class CeleryLane:
                 continue
             except Exception as exc:
                 logger.exception("beat: The celery lane stumbled; its connection is opened anew")
-                self._settle([Failed(token, FailureKind.UNCERTAIN, reason_of(exc)) for token in self._in_hand])
+                culprit = self._sender.at_hand
+                kinds = dict.fromkeys(self._in_hand, FailureKind.UNCERTAIN) | {culprit: FailureKind.ERROR}
+                self._settle([Failed(token, kinds[token], reason_of(exc)) for token in self._in_hand])
                 self._disconnect()
                 self._hand_back_until(self._edges.clock.monotonic_s() + self._backoff.next_s())
             except BaseException as exc:  # the scheduling thread raises it again

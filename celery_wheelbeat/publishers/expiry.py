@@ -14,12 +14,11 @@ def has_expired(expires: Any, now_ms: int) -> bool:
 
     What cannot be read is left to Celery, which says so.
     """
-    if isinstance(expires, str):
-        try:
-            expires = datetime.fromisoformat(expires)
-        except ValueError:
+    try:
+        instant = datetime.fromisoformat(expires) if isinstance(expires, str) else expires
+        if not isinstance(instant, datetime):
             return False
-    if not isinstance(expires, datetime):
+        aware = instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
+        return aware.timestamp() * 1000 <= now_ms
+    except Exception:  # a zone of the user's may raise anything
         return False
-    aware = expires if expires.tzinfo is not None else expires.replace(tzinfo=UTC)
-    return aware.timestamp() * 1000 <= now_ms

@@ -72,6 +72,8 @@ class RunSender:
         """Id of the last run at which a connection broke."""
         self._errors = Pace()
         self._delays = Pace()
+        self.at_hand: int | None = None
+        """Token of the run that is being sent: the culprit, should something go wrong in here."""
         self.ended_by: BaseException | None = None
         """What user code raised to end the process."""
 
@@ -125,7 +127,7 @@ class RunSender:
 
     def _attempt(self, run: Run, producer: Any, connection: Any) -> Diagnosis | None:
         self._stamp()
-        clock = self._edges.clock
+        self.at_hand, clock = run.token, self._edges.clock
         if has_expired(run.entry.options.get("expires"), clock.wall_ms()):
             return Diagnosis(FailureKind.EXPIRED, "its expiry has passed")
         attempt = Attempt(run, self._edges.options, monotonic_s=clock.monotonic_s)

@@ -160,7 +160,7 @@ class Entries:
             raise InvalidMonitor("schedule", f"{_shown(entry.schedule)}: {_SCHEDULES}")
         for name, attribute, expected in _FORMS:
             value = getattr(entry, name)
-            if value and not hasattr(value, attribute):
+            if value and (not hasattr(value, attribute) or hasattr(value, "__next__")):  # it can be read only once
                 raise InvalidMonitor(name, f"{_shown(value)}: expected {expected}")
         schedule = translate(entry.schedule, timezone=self._timezone)
         return _Definition(schedule, polled(entry.schedule) if schedule is None else None)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils.json import loads
 
+from celery_wheelbeat.errors import InvalidMonitor, reason_of
 from celery_wheelbeat.jobs import Flag
 from celery_wheelbeat.sources.celery_objects import celery_schedule_of
 
@@ -70,7 +71,10 @@ class MonitorEntries:
             self._handed_out = {name: known for name, known in there if known[0] not in changed}
 
     def entry_for(self, view: JobView, fire_ms: int) -> Any:
-        """Return a private entry for the run at ``fire_ms``; raises ``ValueError`` for args that are not JSON."""
+        """Return a private entry for the run at ``fire_ms``.
+
+        Raises ``InvalidMonitor`` for args that are not JSON, and whatever an ``Entry`` of the user's raises.
+        """
         handed_out = self._handed_out.get(view.name)
         options = self._options_of(view) if handed_out is None else private_options(handed_out[1].options)
         if self._engine.routes[view.route_index].expires_next and "expires" not in options:
@@ -80,7 +84,7 @@ class MonitorEntries:
         return self._build(view, options, instant(fire_ms))
 
     def _build(self, view: JobView, options: dict[str, Any], last_run_at: datetime) -> Any:
-        args, kwargs = _read(view.payload)
+        args, kwargs = _read("args", view.payload)
         return self._entry_class(
             name=view.name,
             task=self._engine.routes[view.route_index].task,
@@ -97,7 +101,7 @@ class MonitorEntries:
         if text not in self._options:
             if len(self._options) >= REMEMBERED_MAX:
                 self._options.clear()
-            self._options[text] = _read(text)
+            self._options[text] = _read("options", text)
         return copy.deepcopy(self._options[text])
 
     def _forget_unchanged(self) -> None:
@@ -139,5 +143,8 @@ def instant(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
-def _read(text: str | bytes) -> Any:
-    return loads(text)  # type: ignore[no-untyped-call]  # kombu's own JSON: knows dates, decimals and UUIDs
+def _read(field: str, text: str | bytes) -> Any:
+    try:
+        return loads(text)  # type: ignore[no-untyped-call]  # kombu's own JSON: knows dates, decimals and UUIDs
+    except Exception as error:
+        raise InvalidMonitor(field, reason_of(error)) from error

@@ -12,6 +12,7 @@ from celery_wheelbeat.backlog import Backlog
 from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.dispatch import Dispatch, Rendering
 from celery_wheelbeat.engine import Engine, EngineConfig
+from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.held import PAUSE_S
 from celery_wheelbeat.jobs import ChangeBatch
 from celery_wheelbeat.lane import FIRST_CONNECTION_S
@@ -333,7 +334,7 @@ def test_a_one_off_that_failed_is_the_one_that_is_sent_again(bench: Bench) -> No
 
 def break_entries(bench: Bench) -> None:
     def broken(view: Any, fire_ms: int) -> Any:
-        raise ValueError(view.name)
+        raise InvalidMonitor("args", view.name)
 
     assert bench.dispatch.rendering is not None
     bench.dispatch.rendering = bench.dispatch.rendering._replace(entry_of=broken)
@@ -343,12 +344,26 @@ def test_an_entry_that_cannot_be_built_is_set_aside_and_written_down_once(bench:
     break_entries(bench)
     bench.define(ROW)
     assert bench.pass_time(1) == []
-    assert bench.dispatch.quarantined == {1: "ValueError: a"}
+    assert bench.dispatch.quarantined == {1: "args: a"}
     assert bench.skipped() == {"error": 1}
     ((job_id, (digest, reason)),) = bench.settle([]).poisoned.items()
-    assert (job_id, len(digest), reason) == (1, 32, "ValueError: a")
+    assert (job_id, len(digest), reason) == (1, 32, "args: a")
     bench.pass_time(1)
     assert bench.settle([]).poisoned == {}
+
+
+def test_an_entry_class_of_the_users_that_raises_costs_the_run(bench: Bench) -> None:
+    def broken(view: Any, fire_ms: int) -> Any:
+        raise OSError("another service")
+
+    assert bench.dispatch.rendering is not None
+    rendering = bench.dispatch.rendering
+    bench.dispatch.rendering = rendering._replace(entry_of=broken)
+    bench.define(ROW)
+    assert bench.pass_time(1) == []
+    assert (bench.skipped(), bench.dispatch.quarantined) == ({"error": 1}, {})
+    bench.dispatch.rendering = rendering
+    assert len(bench.pass_time(1)) == 1
 
 
 def test_an_entry_that_is_redefined_before_it_is_settled_is_not_written_down(bench: Bench) -> None:

@@ -91,6 +91,7 @@ def test_a_collision_moves_the_id_and_not_the_phase(app: Celery, monkeypatch: py
         ({"schedule": -5.0}, "schedule: interval of -5.0 s: expected more than 0 s"),
         ({"schedule": 0}, "schedule: interval of 0.0 s: expected more than 0 s"),
         ({"args": 5}, "args: 5 (int): expected a list or a tuple"),
+        ({"args": iter([1])}, "args: <list_iterato"),
         ({"kwargs": [1]}, "kwargs: [1] (list): expected a dict"),
         ({"options": [("queue", "a")]}, "options: [('queue', 'a')] (list): expected a dict"),
     ],

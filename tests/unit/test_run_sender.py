@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,9 @@ FOREIGN = [
     amqp.exceptions.NotFound("an exchange of another RabbitMQ", (60, 40)),
     OperationalError("another broker"),
     KeyError("a key"),
+    StopIteration(),
+    StopAsyncIteration(),
+    RecursionError("too deep"),
     _Speechless(),
     _Unequal(),
 ]
@@ -254,6 +257,11 @@ def test_a_run_that_has_expired_is_not_sent(app: Celery, lane: Counted, expires:
     assert kinds(outcomes) == {1: kind, 2: None}
 
 
+class _NoZone(tzinfo):
+    def utcoffset(self, _when: datetime | None) -> timedelta:
+        raise OSError("no zone")
+
+
 def test_an_instant_has_passed_when_it_has_come() -> None:
     at = datetime.fromtimestamp(NOW_MS / 1000, UTC)
     assert has_expired(at, NOW_MS)
@@ -261,6 +269,30 @@ def test_an_instant_has_passed_when_it_has_come() -> None:
     assert has_expired(at.isoformat(), NOW_MS)
     assert not has_expired(datetime.max, NOW_MS)  # noqa: DTZ901
     assert has_expired(datetime.min, NOW_MS)  # noqa: DTZ901
+    assert not has_expired(datetime(2020, 1, 1, tzinfo=_NoZone()), NOW_MS)
+
+
+def test_whatever_goes_wrong_in_the_lane_itself_costs_the_run_at_hand_and_the_others_are_sent(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        """Options that nobody expects."""
+
+        def get(self, _name: str) -> Any:
+            raise OSError("not even options")
+
+    bad = a_run(app, 2)
+    bad.entry.options = Broken()
+    lane = Counted(app)
+    waiting = {run.token: run for run in (a_run(app, 1), bad, a_run(app, 3))}
+    settled: dict[int, Any] = {}
+    while waiting:
+        outcomes = lane.settle(*waiting.values())
+        settled |= {token: one for token, one in outcomes.items() if kinds({0: one})[0] not in AGAIN}
+        waiting = {token: run for token, run in waiting.items() if token not in settled}
+    assert kinds(settled) == {1: None, 2: FailureKind.ERROR, 3: None}
+    assert caplog.text.count("beat: The celery lane stumbled") == 1
+    lane.lane.close(5)
 
 
 class MovedClock(SystemClock):
