@@ -285,12 +285,14 @@ class Beat:
 
     def _update_entries(self, now_ms: int) -> None:
         view, entries = self.parts.view, self.parts.entries
-        seen = (view.version, self.parts.engine.cursor)
+        seen = (view.version, now_ms // 1000)  # what is written to an entry itself is looked for once a second
         if seen == self._entries_seen:
             return
         first, self._entries_seen = self._entries_seen is None, seen
-        replaced = {REPLACEABLE_ENTRY} if self._replaced_by is not None else set()
-        changes = entries.changes({name: it for name, it in list(view.data.items()) if name not in replaced}, now_ms)
+        there = dict(view.data)  # in one step: any thread may write to it
+        if self._replaced_by is not None:
+            there.pop(REPLACEABLE_ENTRY, None)
+        changes = entries.changes(there, now_ms)
         if first:
             self._due_at_start += self.parts.engine.load(changes.upserts, self._marks)
         elif len(changes.upserts) or len(changes.deleted_ids):
