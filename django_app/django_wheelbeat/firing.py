@@ -74,7 +74,7 @@ def monitors_firing(monitors: Any, from_ms: int, until_ms: int, settings: Settin
 
 def _likely(rows: Sequence[tuple[Any, ...]], from_ms: int, until_ms: int, settings: Settings) -> list[int]:
     """Return the primary keys of those that may fire then: every one that does, and few others."""
-    plain = [row for row in rows if row[1] is not None and row[1] > 0 and row[3] is None and row[4] is None]
+    plain = [row for row in rows if _is_plain(*row[1:5])]
     keys = list(_unusual(rows, from_ms, until_ms, settings))
     if plain:
         ids = np.array([row[0] for row in plain], np.int64)
@@ -84,6 +84,23 @@ def _likely(rows: Sequence[tuple[Any, ...]], from_ms: int, until_ms: int, settin
         fire_ms = next_grid_fire(np.full(len(ids), from_ms - 1), interval, np.zeros(len(ids), np.int64), offset)
         keys += ids[fire_ms < until_ms].tolist()
     return sorted(keys)
+
+
+def _is_plain(interval_ms: Any, jitter_s: Any, start_at: Any, incident_until: Any) -> bool:
+    """Whether a row can be looked at with others; SQLite stores any value in any column."""
+    numbers = isinstance(interval_ms, int) and interval_ms > 0 and isinstance(jitter_s, int | None)
+    return numbers and start_at is None and incident_until is None
+
+
+def _may_fire(group: tuple[str, str, str, int], from_ms: int, until_ms: int) -> bool:
+    """Whether monitors of a cron group may fire then; also where that cannot be told: each is asked by itself then."""
+    *schedule_of_group, window_s = group
+    try:
+        schedule = cron_of(*schedule_of_group)
+        first = schedule.next_fire(from_ms - window_s * 1000 - 1) if isinstance(schedule, Cron) else None
+    except Exception:
+        return True
+    return first is not None and first < until_ms
 
 
 def _unusual(rows: Sequence[tuple[Any, ...]], from_ms: int, until_ms: int, settings: Settings) -> Iterator[int]:
@@ -96,8 +113,6 @@ def _unusual(rows: Sequence[tuple[Any, ...]], from_ms: int, until_ms: int, setti
         window_s = settings.cron_jitter if jitter_s is None else jitter_s
         group = (cron, timezone, day_rule, window_s)
         if group not in slots:
-            schedule = cron_of(cron, timezone, day_rule)
-            first = schedule.next_fire(from_ms - window_s * 1000 - 1) if isinstance(schedule, Cron) else None
-            slots[group] = first is not None and first < until_ms
+            slots[group] = _may_fire(group, from_ms, until_ms)
         if slots[group]:
             yield pk

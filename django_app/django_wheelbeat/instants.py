@@ -19,7 +19,7 @@ def zone(name: str) -> ZoneInfo | None:
     """Return the zone, or None for a name that the system does not know."""
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
+    except (ZoneInfoNotFoundError, ValueError, OSError, TypeError):
         return None
 
 

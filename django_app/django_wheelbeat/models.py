@@ -120,7 +120,7 @@ class Monitor(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.name
+        return str(self.name)
 
     def clean(self) -> None:
         """Refuse what the engine would refuse, with every problem at its field."""

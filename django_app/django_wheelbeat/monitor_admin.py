@@ -190,7 +190,7 @@ class MonitorAdminMixin(
     @display(description=_("tags"))
     def tag_list(self, monitor: Monitor) -> str:
         """Tags with spaces to break at."""
-        return monitor.tags.replace(",", ", ")
+        return str(monitor.tags).replace(",", ", ")
 
     @display(description=_("interval"), empty_value="–")
     def interval(self, monitor: Monitor) -> str | None:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils.translation import gettext_lazy
 
-from celery_wheelbeat.errors import ClaimStoreDown, InvalidMonitor, InvalidSetting
+from celery_wheelbeat.errors import ClaimStoreDown, InvalidSetting
 from celery_wheelbeat.fires import fires
 from celery_wheelbeat.runs import run_id
 from celery_wheelbeat.sources.definition_lookup import definition_of_row
 from celery_wheelbeat.worker.claims import State, claim_key, content_id
 from celery_wheelbeat.worker.stores.choice import choose_store
 from django_wheelbeat.results import look_up_results
+from django_wheelbeat.row_errors import problem_of
 from django_wheelbeat.rows import row_of
 from django_wheelbeat.run_now import namespace_in
 
@@ -87,13 +88,14 @@ class History(NamedTuple):
 
 def history_of(monitor: Monitor, app: Any, settings: Settings, now_ms: int) -> History:
     """Return the past runs of a stored monitor, read in full."""
+    row = row_of(monitor)
     try:
-        definition = definition_of_row(app, settings, row_of(monitor))
-    except InvalidMonitor as problem:
-        return History([], [str(problem)])
-    if definition.schedule is None:
+        definition = definition_of_row(app, settings, row)
+        past = [] if definition.schedule is None else past_fires(definition.schedule, now_ms, row.effective_from_ms)
+    except Exception as error:
+        return History([], [str(problem_of(row, error))])
+    if not past:
         return History([], [])
-    past = past_fires(definition.schedule, now_ms, definition.effective_from_ms)
     fixed_id = definition.entry.options.get("task_id")
     namespace = namespace_in(monitor._state.db)
     ids = [str(fixed_id or run_id(definition.key, fire_ms, namespace)) for fire_ms in past]

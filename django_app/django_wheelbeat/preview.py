@@ -14,7 +14,6 @@ from django.utils.translation import gettext as _
 from celery_wheelbeat.checks import check, cron_of, kinds_of
 from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.durations import format_duration
-from celery_wheelbeat.errors import InvalidSchedule
 from celery_wheelbeat.fires import fires, last_fire
 from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS
 from celery_wheelbeat.monitors import schedule_of
@@ -25,6 +24,7 @@ from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.instants import in_zone
 from django_wheelbeat.known_tasks import registered_tasks
 from django_wheelbeat.moments import site_zone
+from django_wheelbeat.row_errors import computed, problem_of
 from django_wheelbeat.rows import UNSAVED_ID
 from django_wheelbeat.words import schedule_in_words
 
@@ -84,13 +84,15 @@ def preview_of(row: MonitorRow, now_ms: int) -> Preview:
     found = [problem for problem in check(row, limits=Limits.of(settings)) if problem.field not in _ASKED_FOR_ANYWAY]
     problems = [f"{_in_words(problem.field)}: {problem.reason}" for problem in found]
     times: list[int] = []
-    if not any(problem.field in SCHEDULE_FIELDS for problem in found):
-        try:
+    notes: list[str] = []
+    try:
+        if not any(problem.field in SCHEDULE_FIELDS for problem in found):
             times = list(islice(_fire_times(row, now_ms, settings), FIRES))
-        except InvalidSchedule as error:
-            problems.append(str(error))
+        if times or not problems:
+            notes = list(_notes(row, times, now_ms, settings))
+    except Exception as error:
+        problems.append(problem_of(row, error).reason)
     shown = [Fire(ms, in_zone(ms, row.timezone), in_zone(ms, "UTC"), in_zone(ms, site_zone())) for ms in times]
-    notes = list(_notes(row, times, now_ms, settings)) if times or not problems else []
     return Preview(schedule_in_words(row), row.timezone, shown, notes, problems)
 
 
@@ -102,20 +104,14 @@ def next_fire_ms(row: MonitorRow, now_ms: int, settings: Settings) -> int | None
     """Return the next fire time of a row of a list; None where it does not fire, for whatever reason."""
     if not row.enabled or row.finished_at_ms is not None or check(row, limits=Limits.of(settings)):
         return None
-    try:
-        return next(_fire_times(row, now_ms, settings), None)
-    except InvalidSchedule:
-        return None
+    return computed(row, lambda: next(_fire_times(row, now_ms, settings), None), None)
 
 
 def last_fire_ms(row: MonitorRow, now_ms: int, settings: Settings) -> int | None:
     """Return when a row was due last since its definition took effect; None where it was not, or is switched off."""
     if not row.enabled or row.finished_at_ms is not None or check(row, limits=Limits.of(settings)):
         return None
-    try:
-        return last_fire(_schedule_of(row, settings), now_ms, row.effective_from_ms)
-    except InvalidSchedule:
-        return None
+    return computed(row, lambda: last_fire(_schedule_of(row, settings), now_ms, row.effective_from_ms), None)
 
 
 def _fire_times(row: MonitorRow, now_ms: int, settings: Settings) -> Iterator[int]:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery import current_app
 from django.apps import apps
 
-from celery_wheelbeat.errors import InvalidMonitor, SendFailed
+from celery_wheelbeat.errors import InvalidMonitor, InvalidSetting, SendFailed
 from celery_wheelbeat.run_now import new_request, send_now
 from celery_wheelbeat.sources.definition_lookup import definition_of_row
 from celery_wheelbeat.sources.namespaces import namespace_of
 from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.instants import now_ms
+from django_wheelbeat.row_errors import problem_of
 from django_wheelbeat.rows import row_of
 
 if TYPE_CHECKING:
@@ -60,9 +61,14 @@ def run_monitors(monitors: Iterable[Monitor], request: UUID, *, using: str) -> S
 
 
 def _send(monitor: Monitor, namespace: str, request: UUID, producer: Any) -> str:
-    settings = beat_settings()
-    definition = definition_of_row(current_app, settings, row_of(monitor))
-    return send_now(current_app, settings, definition, namespace=namespace, request=request, producer=producer)
+    settings, row = beat_settings(), row_of(monitor)
+    try:
+        definition = definition_of_row(current_app, settings, row)
+        return send_now(current_app, settings, definition, namespace=namespace, request=request, producer=producer)
+    except (SendFailed, InvalidSetting):
+        raise
+    except Exception as error:
+        raise problem_of(row, error) from error
 
 
 def namespace_in(using: str | None) -> str:

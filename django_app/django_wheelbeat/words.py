@@ -10,6 +10,7 @@ from celery_wheelbeat.checks import cron_of
 from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.durations import format_duration
 from django_wheelbeat.instants import in_zone
+from django_wheelbeat.row_errors import computed
 
 if TYPE_CHECKING:
     from celery_wheelbeat.rows import MonitorRow
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 def schedule_in_words(row: MonitorRow) -> str:
     """Say when ``row`` fires, without jitter and incident; rows written behind the form may have no schedule or two."""
+    return computed(row, lambda: _words_of(row), _("unreadable schedule"))
+
+
+def _words_of(row: MonitorRow) -> str:
     kinds = [_interval(row), _cron(row), _once(row), _solar(row)]
     said = [words for words in kinds if words]
     return _(" and ").join(said) if said else _("no schedule")

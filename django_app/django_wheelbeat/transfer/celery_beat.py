@@ -25,6 +25,7 @@ from celery_wheelbeat.sources.celery_zones import NAMELESS, timezone_of
 from django_wheelbeat.chunks import chunks_of_ids
 from django_wheelbeat.models import Monitor
 from django_wheelbeat.transfer.celery_beat_tables import PeriodicTask
+from django_wheelbeat.transfer.imports import problem_of
 from django_wheelbeat.transfer.origins import Source
 
 if TYPE_CHECKING:
@@ -56,10 +57,9 @@ def periodic_tasks(
                 continue
             try:
                 yield task.pk, record_of(task, note, now)
-            except InvalidMonitor as problem:
+            except Exception as error:  # rows may hold anything: nobody has checked them
+                problem = problem_of(error)
                 yield task.pk, InvalidMonitor(problem.field, f"{task.name}: {problem.reason}")
-            except Exception as problem:  # rows may hold anything: nobody checked them
-                yield task.pk, InvalidMonitor("task", f"{task.name}: cannot be read: {problem!r}")
 
 
 def source(using: str, entry_names: Collection[str]) -> Source:

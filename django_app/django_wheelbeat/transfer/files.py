@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.errors import InvalidMonitor
 from django_wheelbeat.chunks import chunks_of_ids
-from django_wheelbeat.transfer.records import FIELDS, JSON_FIELDS, record_of
+from django_wheelbeat.transfer.records import FIELDS, JSON_FIELDS, json_text, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,7 +45,7 @@ def export(monitors: Any, form: str) -> Iterator[str]:
         if form == "csv":
             yield _csv([[_cell(field, record[field]) for field in FIELDS] for record in records])
         else:
-            yield "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+            yield "".join(json_text(record) + "\n" for record in records)
 
 
 def read(lines: Iterable[str], form: str) -> Iterator[Given]:
@@ -89,7 +89,7 @@ def _read_csv(lines: Iterable[str]) -> Iterator[Given]:
 
 def _cell(field: str, value: Any) -> Any:
     if field in JSON_FIELDS and not isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return json_text(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -153,22 +153,31 @@ class Importer:
             read = list(_of_their_own(read, stored.keys() - may_change, report))
         planned = []
         for line, columns in read:
-            monitor = stored.get(columns["name"])
-            is_new = monitor is None
-            monitor = monitor or Monitor()
-            changes = columns if is_new else differing(monitor, columns)
-            before = {column: None if is_new else getattr(monitor, column) for column in changes}
-            for column, value in changes.items():
-                setattr(monitor, column, value)
-            problems = check(row_of(monitor), limits=self._limits) if changes else []
-            if problems:
-                report.refuse(line, columns["name"], problems[0])
-            elif changes:
-                shown = {column: (before[column], value) for column, value in changes.items()}
-                planned.append(_Plan(line, monitor, Difference(columns["name"], is_new, shown)))
-            else:
+            try:
+                plan = self._plan(line, columns, stored.get(columns["name"]))
+            except Exception as error:
+                report.refuse(line, columns["name"], problem_of(error))
+                continue
+            if plan is None:
                 report.unchanged += 1
+            else:
+                planned.append(plan)
         return planned
+
+    def _plan(self, line: int, columns: dict[str, Any], monitor: Monitor | None) -> _Plan | None:
+        """Return what is to be written, None for nothing; raises ``InvalidMonitor`` for what cannot run."""
+        is_new = monitor is None
+        monitor = monitor or Monitor()
+        changes = columns if is_new else differing(monitor, columns)
+        if not changes:
+            return None
+        before = {column: None if is_new else getattr(monitor, column) for column in changes}
+        for column, value in changes.items():
+            setattr(monitor, column, value)
+        for problem in check(row_of(monitor), limits=self._limits):
+            raise problem
+        shown = {column: (before[column], value) for column, value in changes.items()}
+        return _Plan(line, monitor, Difference(columns["name"], is_new, shown))
 
     def _write(self, planned: Sequence[_Plan]) -> dict[int, InvalidMonitor]:
         """Write all at once; where the database refuses that, one by one. Returns line → why it was refused.
@@ -210,6 +219,11 @@ class Importer:
             monitors.filter(pk__in=ids).update(**dict(values))
 
 
+def problem_of(error: Exception) -> InvalidMonitor:
+    """Return an error as the problem of the one definition that was read."""
+    return error if isinstance(error, InvalidMonitor) else InvalidMonitor("line", f"cannot be read: {error!r:.500}")
+
+
 def import_all(
     importer: Importer, source: Callable[[], Iterable[Given]], *, dry_run: bool, despite_errors: bool
 ) -> tuple[Report, bool]:
@@ -249,8 +263,8 @@ def _readable(block: Iterable[Given], report: Report, names: Names) -> Iterator[
         name = record.get("name")
         try:
             columns = columns_of({"name": "", **record})
-        except InvalidMonitor as problem:
-            report.refuse(line, name if isinstance(name, str) else "", problem)
+        except Exception as error:
+            report.refuse(line, name if isinstance(name, str) else "", problem_of(error))
             continue
         if not columns["name"]:
             report.refuse(line, "", InvalidMonitor("name", "is missing"))

@@ -6,9 +6,10 @@ Invariant: the record of a monitor, read back, changes nothing. A field that a r
 from __future__ import annotations
 
 import json
+import math
 from datetime import datetime
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery_wheelbeat.durations import format_duration, parse_duration
 from celery_wheelbeat.errors import InvalidMonitor, InvalidSchedule
@@ -48,7 +49,7 @@ def record_of(monitor: Monitor) -> dict[str, Any]:
     for field in FIELDS:
         if field in _SPANS:
             span_ms = getattr(monitor, _SPANS[field])
-            record[field] = None if span_ms is None else format_duration(span_ms)
+            record[field] = format_duration(span_ms) if isinstance(span_ms, int) else span_ms
         elif field == "expires":
             record[field] = EXPIRES_NEXT if monitor.expires_next else monitor.expires_s
         elif field in _INSTANTS:
@@ -154,10 +155,8 @@ def _number(field: str, value: Any) -> dict[str, Any]:
 
 def _json_text(field: str, value: Any) -> dict[str, Any]:
     """A text is JSON already, as in CSV; anything else is written as JSON, as readable as can be stored."""
-    text = value.strip() if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
-    return {
-        field: (text if _can_be_stored(text) or isinstance(value, str) else json.dumps(value)) or JSON_FIELDS[field]
-    }
+    text = value.strip() if isinstance(value, str) else "" if value is None else json_text(value)
+    return {field: text or JSON_FIELDS[field]}
 
 
 def _tags(field: str, value: Any) -> dict[str, Any]:
@@ -172,11 +171,25 @@ def _text(field: str, value: Any) -> dict[str, Any]:
 
 
 def _loaded(text: str) -> Any:
-    """The value of a JSON text; what cannot be read stays a text and is refused by the checks."""
+    """The value of a JSON text; what cannot be read, or not be written again, stays a text: the checks refuse it."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError):
         return text
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _finite(text: str) -> float:
+    return float(text) if math.isfinite(float(text)) else _refuse_constant(text)
+
+
+def json_text(value: Any) -> str:
+    """Write a value as JSON, as readable as can be stored; bytes, which SQLite keeps in any column, as Python does."""
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if _can_be_stored(text) else json.dumps(value, default=repr)
 
 
 _READERS: Mapping[str, Callable[[str, Any], dict[str, Any]]] = {

@@ -17,6 +17,7 @@ from celery_wheelbeat.durations import format_duration
 from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.sources.celery_zones import NAMELESS
 from django_wheelbeat.transfer.celery_beat import cron_text
+from django_wheelbeat.transfer.imports import problem_of
 from django_wheelbeat.transfer.origins import Source
 
 if TYPE_CHECKING:
@@ -52,10 +53,9 @@ def redbeat_entries(
         try:
             definition, known = json.loads(text or "null"), json.loads(meta or "{}")
             yield number, record_of(definition, known, timezone_name, note, due_s=due[key])
-        except InvalidMonitor as problem:
+        except Exception as error:  # keys may hold anything: nobody has checked them
+            problem = problem_of(error)
             yield number, InvalidMonitor(problem.field, f"{name}: {problem.reason}")
-        except Exception as problem:  # anybody may have written the key
-            yield number, InvalidMonitor("definition", f"{name}: cannot be read: {problem!r}")
 
 
 def source(client: Any, prefix: str, entry_names: Collection[str]) -> Source:
