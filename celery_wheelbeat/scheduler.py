@@ -221,18 +221,16 @@ class WheelScheduler(Scheduler):
                 ", ".join(unused),
             )
 
-    def be_embedded(self) -> None:
-        """Know that this beat is part of a worker."""
-        self._embedded = True
-
 
 @signals.beat_embedded_init.connect
 def _note_embedded(sender: Any, **_kwargs: Any) -> None:
-    """Note it. The constructor must not connect: ``connect`` holds a lock, and the handler of SIGTERM, which constructs
-    another scheduler where it interrupts the constructor, would wait for that lock for ever.
+    """Tell the scheduler that it is part of a worker.
+
+    The constructor must not connect: ``connect`` holds a lock, and the handler of SIGTERM, which constructs another
+    scheduler where it interrupts the constructor, would wait for that lock for ever.
     """
     if isinstance(sender.scheduler, WheelScheduler):
-        sender.scheduler.be_embedded()
+        sender.scheduler._embedded = True
 
 
 def _copy_of(entry: Any) -> Any:
