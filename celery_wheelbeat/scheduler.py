@@ -199,7 +199,6 @@ class WheelScheduler(Scheduler):
     def _running(self) -> tuple[Beat, Supervision]:
         beat, supervision = self._beat, self._supervision
         if beat is None or supervision is None or beat.pid != os.getpid():
-            self._end_signals.install()
             self.merge_inplace(self.app.conf.beat_schedule)  # receivers of beat_init may have changed it
             parts = assemble(self, self.settings)
             self.schedule.monitors = parts.monitor_entries
@@ -222,13 +221,20 @@ class WheelScheduler(Scheduler):
             )
 
 
+# The constructor must not connect these: ``connect`` holds a lock, and the handler of SIGTERM, which constructs another
+# scheduler where it interrupts the constructor, would wait for that lock for ever.
+
+
+@signals.beat_init.connect
+def _guard_the_end(sender: Any, **_kwargs: Any) -> None:
+    """Take the place of the signal handlers that Celery has installed for its service."""
+    if isinstance(sender.scheduler, WheelScheduler):
+        sender.scheduler._end_signals.install()
+
+
 @signals.beat_embedded_init.connect
 def _note_embedded(sender: Any, **_kwargs: Any) -> None:
-    """Tell the scheduler that it is part of a worker.
-
-    The constructor must not connect: ``connect`` holds a lock, and the handler of SIGTERM, which constructs another
-    scheduler where it interrupts the constructor, would wait for that lock for ever.
-    """
+    """Tell the scheduler that it is part of a worker."""
     if isinstance(sender.scheduler, WheelScheduler):
         sender.scheduler._embedded = True
 

@@ -205,7 +205,10 @@ def ended(project: Project, plan: Plan) -> End:
             beat.wait()
             return End(took_s, None, f"{plan} hangs:\n{beat.output}")
         code = beat.wait()
-        good = code == 0 and "Traceback" not in beat.output and stopped(beat) in ((1,) if turned else (0, 1))
+        codes, stops = (
+            ((0,), (1,)) if turned else ((0, -signal.SIGTERM), (0, 1))
+        )  # before `beat_init` it is Celery alone
+        good = code in codes and stopped(beat) in stops
         return End(took_s, code, "" if good else f"{plan} ended with {code}:\n{beat.output}")
     finally:
         beat.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
-from celery.beat import BeatLazyFunc, ScheduleEntry, Service
+from celery.beat import BeatLazyFunc, ScheduleEntry, Scheduler, Service
 from celery.schedules import BaseSchedule, crontab, schedule
 from celery.signals import beat_embedded_init
 from kombu import Queue
@@ -145,9 +146,36 @@ def test_a_signal_in_the_constructor_ends_the_start(make: MakeScheduler) -> None
 
 
 def test_a_beat_inside_a_worker_knows_it(app: Celery) -> None:
-    alone, inside = (Service(app, scheduler_cls=WheelScheduler) for _ in range(2))
+    alone, inside, other = (Service(app, scheduler_cls=cls) for cls in (WheelScheduler, WheelScheduler, Scheduler))
     beat_embedded_init.send(sender=inside)
+    beat_embedded_init.send(sender=other)
     assert (alone.scheduler._embedded, inside.scheduler._embedded) == (False, True)
+
+
+def test_the_signals_of_a_service_are_guarded_until_it_has_ended(app: Celery) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    found: list[object] = []
+
+    def handle(*_: object) -> None:
+        found.append(service.scheduler._in_tick)
+        raise SystemExit
+
+    class Interrupted(WheelScheduler):
+        def should_sync(self) -> bool:
+            for _ in range(2):
+                with suppress(SystemExit):
+                    signal.raise_signal(signal.SIGTERM)
+            return False
+
+    service = Service(app, scheduler_cls=Interrupted)
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        service.start()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert found == [True]
+    assert service.scheduler._beat is None
 
 
 def test_a_wrong_setting_stops_the_start(app: Celery, make: MakeScheduler) -> None:
