@@ -226,6 +226,12 @@ class Settings:
     http_host: str = _setting(
         "127.0.0.1", str, "Address of that port. Nobody is asked for a password: 0.0.0.0 only where a firewall stands."
     )
+    http_hosts: tuple[str, ...] = _setting(
+        (),
+        tuple,
+        "Patterns of the names that clients of that port may use for this host, as `beat.monitoring.svc`; addresses "
+        "and localhost always are. Another name gets no answer, so no web page can read the port by a name of its own.",
+    )
     worker: bool | None = _setting(
         None, bool, "Workers drop copies of runs and prevent overlap; by default only with django_wheelbeat installed."
     )

@@ -72,7 +72,7 @@ class Supervision:
         instruments.show(lambda: self.sight.status)
         clock, settings = self._beat.parts.clock, self._beat.parts.settings
         if settings.http_port:
-            answers = Answers(lambda: self.sight, clock.monotonic_s, settings.live_timeout)
+            answers = Answers(lambda: self.sight, clock.monotonic_s, settings.live_timeout, settings.http_hosts)
             self._probes = Probes(settings.http_host, settings.http_port, answers)
             self._probes.start()
 

@@ -20,10 +20,12 @@ from urllib.parse import parse_qs, urlsplit
 
 from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.observe.checks import alive, ready
+from celery_wheelbeat.observe.host_header import is_known
 from celery_wheelbeat.wake import Wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from urllib.parse import SplitResult
 
     from celery_wheelbeat.observe.checks import Check
     from celery_wheelbeat.observe.sight import Sight
@@ -40,6 +42,7 @@ BIND_AGAIN_S = 5.0
 """A port in use is tried again: the beat before this one may still be stopping."""
 _POLL_S = 0.5
 _TEXT = "text/plain; charset=utf-8"
+_OTHER_HOST = b"The name in the header Host is not known here: add it to wheelbeat_http_hosts, or ask the address.\n"
 _NO_METRICS = "The metrics need prometheus_client: pip install 'celery-wheelbeat[prometheus]', then restart the beat.\n"
 
 
@@ -54,16 +57,32 @@ class Answer(NamedTuple):
 class Answers:
     """What each path answers."""
 
-    def __init__(self, look: Callable[[], Sight], monotonic_s: Callable[[], float], timeout_s: float) -> None:
-        """``look`` returns what the beat last showed, ``monotonic_s`` is the clock of its stamps."""
+    def __init__(
+        self,
+        look: Callable[[], Sight],
+        monotonic_s: Callable[[], float],
+        timeout_s: float,
+        hosts: Sequence[str] = (),
+    ) -> None:
+        """``look`` returns what the beat last showed, ``monotonic_s`` is the clock of its stamps.
+
+        ``hosts``: patterns of the names that clients may use for this host.
+        """
+        self._hosts = hosts
         self._look = look
         self._monotonic_s = monotonic_s
         self._timeout_s = timeout_s
         self._render = _exposition(lambda: look().status)
 
-    def of(self, target: str, accept: str) -> Answer:
-        """Answer GET ``target`` (path and query) for a client that sent the header ``Accept``."""
+    def of(self, target: str, accept: str, hosts: Sequence[str] = ()) -> Answer:
+        """Answer GET ``target`` (path and query) for a client that sent the headers ``Accept`` and ``Host``."""
         parts = urlsplit(target)
+        named = [*hosts, parts.netloc] if parts.netloc else hosts
+        if not all(is_known(host, self._hosts) for host in named):
+            return Answer(421, _OTHER_HOST)
+        return self._of_path(parts, accept)
+
+    def _of_path(self, parts: SplitResult, accept: str) -> Answer:
         verbose = "verbose" in parse_qs(parts.query, keep_blank_values=True)
         if parts.path == "/livez":
             return _checked(alive(self._look(), self._monotonic_s(), self._timeout_s), verbose=verbose)
@@ -192,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         try:
-            answer = self.answers.of(self.path, self.headers.get("Accept", ""))
+            answer = self.answers.of(self.path, self.headers.get("Accept", ""), self.headers.get_all("Host", []))
         except Exception:
             logger.exception("beat: The answer to GET %r failed", self.path)
             answer = Answer(500, b"the log of the beat says why\n")

@@ -97,6 +97,37 @@ def test_other_paths() -> None:
     assert b"/readyz" in answers(Sight(NOW_S)).of("/healthz", "").body
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1", "127.0.0.1:9540", "10.0.3.7:9540", "[::1]", "[::1]:9540", "[fe80::1%eth0]:9540", "localhost",
+        "LOCALHOST.:9540", "beat.monitoring.svc:9540", "Beat.Monitoring.Svc", "pod-7.beats.example",
+    ],
+)  # fmt: skip
+def test_known_hosts_are_answered(host: str) -> None:
+    made = Answers(lambda: Sight(NOW_S), lambda: NOW_S, 30.0, ("beat.Monitoring.svc", "*.beats.example"))
+    assert made.of("/livez", "", [host]).status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "", "evil.example", "evil.example:9540", "localhost.evil.example", "127.0.0.1.evil.example", "beat", "[evil]",
+        "127.0.0.1@evil.example", "evil.example/127.0.0.1", "[::1", "::1", "127.0.0.1 evil", "beats.example", "127.1",
+        "127.0.0.1:80:80", "evil.example#127.0.0.1", "*",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/status", "/livez", "/metrics", "/"])
+def test_other_hosts_are_told_nothing(host: str, path: str) -> None:
+    made = Answers(lambda: Sight(NOW_S, (), STATUS), lambda: NOW_S, 30.0, ("beat.monitoring.svc", "*.beats.example"))
+    for hosts in ([host], ["127.0.0.1", host]):
+        found = made.of(path, "", hosts)
+        assert found.status == 421
+        assert b"wheelbeat_http_hosts" in found.body
+        assert b"running" not in found.body
+    assert made.of("http://evil.example/status", "", ["127.0.0.1"]).status == 421
+
+
 def test_metrics_without_the_extra_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "celery_wheelbeat.observe.prometheus", None)
     found = answers(Sight(NOW_S, (), STATUS)).of("/metrics", "")
@@ -170,6 +201,22 @@ def test_it_listens_and_gives_the_port_back(start: Callable[..., Probes], lines:
         made.close()
         with pytest.raises(urllib.error.URLError):
             get(port, "/livez")
+
+
+def test_a_page_that_lets_its_name_point_here_reads_nothing(start: Callable[..., Probes], lines: Lines) -> None:
+    port = free_port()
+    start(port)
+    lines.wait_for(f"Probes and metrics on 127.0.0.1 port {port}")
+    answered = {}
+    for host in (f"evil.example:{port}", f"localhost:{port}", None):
+        header = b"" if host is None else b"Host: %s\r\n" % host.encode()
+        with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as client:
+            client.sendall(b"GET /status HTTP/1.0\r\n" + header + b"\r\n")
+            answered[host] = b"".join(iter(lambda client=client: client.recv(65_536), b""))
+    assert b" 421 " in answered[f"evil.example:{port}"]
+    assert b'"running"' not in answered[f"evil.example:{port}"]
+    assert b'"running"' in answered[f"localhost:{port}"]
+    assert b'"running"' in answered[None]  # no browser leaves it out
 
 
 def test_it_listens_on_ipv6(start: Callable[..., Probes], lines: Lines) -> None:
