@@ -105,7 +105,7 @@ def drop_packed(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPyt
 
 
 def add_digests(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython's signature
-    """Let ``packed`` hold digests in the place of hashes that somebody can aim at; writes the table anew once."""
+    """Let ``packed`` hold digests in the place of hashes that somebody can aim at; rewrites the table once."""
     if schema_editor.connection.vendor == "postgresql":
         statements = read_statements("django_wheelbeat", "sql/packed_postgresql.sql")
         schema = triggers.schema_of(schema_editor.connection)

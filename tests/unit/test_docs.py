@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-BESIDE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "example_project/README.md"]
+BESIDE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "example_project/README.md"]
 PAGES = [*sorted(DOCS.rglob("*.md")), *(ROOT / name for name in BESIDE)]
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)|\]\((#[^)\s]+)\)")
 

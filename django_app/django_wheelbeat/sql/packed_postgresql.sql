@@ -9,8 +9,8 @@ CREATE OR REPLACE FUNCTION {schema}.wheelbeat_is_sendable(args text, kwargs text
 LANGUAGE plpgsql IMMUTABLE STRICT
 AS $body$
 BEGIN
-    RETURN (args = '[]' OR NOT args::pg_catalog.jsonb OPERATOR(pg_catalog.@?) '{too_large}')
-        AND (kwargs = '{}' OR NOT kwargs::pg_catalog.jsonb OPERATOR(pg_catalog.@?) '{too_large}');
+    RETURN (args OPERATOR(pg_catalog.=) '[]' OR NOT args::pg_catalog.jsonb OPERATOR(pg_catalog.@?) '{too_large}')
+        AND (kwargs OPERATOR(pg_catalog.=) '{}' OR NOT kwargs::pg_catalog.jsonb OPERATOR(pg_catalog.@?) '{too_large}');
 EXCEPTION WHEN OTHERS THEN
     RETURN false;
 END
@@ -20,7 +20,7 @@ $body$
 strict $.** ? (@ > 1.7976931348623157e308 || @ < -1.7976931348623157e308)
 
 -- name: grant
--- Whoever writes a monitor evaluates the column.
+-- The column is evaluated with the rights of the role that writes a monitor.
 GRANT EXECUTE ON FUNCTION {schema}.wheelbeat_is_sendable(text, text) TO PUBLIC
 
 -- name: add

@@ -1,4 +1,4 @@
-"""What monitors have in common, as PostgreSQL stores it: equal only where they are, whoever writes them and how."""
+"""What monitors have in common, as PostgreSQL stores it: equal only where they are, for every writer and session."""
 
 from __future__ import annotations
 

@@ -60,6 +60,20 @@ def test_a_role_that_may_edit_monitors_only(place: Place, reader: Reader, role: 
     assert set(Change.objects.order_by("-pk").values_list("actor", flat=True)[:3]) == {role}
 
 
+def test_a_role_that_may_only_pause(place: Place, reader: Reader, role: str) -> None:
+    one = monitor()
+    reader.news()
+    place.execute(f"GRANT SELECT, UPDATE (enabled, pause_reason) ON wheelbeat_monitor TO {role}")
+    with connect_as(place, role) as oncall:
+        oncall.execute("UPDATE wheelbeat_monitor SET enabled = false, pause_reason = 'noise'")
+        for statement in ("UPDATE wheelbeat_monitor SET task = 't'", "DELETE FROM wheelbeat_monitor"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                oncall.execute(statement)
+        assert [row.enabled for row in reader.news().values()] == [False]
+        oncall.execute("UPDATE wheelbeat_monitor SET enabled = true, pause_reason = ''")
+    assert [(row.id, row.enabled) for row in reader.news().values()] == [(one.pk, True)]
+
+
 def test_a_hostile_search_path_does_not_capture_the_triggers(place: Place, reader: Reader) -> None:
     place.execute("CREATE SCHEMA trap")
     place.execute("CREATE TABLE trap.wheelbeat_changelog (LIKE public.wheelbeat_changelog)")
