@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs import DefinitionBatch
     from celery_wheelbeat.parts import Parts
     from celery_wheelbeat.shards import JobView
+    from celery_wheelbeat.sources import Finished
 
 logger = logging.getLogger("celery.beat")
 
@@ -120,7 +121,7 @@ class Beat:
         """Settle what the publisher reports, and pass on what concerns the database."""
         settled = self.parts.dispatch.take_in(self.parts.clock.monotonic_s())
         if settled.finished:
-            self.parts.desk.finish({job_id: at_ms for job_id, at_ms in settled.finished.items() if job_id >= 0})
+            self._report_finished(settled.finished)
         if settled.poisoned:
             self.refusals.look_at_poison({job: (self.key_of(job), why) for job, why in settled.poisoned.items()})
 
@@ -314,17 +315,22 @@ class Beat:
         touched = np.concatenate((changes.upserts.ids, changes.deleted_ids))
         lifted = parts.dispatch.redefined(touched)
         self.refusals.lift(lifted)
-        one_offs = parts.dispatch.one_offs.redefine(changes.upserts, changes.deleted_ids.tolist())
+        one_offs = parts.dispatch.one_offs.redefine(changes.upserts, changes.deleted_ids.tolist(), parts.engine.reached)
         self._keep_done(one_offs.done)
-        if len(changes.deleted_ids) or one_offs.armed:
-            armed = np.array(one_offs.armed, np.int64)
-            parts.dispatch.backlog.drop(np.concatenate((changes.deleted_ids, armed)), "removed")
+        if len(changes.deleted_ids) or one_offs.withdrawn:
+            withdrawn = np.array(one_offs.withdrawn, np.int64)
+            parts.dispatch.backlog.drop(np.concatenate((changes.deleted_ids, withdrawn)), "removed")
         parts.monitor_entries.redefined(touched)
 
-    def _keep_done(self, done: Sequence[int]) -> None:
-        """Switch off again what an edit that came before the end of a one-off has brought back."""
+    def _keep_done(self, done: Mapping[int, Finished]) -> None:
+        """Switch off again what an edit that came before the end of a one-off has brought back, and say so again."""
         if done:
             self.parts.dispatch.finish(done)
+            self._report_finished(done)
+
+    def _report_finished(self, finished: Mapping[int, Finished]) -> None:
+        """Have the database note which monitors are done."""
+        self.parts.desk.finish({job_id: done for job_id, done in finished.items() if job_id >= 0})
 
     def _watch_replaceable(self, batch: DefinitionBatch, deleted_ids: Iterable[int]) -> None:
         """Notice the monitor that replaces the default entry, and its end."""

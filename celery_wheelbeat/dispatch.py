@@ -169,7 +169,7 @@ class Dispatch(Lane):
         if pair.job_id in self._quarantined:
             return "quarantined"
         if view.flags & Flag.ONE_OFF:
-            if not self.one_offs.owns(pair.job_id, pair.fire_ms):
+            if not self.one_offs.owns(pair.job_id, pair.fire_ms, pair.step):
                 return "removed"
             if self.one_offs.is_on_the_way(pair.job_id):
                 return "ended"  # its one run is on its way; if that fails, it is that run which is sent again

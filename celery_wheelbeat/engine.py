@@ -21,7 +21,7 @@ from celery_wheelbeat.poll_lane import PollLane
 from celery_wheelbeat.routes import RouteTable
 from celery_wheelbeat.schedule_columns import ScheduleColumns, next_fires, spans
 from celery_wheelbeat.shard import Ticks
-from celery_wheelbeat.shards import JobView, Relived, Shards, ids_of
+from celery_wheelbeat.shards import JobView, Reached, Relived, Shards, ids_of
 from celery_wheelbeat.stored_rows import ENABLED, POLLED, encode
 from celery_wheelbeat.watchdog import Watchdog
 
@@ -106,6 +106,11 @@ class Engine:
     def cursor_ms(self) -> int:
         """End of the last processed tick: every fire time up to here was handed out or accounted for."""
         return self.cursor * self.config.tick_ms
+
+    @property
+    def reached(self) -> Reached:
+        """Where the wheel is."""
+        return Reached(self.cursor_ms, self.shards.relived)
 
     def expect(self, jobs: int) -> None:
         """Make room for about so many jobs, which are going to be loaded."""

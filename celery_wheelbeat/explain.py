@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 FIRES_SHOWN = 3
 LOOK_BACK_MS = 10 * 366 * 86_400_000
 """Fire times further back than this are not looked for."""
+OWED = "as soon as a beat runs: the instant has passed, and the run was not confirmed yet"
 _FAST_TRANSPORTS = ("redis", "amqp")
 _DAY_MS = 86_400_000
 
@@ -67,7 +68,9 @@ def explanation(app: Any, settings: Settings, stored: Stored, beats: Beats, now_
     yield from _schedule(app, stored, definition, settings)
     yield "shard", f"{shard_of(definition.job_id, settings.shards)} of {settings.shards}"
     if definition.schedule is not None:
-        yield from _fire_times(definition, definition.schedule, beats.namespace, _zone_of(definition.schedule), now_ms)
+        after = OWED if _is_owed(stored, definition, now_ms) else "never again"
+        zone = _zone_of(definition.schedule)
+        yield from _fire_times(definition, definition.schedule, beats.namespace, zone, now_ms, after=after)
     yield "misfire", _misfire(app, definition, settings, now_ms)
     yield "overlap", definition.overlap.name.lower().replace("_", " ")
     yield from _lane(app, definition, settings)
@@ -164,7 +167,7 @@ def _offset(stored: Stored, definition: Definition, settings: Settings) -> str:
 
 
 def _fire_times(
-    definition: Definition, schedule: Bounded, namespace: str, zone: str, now_ms: int
+    definition: Definition, schedule: Bounded, namespace: str, zone: str, now_ms: int, *, after: str
 ) -> Iterator[tuple[str, str]]:
     label = "next"
     for number, fire_ms in enumerate(fires(schedule, now_ms)):
@@ -173,13 +176,21 @@ def _fire_times(
         yield label, f"{_in_zone(fire_ms, zone)}  run {run_id(definition.key, fire_ms, namespace)}"
         label = ""
     if label:
-        yield label, "never again"
+        yield label, after
     label = "last"
     for fire_ms in reversed(last_fires(schedule, now_ms, definition.effective_from_ms, FIRES_SHOWN)):
         yield label, f"{_in_zone(fire_ms, zone)}  run {run_id(definition.key, fire_ms, namespace)} (computed)"
         label = ""
     if label:
         yield label, "never, as it is defined now"
+
+
+def _is_owed(stored: Stored, definition: Definition, now_ms: int) -> bool:
+    """Whether a single run is late: it is had however late, unless late runs are not wanted."""
+    row = stored.row if stored.given is None else None
+    if row is None or row.once_at_ms is None or not row.enabled or row.finished_at_ms is not None:
+        return False
+    return row.once_at_ms + definition.offset_ms <= now_ms and definition.misfire is not Misfire.SKIP
 
 
 def _misfire(app: Any, definition: Definition, settings: Settings, now_ms: int) -> str:

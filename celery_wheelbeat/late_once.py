@@ -1,8 +1,9 @@
 """Once jobs that the wheel cannot fire: what is late when it becomes known, and what is new in a time that is re-lived.
 
-They are owed a run: late rather than never. Only what nobody can have run yet is owed: an instant before the definition
-came into force is none of its business, and one that the former definition had already is not owed twice. After a step
-of the clock the wheel lets no once fire up to where time had been; an instant that is new there waits here.
+They are owed a run: late rather than never, whether the instant had passed when the definition was stored, while the
+job was paused, or on the way here. With ``misfire=skip`` only the last of them counts. An instant that the former
+definition had already is not owed twice. After a step of the clock the wheel lets no once fire up to where time had
+been; an instant that is new there waits here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from celery_wheelbeat.jobs import Flag, Kind, Offer
+from celery_wheelbeat.jobs import Flag, Kind, Misfire, Offer
+from celery_wheelbeat.misfire import policies
 
 if TYPE_CHECKING:
     from celery_wheelbeat.jobs import DefinitionBatch, DueBatch
@@ -32,7 +34,8 @@ class LateOnce:
             return
         at_ms = batch.anchor_ms + batch.offset_ms
         late = once & ((batch.flags & Flag.ENABLED) > 0) & (at_ms > after_ms) & (at_ms <= until_ms)
-        late &= (at_ms >= np.maximum(batch.effective_from_ms, batch.start_ms)) & (at_ms < batch.end_ms)
+        late &= (at_ms >= batch.start_ms) & (at_ms < batch.end_ms)
+        late &= (at_ms >= batch.effective_from_ms) | (policies(batch.flags) != Misfire.SKIP.value)
         for position in np.flatnonzero(late).tolist():
             job_id, instant_ms = int(batch.ids[position]), int(at_ms[position])
             if shards.once_of(job_id) != instant_ms:

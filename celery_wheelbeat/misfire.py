@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.jobs import MISFIRE_SHIFT, NEVER_MS, Flag, Kind, Misfire, Offer
+from celery_wheelbeat.jobs import ALWAYS_MS, MISFIRE_SHIFT, NEVER_MS, Flag, Kind, Misfire, Offer
 from celery_wheelbeat.schedule_columns import NOT_CRON, ScheduleColumns, fires_between, next_fires, spans
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Misfires:
 
         The first moments after the mark are offered whatever the policy. They may have been sent, so they stand outside
         the account; at a first start nobody can have sent them, and they count as all runs do. A once that is not
-        finished is offered even if the mark has passed it: its definition may have come late, or died with a process.
+        finished is offered however long ago it was due: it may have been stored late, or its run died with a process.
         """
         positions = np.flatnonzero((mark_ms != NO_MARK_MS) & ((batch.flags & Flag.ENABLED) > 0))
         if not len(positions):
@@ -110,8 +110,8 @@ class Misfires:
         begin = np.maximum(mark_ms, batch.effective_from_ms[positions] - 1)
         repeats = schedules.interval_ms > 0
         begin[~repeats] = np.maximum(begin[~repeats], shards.relived.until_ms)  # only intervals live through time again
-        once = (batch.kind[positions] == Kind.ONCE) & (_policies(batch.flags[positions]) != Misfire.SKIP.value)
-        begin[once] = batch.effective_from_ms[positions[once]] - 1
+        once = (batch.kind[positions] == Kind.ONCE) & (policies(batch.flags[positions]) != Misfire.SKIP.value)
+        begin[once] = ALWAYS_MS
         end = np.full(len(ids), cursor_ms)
         certain_from = np.minimum(mark_ms + self._rule.lookback_ms, end)
         early, fires = fires_between(schedules, begin, certain_from, self._crons)
@@ -129,7 +129,7 @@ def settle(gap: Gap, rule: MisfireRule, crons: CronTable) -> Missed:
     newest = span.newest_ms[missed]
     offered = _newest_offered(gap.take(missed), newest, rule, crons)
     positions, fires = missed[offered], newest[offered]
-    every = missed[_policies(gap.flags[missed]) == Misfire.ALL.value]
+    every = missed[policies(gap.flags[missed]) == Misfire.ALL.value]
     if len(every):
         after_ms = _newest_of_all(gap.take(every), span.counts[every], rule.all_max, crons)
         chosen, all_fires = fires_between(gap.schedules.take(every), after_ms, gap.until_ms[every], crons)
@@ -138,16 +138,17 @@ def settle(gap: Gap, rule: MisfireRule, crons: CronTable) -> Missed:
     return Missed(positions[order], fires[order], int(span.counts.sum()))
 
 
-def _policies(flags: NDArray[np.uint16]) -> NDArray[np.integer[Any]]:
+def policies(flags: NDArray[np.uint16]) -> NDArray[np.integer[Any]]:
+    """Unpack the misfire policies of many jobs."""
     return (flags >> MISFIRE_SHIFT) & 3
 
 
 def _newest_offered(gap: Gap, newest: Int64s, rule: MisfireRule, crons: CronTable) -> NDArray[np.bool_]:
-    policies = _policies(gap.flags)
-    offered: NDArray[np.bool_] = policies == Misfire.LATEST.value
+    policy = policies(gap.flags)
+    offered: NDArray[np.bool_] = policy == Misfire.LATEST.value
     if rule.deadline_ms is not None:
         offered &= (gap.schedules.cron_index == NOT_CRON) | (gap.until_ms - newest <= rule.deadline_ms)
-    auto = np.flatnonzero(policies == Misfire.AUTO.value)
+    auto = np.flatnonzero(policy == Misfire.AUTO.value)
     if len(auto):
         successor = next_fires(gap.schedules.take(auto).endless(), newest[auto], crons)
         offered[auto] = successor - newest[auto] >= rule.gap_ms

@@ -86,6 +86,19 @@ class Relived(NamedTuple):
     """Number of the step."""
 
 
+class Reached(NamedTuple):
+    """Where the wheel is: what it has handed out so far, and how time is lived through again."""
+
+    cursor_ms: int
+    relived: Relived
+
+    def is_before(self, fire_ms: int, step: int) -> bool:
+        """Say whether a run was handed out after the wheel was here; ``step``: of the time that it was lived in."""
+        if fire_ms > max(self.cursor_ms, self.relived.until_ms):
+            return True
+        return step > 0 and (step, fire_ms) > (self.relived.step, self.cursor_ms)
+
+
 class Shards:
     """The shards of one engine and the payloads of their jobs. ``count`` is a power of two."""
 

@@ -49,7 +49,7 @@ class EngineModel:
         if job.kind != Kind.INTERVAL:
             begin = max(begin, self.relived_until_ms)
         if job.kind == Kind.ONCE and job.misfire != Misfire.SKIP:
-            begin = job.effective_from_ms - 1
+            begin = ALWAYS_MS
         certain_from = min(mark_ms + self.config.lookback_ms, self.cursor_ms)
         offer = Offer.MISFIRE if first_start else Offer.REOFFERED
         early = [OfferedRun(job.id, fire, offer, self._step_of(job, fire)) for fire in fires(job, begin, certain_from)]
@@ -109,7 +109,9 @@ class EngineModel:
         at_ms = job.at_ms
         if at_ms is None or not job.enabled or self._fires_at(job.id, at_ms):
             return
-        earliest_ms = max(job.effective_from_ms, job.start_ms, after_ms + 1)
+        earliest_ms = max(job.start_ms, after_ms + 1)
+        if job.misfire == Misfire.SKIP:
+            earliest_ms = max(earliest_ms, job.effective_from_ms)
         if earliest_ms <= at_ms <= max(self.cursor_ms, self.relived_until_ms) and at_ms < job.end_ms:
             self.owed[job.id] = at_ms
 

@@ -24,7 +24,7 @@ SCHEDULE_COLUMNS = (
     "jitter_s", "start_at", "end_at", "one_off",
 )  # fmt: skip
 """A change of one of these, or of ``enabled`` to true, makes a new definition: ``effective_from`` moves to now and
-``finished_at`` is cleared."""
+``finished_at`` is cleared, except where ``once_at`` stays what it was: that run has been had."""
 
 LOGGED_COLUMNS = (
     *SCHEDULE_COLUMNS, "name", "task", "args", "kwargs", "misfire", "overlap", "queue", "exchange", "routing_key",

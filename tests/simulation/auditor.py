@@ -173,8 +173,6 @@ class Auditor:
             candidates = self.fates.waiting_for(run.job_id, run.fire_ms, self.expectation.step)
             offered = [known for known in candidates if run.run_id == run_id(job.key, known)]
             demand(len(offered) == 1, "a run has the id that anyone can recompute", run=run, candidates=candidates)
-            owned = not job.one_off or run.fire_ms >= job.effective_from_ms
-            demand(owned, "a one-off is not done by a run of what it was before", run=run, job=job)
             demand(run.job_id not in self._poisoned, "a quarantined job is not sent", run=run)
             self.fates.submit(offered[0], run.token, job)
 
@@ -256,7 +254,7 @@ class Auditor:
 
     def _redefine(self, job: Job) -> None:
         former = self.expectation.jobs.get(job.id)
-        if former is None or former.effective_from_ms != job.effective_from_ms:
+        if former is None or former.arming != job.arming or not job.enabled:
             self._touched_off.add(job.id)
         self.expectation.put(job)
         if self.fates.is_done(job):
@@ -307,7 +305,7 @@ class Auditor:
 
     def _same_arming(self, sent: Job) -> bool:
         job = self.expectation.jobs.get(sent.id)
-        return job is not None and job.effective_from_ms == sent.effective_from_ms
+        return job is not None and job.arming == sent.arming
 
     def _check_lateness(self, run: Offered, job: Job, confirmed_ms: int) -> None:
         late_ms = confirmed_ms - run.fire_ms
@@ -328,7 +326,7 @@ class Auditor:
                 continue
             if (row.id, at_ms) in self.given_up:
                 continue
-            if row.effective_from_ms <= at_ms <= self.now_ms - 10_000:
+            if at_ms <= self.now_ms - 10_000:
                 demand((row.id, at_ms) in sent, "a once runs late rather than never", row=row)
                 demand(row.finished_at_ms is not None, "a once that ran is finished", row=row)
 
@@ -372,7 +370,7 @@ class Auditor:
             return
         demand(mark_ms <= max(self.expectation.cursor_ms, self.expectation.mark_ms or 0), "the mark never runs ahead",
                mark_ms=mark_ms, cursor_ms=self.expectation.cursor_ms)  # fmt: skip
-        repeating = (run for run, job in self.fates.unsettled() if job is None or job.plan.kind != "once")
+        repeating = (run for run, _ in self.fates.unsettled() if not self.fates.is_of_once(run))
         oldest = min((run.fire_ms for run in repeating), default=None)
         if oldest is not None and self._looks.motion is not Motion.BACK:
             demand(mark_ms < oldest, "the mark stays before what is not settled",

@@ -40,6 +40,12 @@ class Job(NamedTuple):
     version: int | None = None
     """Version of the monitor's row; None for entries."""
 
+    @property
+    def arming(self) -> tuple[bool, int]:
+        """What tells a one-off from what the same monitor was before: its instant, else since when it is defined."""
+        once = self.plan.kind == "once"
+        return once, self.plan.phase_ms if once else self.effective_from_ms
+
 
 class Offered(NamedTuple):
     """One run that has to be offered."""
@@ -84,7 +90,7 @@ class Expectation:
         if job.plan.kind != "interval":
             begin = max(begin, self.relived_until_ms)
         if job.plan.kind == "once" and job.misfire != "skip":
-            begin = job.effective_from_ms - 1  # late rather than never
+            begin = -NEVER_MS  # late rather than never
         certain_from = min(self.mark_ms + self.rules.lookback_ms, self.cursor_ms)
         again = job.plan.fires(begin, certain_from)
         self.expected += len(again) if self.first_start else 0
@@ -152,7 +158,7 @@ class Expectation:
         plan, at_ms = job.plan, job.plan.phase_ms
         if plan.kind != "once" or not job.enabled or self._has_once(job.id, at_ms):
             return
-        earliest_ms = max(job.effective_from_ms, after_ms + 1)
+        earliest_ms = max(job.effective_from_ms if job.misfire == "skip" else -NEVER_MS, after_ms + 1)
         if earliest_ms <= at_ms <= max(self.cursor_ms, self.relived_until_ms) and plan.fires(at_ms - 1, at_ms):
             self._late_once[job.id] = at_ms
 

@@ -50,6 +50,7 @@ class Fates:
         """Most runs that waited at one time of this turn."""
         self._offered: dict[Offered, int] = {}
         """Run → ``effective_from`` of a once, which may be armed anew for the same instant; else 0."""
+        self._of_once: set[Offered] = set()
         self.crowded_out: set[tuple[int, int]] = set()
         """Runs that went in this turn while more waited than may."""
         self._outdated: set[int] = set()
@@ -59,8 +60,8 @@ class Fates:
         self._sent_now: list[Job] = []
         """Jobs whose runs were in flight at some time of this turn."""
         self._attempted: dict[Offered, FailureKind] = {}
-        self._confirmed: dict[int, int] = {}
-        """One-off job → ``effective_from`` of the definition whose run was confirmed."""
+        self._confirmed: dict[int, tuple[bool, int]] = {}
+        """One-off job → what its confirmed run was sent for, see ``Job.arming``."""
         self._newest: dict[tuple[int, int | None, int], int] = {}
 
     def offer(self, run: Offered, job: Job | None) -> None:
@@ -71,6 +72,8 @@ class Fates:
             f"a fire time is handed out once in a process: {run}"
         )
         self._offered[run] = armed_ms
+        if job is not None and job.plan.kind == "once":
+            self._of_once.add(run)
         self.waiting[run] = job
         self._peak = max(self._peak, len(self.waiting))
 
@@ -87,6 +90,8 @@ class Fates:
             siblings = [other for other, sent in self.flying.values() if _same_arming(sent, job)]
             assert not siblings, f"a one-off has one run on its way: {run} beside {siblings}"
             assert not self.is_done(job), f"a finished one-off is not sent again: {run}"
+            of_former = _is_of_former(at_offer, job)
+            assert not of_former, f"a one-off is not done by a run of what it was before: {run} of {at_offer} for {job}"
         if run not in self._attempted:
             line = (run.job_id, at_offer.version if at_offer else None, run.step)
             newest_ms = self._newest.get(line)
@@ -99,7 +104,7 @@ class Fates:
         """Note a run that the broker has."""
         run, job = self.flying.pop(token)
         if job.one_off:
-            self._confirmed[run.job_id] = job.effective_from_ms
+            self._confirmed[run.job_id] = job.arming
         if run.reoffered:
             self.again += 1
         else:
@@ -136,13 +141,17 @@ class Fates:
 
     def is_done(self, job: Job) -> bool:
         """Whether a run of this one-off was confirmed."""
-        return job.one_off and self._confirmed.get(job.id) == job.effective_from_ms
+        return job.one_off and self._confirmed.get(job.id) == job.arming
 
     def unsettled(self) -> Iterator[tuple[Offered, Job | None]]:
         """Yield what is neither confirmed nor gone, with its job."""
         yield from self.waiting.items()
         yield from ((run, job) for run, (job, _) in self.held.items())
         yield from self.flying.values()
+
+    def is_of_once(self, run: Offered) -> bool:
+        """Whether a once handed the run out, whatever the job is by now: such a run is owed however old it is."""
+        return run in self._of_once
 
     def was_due(self, run: Offered) -> bool:
         """Whether the run was offered on time and sent at the first attempt."""
@@ -168,7 +177,7 @@ class Fates:
         for run in gone:
             del self.waiting[run]
         self._peak = len(self.waiting)
-        allowed = {run: self._reasons(run, situation, crowded=crowded) for run in gone}
+        allowed = {run: self._reasons(run, job, situation, crowded=crowded) for run, job in gone.items()}
         self._gives_way.clear()
         for run, reasons in allowed.items():
             if not reasons:
@@ -184,10 +193,10 @@ class Fates:
                     return f"{bound} runs can only have gone for {chosen}: {allowed}"
         return None
 
-    def _reasons(self, run: Offered, situation: Situation, *, crowded: bool) -> set[str]:
+    def _reasons(self, run: Offered, offered: Job | None, situation: Situation, *, crowded: bool) -> set[str]:
         job = situation.jobs.get(run.job_id)
         reasons = set()
-        if job is None or not job.enabled or run.job_id in situation.touched_off or _is_of_former(run, job):
+        if job is None or not job.enabled or run.job_id in situation.touched_off or _is_of_former(offered, job):
             reasons.add("removed")
         if run.job_id in situation.poisoned:
             reasons.add("quarantined")
@@ -205,11 +214,11 @@ class Fates:
         return reasons
 
 
-def _is_of_former(run: Offered, job: Job) -> bool:
+def _is_of_former(offered: Job | None, job: Job) -> bool:
     """Whether a run of a one-off was offered for what the job was before."""
-    return job.one_off and run.fire_ms < job.effective_from_ms
+    return job.one_off and (offered is None or offered.arming != job.arming)
 
 
 def _same_arming(sent: Job, job: Job) -> bool:
     """Whether a run was sent for the same one-off, not for what the monitor was before an edit."""
-    return sent.one_off and (sent.id, sent.effective_from_ms) == (job.id, job.effective_from_ms)
+    return sent.one_off and (sent.id, sent.arming) == (job.id, job.arming)

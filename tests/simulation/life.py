@@ -182,6 +182,8 @@ class _Dispatch(Dispatch):
 class _Watched:
     """A publisher that tells the auditor what goes in and what comes out."""
 
+    ended_by = None
+
     def __init__(self, publisher: SimPublisher, auditor: Auditor) -> None:
         self._publisher = publisher
         self._auditor = auditor

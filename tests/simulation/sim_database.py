@@ -60,8 +60,12 @@ class SimTable:
             return
         former = self.rows.get(row.id)
         now_ms = self._clock.wall_ms()
-        if former is None or _rearms(former, row):
+        if former is None:
             row = row._replace(effective_from_ms=now_ms, finished_at_ms=None)
+        elif _rearms(former, row):
+            same_once = row.once_at_ms is not None and row.once_at_ms == former.once_at_ms
+            finished_at_ms = former.finished_at_ms if same_once else None
+            row = row._replace(effective_from_ms=now_ms, finished_at_ms=finished_at_ms)
         else:
             row = row._replace(effective_from_ms=former.effective_from_ms, finished_at_ms=former.finished_at_ms)
         row = row._replace(args=f"[{len(self.versions)}]")

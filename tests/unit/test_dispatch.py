@@ -75,7 +75,7 @@ class Bench:
         compiled = compile_rows(rows, crons=self.crons)
         assert not compiled.refused
         self.engine.apply(ChangeBatch(compiled.batch, np.empty(0, np.int64)))
-        self.dispatch.one_offs.redefine(compiled.batch, ())
+        self.dispatch.one_offs.redefine(compiled.batch, (), self.engine.reached)
         return self.dispatch.redefined(compiled.batch.ids)
 
     def define_entry(self) -> None:
@@ -330,6 +330,34 @@ def test_a_one_off_that_failed_is_the_one_that_is_sent_again(bench: Bench) -> No
     (again,) = bench.pass_time(0)
     assert again.run_id == run.run_id
     assert bench.settle([again]).finished == {1: Finished(run.fire_ms + 7, ROW.effective_from_ms)}
+
+
+@pytest.mark.parametrize("ahead_ms", [1_000, 60_000, 86_400_000])
+def test_a_database_whose_clock_is_ahead_costs_no_one_off_its_run(bench: Bench, ahead_ms: int) -> None:
+    """``effective_from`` is an instant of the database's clock, a fire time one of the beat's."""
+    once = ROW._replace(id=2, name="b", interval_ms=None, once_at_ms=START_MS + 2_000, jitter_s=None)
+    bench.define(
+        ROW._replace(one_off=True, effective_from_ms=START_MS + ahead_ms),
+        once._replace(effective_from_ms=START_MS + ahead_ms),
+    )
+    (first,) = bench.pass_time(1)
+    assert (first.job_id, first.fire_ms) == (1, START_MS + 1_000)
+    assert bench.settle([first]).finished == {1: Finished(first.fire_ms + 7, START_MS + ahead_ms)}
+    (second,) = bench.pass_time(1)
+    assert (second.job_id, second.fire_ms) == (2, START_MS + 2_000)
+    assert bench.settle([second]).finished == {2: Finished(second.fire_ms + 7, START_MS + ahead_ms)}
+    assert bench.skipped() == {}
+
+
+def test_a_run_of_what_the_job_was_before_is_not_the_run_of_a_one_off(bench: Bench) -> None:
+    bench.define(ROW)
+    (run,) = bench.pass_time(1)
+    bench.define(ROW._replace(one_off=True, effective_from_ms=START_MS - 60_000))
+    bench.settle([run], FailureKind.UNCERTAIN)
+    assert bench.pass_time(0) == []
+    assert bench.skipped() == {"removed": 1}
+    (own,) = bench.pass_time(1)
+    assert own.fire_ms == START_MS + 2_000
 
 
 def break_entries(bench: Bench) -> None:

@@ -167,11 +167,24 @@ class TestOnce:
         assert engine.advance(T + 9_000) == []
         assert engine.ledger.expected == 1
 
-    def test_an_instant_before_the_definition_is_not_caught_up(self):
+    @pytest.mark.parametrize(("misfire", "runs"), [(Misfire.LATEST, 1), (Misfire.ALL, 1), (Misfire.SKIP, 0)])
+    def test_an_instant_that_had_passed_when_it_was_stored_is_run_at_once(self, misfire, runs):
         engine = engine_of()
         engine.advance(T + 5_000)
-        engine.apply(changes_of(engine.crons, Job(1, at_ms=T + 3_000, effective_from_ms=T + 4_000)))
+        job = Job(1, at_ms=T - 86_400_000, effective_from_ms=T + 4_000, misfire=misfire)
+        engine.apply(changes_of(engine.crons, job))
+        assert runs_of(engine.advance(T + 5_000)) == [(1, T - 86_400_000)] * runs
         assert engine.advance(T + 60_000) == []
+
+    @pytest.mark.parametrize("mark_ms", [T - 60_000, T - 2_000])
+    def test_a_start_offers_it_however_old_it_is(self, mark_ms):
+        engine = Engine(EngineConfig(shards=4), CronTable(), Ledger())
+        engine.start(T)
+        old = Job(1, at_ms=T - 86_400_000, effective_from_ms=T - 3_600_000, misfire=Misfire.LATEST)
+        skipped = Job(2, at_ms=T - 86_400_000, effective_from_ms=T - 3_600_000, misfire=Misfire.SKIP)
+        due = load(engine, [old, skipped], mark_ms)
+        assert runs_of(due) == [(1, T - 86_400_000)]
+        assert runs_of(engine.advance(T + 60_000)) == []
 
 
 class TestStall:

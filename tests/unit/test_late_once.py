@@ -49,10 +49,26 @@ def test_a_definition_that_comes_late_still_runs_once(bench: Bench) -> None:
     assert bench.advance(9) == []
 
 
-def test_an_instant_before_the_definition_is_none_of_its_business(bench: Bench) -> None:
+def test_an_instant_before_the_definition_is_run_at_once(bench: Bench) -> None:
+    """Stored late, paused while it passed, or stored by a database whose clock is ahead: late rather than never."""
     bench.advance(5)
-    bench.apply(replace(ONCE, effective_from_ms=AT_MS + 1))
+    bench.apply(replace(ONCE, effective_from_ms=AT_MS + 60_000))
+    assert bench.advance(5) == [(3, AT_MS, Offer.MISFIRE)]
+    bench.apply(replace(ONCE, effective_from_ms=AT_MS + 60_000))
     assert bench.advance(9) == []
+
+
+def test_who_wants_no_late_run_gets_none_of_an_instant_before_the_definition(bench: Bench) -> None:
+    bench.advance(5)
+    bench.apply(replace(ONCE, effective_from_ms=AT_MS + 1, misfire=Misfire.SKIP))
+    assert bench.advance(9) == []
+
+
+def test_a_pause_over_the_instant_delays_the_run(bench: Bench) -> None:
+    bench.apply(replace(ONCE, enabled=False))
+    assert bench.advance(60) == []
+    bench.apply(replace(ONCE, effective_from_ms=START_MS + 60_000))
+    assert bench.advance(61) == [(3, AT_MS, Offer.MISFIRE)]
 
 
 def test_a_pause_that_ends_in_time_but_arrives_late_loses_nothing(bench: Bench) -> None:

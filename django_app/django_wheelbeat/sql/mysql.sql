@@ -32,7 +32,8 @@ END
 CREATE TRIGGER wheelbeat_keep_instants BEFORE UPDATE ON wheelbeat_monitor FOR EACH ROW
 BEGIN
     IF {rearming} THEN
-        SET NEW.effective_from = UTC_TIMESTAMP(6), NEW.finished_at = NULL;
+        SET NEW.effective_from = UTC_TIMESTAMP(6),
+            NEW.finished_at = CASE WHEN NEW.once_at = OLD.once_at THEN coalesce(NEW.finished_at, OLD.finished_at) END;
     ELSEIF NEW.effective_from <= OLD.effective_from THEN
         SET NEW.effective_from = OLD.effective_from, NEW.finished_at = coalesce(NEW.finished_at, OLD.finished_at);
     END IF;

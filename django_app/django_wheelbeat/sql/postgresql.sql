@@ -37,7 +37,7 @@ AS $body$
 BEGIN
     IF {rearming} THEN
         NEW.effective_from := statement_timestamp();
-        NEW.finished_at := NULL;
+        NEW.finished_at := CASE WHEN NEW.once_at = OLD.once_at THEN coalesce(NEW.finished_at, OLD.finished_at) END;
     ELSIF NEW.effective_from <= OLD.effective_from THEN
         NEW.effective_from := OLD.effective_from;
         NEW.finished_at := coalesce(NEW.finished_at, OLD.finished_at);

@@ -40,6 +40,7 @@ WHEN {rearming}
 BEGIN
     UPDATE wheelbeat_monitor
     SET effective_from = CASE WHEN {rearming} THEN strftime('%Y-%m-%d %H:%M:%f000', 'now') ELSE OLD.effective_from END,
-        finished_at = CASE WHEN {rearming} THEN NULL ELSE coalesce(NEW.finished_at, OLD.finished_at) END
+        finished_at = CASE WHEN NEW.once_at = OLD.once_at OR NOT {rearming}
+            THEN coalesce(NEW.finished_at, OLD.finished_at) END
     WHERE id = NEW.id;
 END

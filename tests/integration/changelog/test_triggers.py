@@ -67,6 +67,21 @@ def test_switching_on_is_a_new_definition(place: Place) -> None:
     assert one.finished_at is None
 
 
+@pytest.mark.parametrize("changed", [{"jitter_s": 5}, {"end_at": datetime(2031, 1, 1, tzinfo=UTC)}, {"enabled": True}])
+def test_a_single_run_that_was_had_stays_had(place: Place, changed: dict[str, object]) -> None:
+    finished_at = timezone.now()
+    one = monitor(interval_ms=None, once_at=PAST, enabled="enabled" not in changed)
+    _backdate(place, one)
+    Monitor.objects.update(finished_at=finished_at)
+    Monitor.objects.filter(pk=one.pk).update(**changed)
+    one.refresh_from_db()
+    assert one.effective_from > PAST
+    assert one.finished_at == finished_at
+    Monitor.objects.filter(pk=one.pk).update(once_at=finished_at + timedelta(days=1))
+    one.refresh_from_db()
+    assert one.finished_at is None
+
+
 def test_a_copy_read_before_a_one_off_was_done_cannot_arm_it_again(place: Place) -> None:
     one = monitor(one_off=True)
     stale = Monitor.objects.get()
