@@ -136,7 +136,9 @@ def _solar_schedule(row: MonitorRow) -> Bounded:
 
 def _notes(row: MonitorRow, times: list[int], now_ms: int, settings: Settings) -> Iterator[str]:
     yield from _state_notes(row, now_ms)
-    if not times:
+    if not times and _is_late(row):
+        yield _("Its instant has passed: it runs as soon as a beat sees it.")
+    elif not times:
         yield _("It never runs again.")
     elif len(times) < FIRES:
         yield _("These are all the runs that are left.")
@@ -163,6 +165,11 @@ def _state_notes(row: MonitorRow, now_ms: int) -> Iterator[str]:
             "span": format_duration(row.incident_interval_ms),
             "end": in_zone(row.incident_until_ms, row.timezone),
         }
+
+
+def _is_late(row: MonitorRow) -> bool:
+    """Whether a single run without a time to come is still to be had, late."""
+    return row.once_at_ms is not None and row.finished_at_ms is None and row.misfire != "skip"
 
 
 def _landing_notes(row: MonitorRow, times: list[int], settings: Settings) -> Iterator[str]:

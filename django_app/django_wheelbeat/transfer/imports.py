@@ -18,6 +18,7 @@ from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.rows import Limits
 from django_wheelbeat.actors import acting
 from django_wheelbeat.beat_settings import beat_settings
+from django_wheelbeat.instants import now_ms
 from django_wheelbeat.models import Monitor
 from django_wheelbeat.rows import row_of
 from django_wheelbeat.transfer.names import Names
@@ -114,6 +115,8 @@ class Importer:
         self.reason = reason
         self._source = source
         self._limits = Limits.of(beat_settings())
+        self._now_ms = now_ms()
+        """A single run that was due before comes in as finished: an import runs nothing."""
 
     def look(self, given: Iterable[Given]) -> Report:
         """Say what would happen; writes nothing."""
@@ -176,6 +179,8 @@ class Importer:
             setattr(monitor, column, value)
         for problem in check(row_of(monitor), limits=self._limits):
             raise problem
+        if is_new and monitor.once_at is not None and (row_of(monitor).once_at_ms or 0) <= self._now_ms:
+            monitor.finished_at = monitor.once_at
         shown = {column: (before[column], value) for column, value in changes.items()}
         return _Plan(line, monitor, Difference(columns["name"], is_new, shown))
 

@@ -98,6 +98,7 @@ def test_tells_each_fire_time_in_three_zones(db: Any, login: Callable[..., Any],
         ({"interval_ms": "5m", "jitter_s": "0", "end_at_0": "2026-03-01", "end_at_1": "00:30"}, "runs that are left"),
         ({"interval_ms": "5m", "end_at_0": "2026-02-01", "end_at_1": "00:30"}, "never runs again"),
         ({"interval_ms": "5m", "monitor": "42"}, "Lands on second :"),
+        ({"once_at_0": "2026-02-01", "once_at_1": "00:30"}, "it runs as soon as a beat sees it"),
         ({"interval_ms": "200ms"}, "below one second: 432,000 messages a day"),
         (
             {"interval_ms": "5m", "incident_interval_ms": "10s", **INCIDENT_END},

@@ -66,6 +66,24 @@ def test_what_is_exported_is_imported_as_it_was(any_vendor: Any, tmp_path: Path,
     assert Change.objects.latest("id").reason == "restored"
 
 
+def test_an_import_runs_nothing_that_was_due_before(any_vendor: Any, tmp_path: Path) -> None:
+    from django.utils import timezone
+
+    from django_wheelbeat.models import Monitor
+
+    path, later = tmp_path / "monitors.jsonl", (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    lines = [("past", "2020-01-02T03:04:05Z"), ("ahead", later)]
+    path.write_text("".join(json.dumps({"name": name, "task": "t", "once_at": at}) + "\n" for name, at in lines))
+    assert "2 new" in run("wheelbeat_import", str(path))
+    past = Monitor.objects.get(name="past")
+    assert past.finished_at == past.once_at
+    assert Monitor.objects.get(name="ahead").finished_at is None
+    assert "2 unchanged" in run("wheelbeat_import", str(path))
+    Monitor.objects.update(once_at=timezone.now())
+    assert "2 changed" in run("wheelbeat_import", str(path))
+    assert Monitor.objects.get(name="past").finished_at is None, "another instant is another run"
+
+
 def test_an_import_changes_what_differs_and_nothing_else(either: Any, tmp_path: Path) -> None:
     from django_wheelbeat.models import Change, Monitor
 
