@@ -7,7 +7,10 @@ from typing import Any
 from celery import current_app
 from celery.signals import celeryd_init, worker_process_init
 
-from celery_wheelbeat.worker import install
+from celery_wheelbeat.worker import (
+    inspected,  # noqa: F401 - registers its command
+    install,
+)
 
 
 def install_where_wanted(*, by_default: bool = False) -> None:

@@ -1,10 +1,12 @@
 """``celery -A proj wheelbeat dedup-check``: whether copies of runs are dropped here, and what to change where not.
 
-Asks the store, the settings and the running workers. It writes a few claims of its own, which expire within a minute.
+Asks the broker, the store, the settings and the running workers. It writes a few claims of its own, which expire within a
+minute. A service that is away is a finding like any other; what does not need it is looked at all the same.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +15,7 @@ import click
 from celery.bin.base import CeleryCommand, CeleryOption
 
 from celery_wheelbeat.errors import WheelbeatError
+from celery_wheelbeat.publishers.broker import driver_type, open_connection
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.worker.claims import Asked, Verdict
 from celery_wheelbeat.worker.headers import VISIBILITY_TIMEOUT_S, visibility_timeout_s
@@ -24,10 +27,13 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.worker.stores import Store
 
+logger = logging.getLogger(__name__)
+
 PROBE_TTL_S = 60
 COPIES = 8
 CLAIM_BYTES = 150
 """At most, in Redis; measured by the conformance suite."""
+START_IT = "start the server, or correct its address"
 
 
 class Finding(NamedTuple):
@@ -36,6 +42,14 @@ class Finding(NamedTuple):
     good: bool
     text: str
     remedy: str = ""
+
+
+class Answers(NamedTuple):
+    """What came back from the broker."""
+
+    broker: Finding
+    reports: Mapping[str, Any]
+    """Per worker what its gate reports; None for a worker that has none."""
 
 
 @click.command(name="dedup-check", cls=CeleryCommand)
@@ -57,8 +71,30 @@ def dedup_check(context: click.Context, timeout: float) -> None:
 
 
 def find_all(app: Any, settings: Settings, *, timeout_s: float) -> Iterator[Finding]:
-    """Look at the store, the time-outs and the workers, in this order."""
-    reports = _ask_workers(app, timeout_s)
+    """Look at the broker, the store, the time-outs and the workers, in this order."""
+    broker, reports = _ask_workers(app, timeout_s)
+    yield broker
+    yield from _found("claims", _look_at_claims(app, settings, reports))
+    if broker.good:
+        yield from _found("time limits", _look_at_time_limits(app, settings))
+        yield from _look_at_workers(reports)
+
+
+def _found(what: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Pass on ``findings``; the error that ends them is the last one."""
+    try:
+        yield from findings
+    except Exception as error:
+        yield _broken(what, error)
+
+
+def _broken(what: str, error: Exception) -> Finding:
+    logger.debug("%s", what, exc_info=True)
+    remedy = "" if isinstance(error, WheelbeatError) else START_IT  # ours say it themselves
+    return Finding(False, f"{what}: {error or type(error).__name__}", remedy)
+
+
+def _look_at_claims(app: Any, settings: Settings, reports: Mapping[str, Any]) -> Iterator[Finding]:
     choice = choose_store(app, settings.dedup_url)
     if choice.store is None:
         yield Finding(
@@ -70,8 +106,6 @@ def find_all(app: Any, settings: Settings, *, timeout_s: float) -> Iterator[Find
         yield from _look_at_store(choice.store, choice.where)
         yield from _look_at_memory(choice.store, settings, reports)
         choice.store.close()
-    yield from _look_at_time_limits(app, settings)
-    yield from _look_at_workers(reports)
 
 
 def _look_at_store(store: Store, where: str) -> Iterator[Finding]:
@@ -81,7 +115,7 @@ def _look_at_store(store: Store, where: str) -> Iterator[Finding]:
         with ThreadPoolExecutor(COPIES) as pool:
             verdicts = list(pool.map(lambda _: store.claim(key, _copy(), PROBE_TTL_S), range(COPIES)))
     except WheelbeatError as error:
-        yield Finding(False, f"claims in {where}: {error}", "start the server, or correct the address")
+        yield Finding(False, f"claims in {where}: {error}", START_IT)
         return
     yield Finding(True, f"claims in {where}: reachable and writable")
     elected = verdicts.count(Verdict.ELECTED)
@@ -128,7 +162,7 @@ def _look_at_memory(store: Store, settings: Settings, reports: Mapping[str, Any]
 
 
 def _look_at_time_limits(app: Any, settings: Settings) -> Iterator[Finding]:
-    if app.connection_for_read().transport.driver_type not in VISIBILITY_TIMEOUT_S:
+    if driver_type(app) not in VISIBILITY_TIMEOUT_S:
         return
     timeout_s = visibility_timeout_s(app)
     default = Policy.of(settings)
@@ -167,14 +201,21 @@ def _look_at_workers(reports: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(False, text, "its log says why at its start")
 
 
-def _ask_workers(app: Any, timeout_s: float) -> dict[str, Any]:
-    """Return per worker what its gate reports; None for a worker that has none."""
-    inspect = app.control.inspect(timeout=timeout_s)
-    reports: dict[str, Any] = dict.fromkeys(inspect.ping() or {})
-    for reply in (
-        app.control.broadcast("wheelbeat_claims", reply=True, timeout=timeout_s, limit=len(reports) or None) or []
-    ):
-        for name, report in reply.items():
-            if name in reports and isinstance(report, dict) and "hook" in report:
-                reports[name] = report
-    return reports
+def _ask_workers(app: Any, timeout_s: float) -> Answers:
+    """Reach the broker, and ask its workers."""
+    broker, reports = "broker", {}
+    try:
+        broker = f"broker ({driver_type(app)})"
+        with open_connection(app) as connection:
+            connection.ensure_connection(max_retries=1, timeout=timeout_s)
+            inspect = app.control.inspect(timeout=timeout_s, connection=connection)
+            reports = dict.fromkeys(inspect.ping() or {})
+            replies = app.control.broadcast(
+                "wheelbeat_claims", connection=connection, reply=True, timeout=timeout_s, limit=len(reports) or None
+            )
+    except Exception as error:
+        return Answers(_broken(broker, error), reports)
+    for name, report in ((name, report) for reply in replies or [] for name, report in reply.items()):
+        if name in reports and isinstance(report, dict) and "hook" in report:
+            reports[name] = report
+    return Answers(Finding(True, f"{broker}: reachable"), reports)

@@ -1,10 +1,11 @@
 """Claims: which of the copies of a run may execute. A pure decision.
 
 All copies of a run carry the same task id and fire time; each message carries a nonce of its own. The first copy that
-reaches a worker is elected, and its nonce decides from then on: the elected message keeps Celery's own delivery
-(redelivered, rejected, retried), every other copy is dropped. ``decide`` is the only statement of these rules; a store
-that decides on its server (Redis) is tested against it. It must never judge by ``redelivered`` alone: a message that
-was prefetched and never ran comes back redelivered, too.
+reaches a worker is elected, and its nonce decides from then on: every other copy is dropped, and the elected message
+keeps the delivery that Celery gives to any message. It is dropped only once its run has succeeded or was skipped; while
+nobody knows how its run ended, it waits. ``state_after`` and ``decide`` are the only statement of these rules; a store
+that decides on its server (Redis) is tested against them. They must never judge by ``redelivered`` alone: a message
+that was prefetched and never ran comes back redelivered, too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from hashlib import blake2b, sha256
 from json import JSONEncoder, encoder
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery.states import RETRY, SUCCESS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -23,7 +26,8 @@ LEVELS_DESCRIBED = 8
 KEY_BYTES = 16
 NONCE_BYTES = 8
 EXECUTION_BYTES = 4
-DIGEST_BYTES = 4
+DIGEST_BYTES = 8
+"""A claim of an older release holds the first half."""
 _HEX = "0123456789abcdef"
 _ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+")
 
@@ -36,8 +40,9 @@ class State(Enum):
 
     RUNNING = "R"
     OPEN = "O"
-    """Given back to the broker: the same message may run again, no other may."""
+    """The execution ended without success, or the message was given back: it may run again, no other message may."""
     DONE = "D"
+    """The execution succeeded, or its next attempt is published."""
     SKIPPED = "S"
     """Acknowledged without an execution, because another one held its lease or it came too late."""
 
@@ -49,7 +54,7 @@ class Verdict(Enum):
         self.word = word
         self.runs = word in ("elected", "mine", "taken_over", "reopened")
         """Whether the store has written the claim for the one that asked."""
-        self.drops = word in ("other", "finished", "twin")
+        self.drops = word in ("other", "finished")
         """Whether the message is to be acknowledged and forgotten."""
 
     ELECTED = "elected"
@@ -57,17 +62,17 @@ class Verdict(Enum):
     MINE = "mine"
     """The claim is this very execution's: the store's first answer was lost."""
     TAKEN_OVER = "taken_over"
-    """Redelivery of the elected message: its worker died."""
+    """The broker delivers the elected message again: its worker died."""
     REOPENED = "reopened"
-    """The elected message comes back after it was given back to the broker."""
+    """The elected message comes back after an execution without success, or after it was given back."""
     HELD = "held"
-    """Redelivery of the elected message while it may still execute: ask for the lease first."""
+    """The elected message once more, and its run needs a lease: ask for it first, a living execution holds it."""
+    TWIN = "twin"
+    """The elected message once more, while its execution may be alive: it waits until the outcome is known."""
     OTHER = "other"
     """Another copy was elected."""
     FINISHED = "finished"
-    """The elected message has run to its end and comes back because its acknowledgement was lost."""
-    TWIN = "twin"
-    """The same message a second time, without having been redelivered: published twice by a client library."""
+    """The run has succeeded, or was skipped, and its message comes back."""
     UNLIKE = "unlike"
     """Same id and fire time, but another task or other arguments: not a copy at all."""
 
@@ -84,6 +89,10 @@ class Claim(NamedTuple):
     ended_ms: int = 0
     """Its end, 0 while it runs."""
 
+    def is_about(self, digest: str) -> bool:
+        """Whether the claim was made for task and arguments of ``digest``."""
+        return digest.startswith(self.digest)
+
 
 class Asked(NamedTuple):
     """What an execution brings along when it asks for a claim."""
@@ -93,7 +102,7 @@ class Asked(NamedTuple):
     """Unique per execution, so that asking again after a lost answer is harmless."""
     digest: str
     redelivered: bool
-    """The broker says so, or cannot say (transports that never flag a redelivery)."""
+    """The broker says that it delivered the message before, or cannot say (transports that never flag it)."""
     may_take_over: bool = True
     """False while a lease decides whether the previous execution is still alive."""
 
@@ -103,14 +112,24 @@ def decide(held: Claim | None, asked: Asked) -> Verdict:
     if held is None:
         return Verdict.ELECTED
     if held.nonce != asked.nonce:
-        return Verdict.OTHER if held.digest == asked.digest else Verdict.UNLIKE
+        return Verdict.OTHER if held.is_about(asked.digest) else Verdict.UNLIKE
     if held.execution == asked.execution:
         return Verdict.MINE
     if held.state is not State.RUNNING:
         return Verdict.REOPENED if held.state is State.OPEN else Verdict.FINISHED
-    if not asked.redelivered:
-        return Verdict.TWIN
-    return Verdict.TAKEN_OVER if asked.may_take_over else Verdict.HELD
+    if not asked.may_take_over:
+        return Verdict.HELD
+    return Verdict.TAKEN_OVER if asked.redelivered else Verdict.TWIN
+
+
+def state_after(end: str | None) -> State:
+    """Say how an execution that ended in Celery's state ``end`` leaves its claim; None = it was torn away.
+
+    The next attempt of a retry is published before its message is acknowledged; to repeat the attempt would make two
+    of it. After any other end than these two Celery would execute the message if it came back, as from a queue of dead
+    letters, and so do we.
+    """
+    return State.DONE if end in (SUCCESS, RETRY) else State.OPEN
 
 
 def claim_key(task_id: str, fire_ms: int, nesting: int, retries: int, apart: str = "") -> str:
@@ -126,6 +145,11 @@ def claim_key(task_id: str, fire_ms: int, nesting: int, retries: int, apart: str
 def content_id(task: str, args: Any, kwargs: Any) -> str:
     """Name a run by what it does: SHA-256 of task name and arguments, in place of its task id."""
     return sha256(_text_of(task, args, kwargs)).hexdigest()
+
+
+def execution_token(owner: str) -> str:
+    """Name the execution of the delivery that a worker's main process calls ``owner``."""
+    return blake2b(owner.encode(errors="surrogatepass"), digest_size=EXECUTION_BYTES).hexdigest()
 
 
 def digest_of(task: str, args: Any, kwargs: Any) -> str:

@@ -17,7 +17,6 @@ NAMES = (
     "reopened",
     "dropped_other",
     "dropped_finished",
-    "dropped_twin",
     "dropped_stale",
     "skipped_overlap",
     "waited",

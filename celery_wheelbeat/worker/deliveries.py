@@ -1,8 +1,8 @@
-"""The leases that a worker's pool holds, as its main process sees them: prolonged while the execution is alive.
+"""The deliveries that a worker's pool executes, as its main process sees them: named, and their leases prolonged.
 
-The main process gives every delivered message that needs a lease an owner token before the pool sees it, and prolongs
-the leases of those that Celery counts as active. A pool process that is killed, or ends by its hard time limit, is no
-longer active: its lease ends by itself. A task that holds the GIL for minutes cannot starve the renewal of a prefork
+The main process names every delivered message of a run before the pool sees it, and prolongs the leases of those that
+Celery counts as active. A pool process that is killed, or ends by its hard time limit, is no longer active: its lease
+ends by itself. A task that holds the GIL for minutes cannot starve the renewal of a prefork
 pool, because it does not run in this process.
 """
 
@@ -14,7 +14,7 @@ import uuid
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery_wheelbeat.worker.headers import DELIVERY, FIRE_MS, RunHeaders
+from celery_wheelbeat.worker.headers import DELIVERY, FIRE_MS, NODE, RunHeaders
 from celery_wheelbeat.worker.overlap import lease_name
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Delivery(NamedTuple):
 
 
 class Deliveries:
-    """Deliveries that need a lease. Filled by the consumer's thread, read by the keeper's."""
+    """Names deliveries, and keeps those that need a lease. Filled by the consumer's thread, read by the keeper's."""
 
     def __init__(self) -> None:
         self._boot = uuid.uuid4().hex
@@ -43,11 +43,13 @@ class Deliveries:
         self._lock = threading.Lock()
 
     def receive(self, gate: Gate, request: Any) -> None:
-        """Give the message of ``request`` its owner token where its run needs a lease."""
-        headers = request.request_dict
-        headers.pop(DELIVERY, None)
+        """Name the delivery of ``request`` where it is a run, and the worker where each is to execute it."""
+        headers, delivery = request.request_dict, request.delivery_info
         if FIRE_MS not in headers:
             return
+        owner = delivery[DELIVERY] = f"{self._boot}-{next(self._numbers)}"
+        if _is_broadcast(request):
+            delivery[NODE] = request.hostname
         task = request.task
         policy = gate.policy_of(task)
         try:
@@ -56,7 +58,6 @@ class Deliveries:
             return  # the gate says so when it executes
         if lease is None:
             return
-        owner = headers[DELIVERY] = f"{self._boot}-{next(self._numbers)}"
         with self._lock:
             self._held[owner] = Delivery(owner, lease, policy.lease_s, weakref.ref(request))
 
@@ -71,3 +72,10 @@ class Deliveries:
             if request is not None and request in active:
                 executing.append(delivery)
         return executing
+
+
+def _is_broadcast(request: Any) -> bool:
+    """Whether the message came by a fanout exchange: every queue behind it has the same message."""
+    exchange = request.delivery_info.get("exchange")
+    consumed = request.app.amqp.queues.consume_from.values()
+    return any(queue.exchange.name == exchange and queue.exchange.type == "fanout" for queue in consumed)

@@ -47,8 +47,8 @@ def claims_of(run: RunHeaders, policy: Policy, *content: Any) -> Iterator[str]:
     ``content`` is task name, arguments and keyword arguments.
     """
     identity = content_id(*content) if policy.key == "content" else run.task_id
-    yield claim_key(identity, run.fire_ms, run.nesting, run.retries)
-    yield claim_key(run.task_id, run.fire_ms, run.nesting, run.retries, digest_of(*content))
+    yield claim_key(identity, run.fire_ms, run.nesting, run.retries, run.node)
+    yield claim_key(run.task_id, run.fire_ms, run.nesting, run.retries, run.node + digest_of(*content))
 
 
 class Executions:

@@ -12,12 +12,13 @@ import math
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore, Reject
 from celery.states import REJECTED
 
 from celery_wheelbeat.errors import ClaimStoreDown
+from celery_wheelbeat.worker.attempt import Admission, Attempt, Needed
 from celery_wheelbeat.worker.breaker import Breaker
 from celery_wheelbeat.worker.claims import (
     EXECUTION_BYTES,
@@ -27,9 +28,11 @@ from celery_wheelbeat.worker.claims import (
     claim_key,
     content_id,
     digest_of,
+    execution_token,
     nonce_token,
+    state_after,
 )
-from celery_wheelbeat.worker.headers import DELIVERY, FENCE, RunHeaders
+from celery_wheelbeat.worker.headers import FENCE, RunHeaders
 from celery_wheelbeat.worker.overlap import Contention, contend, lease_name, place_name
 from celery_wheelbeat.worker.policy import Policy
 from celery_wheelbeat.worker.waiting import publish_again
@@ -47,41 +50,6 @@ GIVE_BACK_PAUSE_S = 1.0
 """A message that is given back returns at once; the pause keeps an outage from becoming a busy loop."""
 UNRENEWED_LEASE_S = 3_600.0
 """Lease of an execution that the main process does not know of and cannot renew, without a time limit of its own."""
-
-
-class Admission(NamedTuple):
-    """What the gate decided, and what has to be settled after the execution."""
-
-    refusal: Exception | None = None
-    """``Ignore`` = acknowledge and forget, ``Reject`` = give back to the broker; None = execute."""
-    key: str = ""
-    execution: str = ""
-    """Empty where the run executes without a claim."""
-    lease: str | None = None
-    owner: str = ""
-
-
-class Needed(NamedTuple):
-    """The lease that a run needs before it may execute."""
-
-    name: str
-    owner: str
-    length_s: float
-
-
-class Attempt(NamedTuple):
-    """One message in front of the gate."""
-
-    task: Any
-    args: Any
-    kwargs: Any
-    request: MutableMapping[str, Any]
-    run: RunHeaders
-    policy: Policy
-    key: str
-    asked: Asked
-    ttl_s: int
-    lease: Needed | None
 
 
 class Gate:
@@ -148,15 +116,12 @@ class Gate:
         return admission
 
     def settle(self, admission: Admission, state: str | None) -> None:
-        """Take note that an execution ended in Celery's ``state``; None: it was torn away, and may be redelivered."""
+        """Take note that an execution ended in Celery's ``state``; None: it was torn away."""
         if not admission.execution:
             return
-        if state is not None:
-            given_back = state == REJECTED
-            ended = State.OPEN if given_back else State.DONE
-            # only where nobody may be waiting for the lease is it enough that the mark is on its way
-            wait = given_back or admission.lease is not None
-            self._note(admission.key, admission.execution, ended, wait=wait)
+        # only where nobody may be waiting for the lease is it enough that the mark is on its way
+        wait = state == REJECTED or admission.lease is not None
+        self._note(admission.key, admission.execution, state_after(state), wait=wait)
         if admission.lease is not None:
             self._release(admission.lease, admission.owner)
 
@@ -183,9 +148,9 @@ class Gate:
         named = run.overlap or policy.overlap or policy.exclusive
         lease = lease_name(run, policy, task.name) if named else None
         # not from `random`, which a task may seed: a token that comes twice would pass one execution off as another
-        execution = os.urandom(EXECUTION_BYTES).hex()
+        execution = execution_token(run.owner) if run.owner else os.urandom(EXECUTION_BYTES).hex()
         identity = content_id(task.name, args, kwargs) if policy.key == "content" else run.task_id
-        redelivered = run.redelivered or run.waiting or not self._flags_redelivery
+        redelivered = run.redelivered or run.dead_lettered or not self._flags_redelivery
         tokens = (nonce_token(run.nonce), execution, digest_of(task.name, args, kwargs))
         values = (
             task,
@@ -194,10 +159,10 @@ class Gate:
             request,
             run,
             policy,
-            claim_key(identity, run.fire_ms, run.nesting, run.retries),
+            claim_key(identity, run.fire_ms, run.nesting, run.retries, run.node),
             tuple.__new__(Asked, (*tokens, redelivered, lease is None)),
             self.remembered_s(run, policy),
-            _needed(lease, policy, task, request, execution) if lease else None,
+            Needed.by(run, lease, policy, _time_limit_s(task, request), execution) if lease else None,
         )
         return tuple.__new__(Attempt, values)  # the constructors take half as long again
 
@@ -212,9 +177,11 @@ class Gate:
                 attempt.run.task_id,
             )
             run = attempt.run
-            apart = claim_key(run.task_id, run.fire_ms, run.nesting, run.retries, attempt.asked.digest)
+            apart = claim_key(run.task_id, run.fire_ms, run.nesting, run.retries, run.node + attempt.asked.digest)
             attempt = attempt._replace(key=apart)
             verdict = self._ask(attempt)
+            if verdict is Verdict.UNLIKE:
+                return Admission()
         if verdict is Verdict.ELECTED and (refused := self._refuse_stale(attempt)):
             self._note(attempt.key, attempt.asked.execution, State.SKIPPED)
             return refused
@@ -222,8 +189,10 @@ class Gate:
             self._counters.add(verdict.word)
             values = (None, attempt.key, attempt.asked.execution, None, "")
             return tuple.__new__(Admission, values)
-        if attempt.lease is None or verdict.drops or verdict is Verdict.UNLIKE:
+        if verdict.drops:
             return self._drop_copy(attempt, verdict)
+        if attempt.lease is None:
+            return self._wait(attempt, "its execution may be alive")
         return self._lease(attempt, verdict, attempt.lease)
 
     def _refuse_stale(self, attempt: Attempt) -> Admission | None:
@@ -257,10 +226,10 @@ class Gate:
             return self._contend(attempt, verdict, lease.name)
         if verdict is Verdict.HELD:
             # the execution before is dead, or has ended since: only now may the claim be taken over
-            verdict = self._ask(attempt._replace(asked=attempt.asked._replace(may_take_over=True)))
+            verdict = self._ask(attempt._replace(asked=attempt.asked._replace(redelivered=True, may_take_over=True)))
             if not verdict.runs:
                 self._release(lease.name, lease.owner)
-                return self._drop_copy(attempt, verdict)
+                return self._drop_copy(attempt, verdict) if verdict.drops else Admission()
         if attempt.run.waiting:
             self._release(place_name(lease.name), attempt.key)
         attempt.request[FENCE] = taken.fence
@@ -277,16 +246,19 @@ class Gate:
             self._note(attempt.key, attempt.asked.execution, State.SKIPPED)
             self._counters.add("skipped_overlap")
             return self._refuse(attempt, "skipped", f"another execution holds the lease {lease}")
+        return self._wait(attempt, f"another execution holds the lease {lease}", mine=verdict is not Verdict.HELD)
+
+    def _wait(self, attempt: Attempt, why: str, *, mine: bool = False) -> Admission:
+        """Let the message ask again later; where the claim is ``mine``, it is given back until then."""
+        wait_s = attempt.policy.wait_s
         try:
-            publish_again(attempt.task, attempt.args, attempt.kwargs, dict(attempt.request), policy.wait_s)
+            publish_again(attempt.task, attempt.args, attempt.kwargs, dict(attempt.request), wait_s)
         except Exception as error:
             return self._not_put_back(attempt, error)
-        if verdict is not Verdict.HELD:
+        if mine:
             self._note(attempt.key, attempt.asked.execution, State.OPEN)
         self._counters.add("waited")
-        return self._refuse(
-            attempt, "waits", f"another execution holds the lease {lease}; asks again in {policy.wait_s:g} s"
-        )
+        return self._refuse(attempt, "waits", f"{why}; asks again in {wait_s:g} s")
 
     def _not_put_back(self, attempt: Attempt, error: Exception) -> Admission:
         self._counters.add("not_put_back")
@@ -312,12 +284,11 @@ class Gate:
 
     def _drop_copy(self, attempt: Attempt, verdict: Verdict) -> Admission:
         elected = ""
-        if verdict is not Verdict.TWIN and logger.isEnabledFor(logging.INFO):
+        if logger.isEnabledFor(logging.INFO):
             with suppress(ClaimStoreDown):
                 held = self.store.read(attempt.key)
                 elected = f"message {held.nonce} was elected" if held else ""
-        reason = verdict.word if verdict.drops else "other"
-        return self._drop(attempt, reason, elected)
+        return self._drop(attempt, verdict.word, elected)
 
     def _drop(self, attempt: Attempt, reason: str, detail: str) -> Admission:
         self._counters.add(f"dropped_{reason}")
@@ -329,10 +300,5 @@ class Gate:
         return Admission(Ignore(outcome))
 
 
-def _needed(lease: str, policy: Policy, task: Any, request: MutableMapping[str, Any], execution: str) -> Needed:
-    """Say who is to own ``lease``, and for how long where the main process does not prolong it."""
-    renewed = request.get(DELIVERY)
-    if renewed:
-        return Needed(lease, str(renewed), policy.lease_s)
-    limit_s = (request.get("timelimit") or (None,))[0] or task.time_limit or UNRENEWED_LEASE_S
-    return Needed(lease, execution, max(policy.lease_s, float(limit_s)))
+def _time_limit_s(task: Any, request: MutableMapping[str, Any]) -> float:
+    return float((request.get("timelimit") or (None,))[0] or task.time_limit or UNRENEWED_LEASE_S)

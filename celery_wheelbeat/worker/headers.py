@@ -23,9 +23,15 @@ CLAIM_TTL = "wheelbeat_claim_ttl"
 WAITING = "wheelbeat_waiting"
 """Set by a worker on a message that it published again because it has to wait for a lease."""
 DELIVERY = "wheelbeat_delivery"
-"""Set in the worker's main process on a delivered message: the owner of its lease. Never published."""
+"""Set by the worker's main process in the ``delivery_info`` of a message: names the delivery, which owns its lease."""
+NODE = "wheelbeat_node"
+"""Set there for a message of a fanout exchange, which every worker is to execute: the worker's name."""
 FENCE = "wheelbeat_fence"
 """Set on the request of a running task: the fence number of its lease (``self.request.wheelbeat_fence``)."""
+DEATHS = "x-death"
+"""Written by RabbitMQ: why and how often a message was dead-lettered."""
+DELIVERED_BEFORE = ("rejected", "delivery_limit")
+"""Reasons of RabbitMQ for which only a message that a consumer has had is dead-lettered."""
 
 REMEMBERED_MAX_S = 31_536_000
 """As for ``wheelbeat_dedup_ttl``: a year."""
@@ -48,6 +54,9 @@ class RunHeaders(NamedTuple):
     nesting: int
     retries: int
     redelivered: bool
+    """The broker delivers the message again."""
+    dead_lettered: bool
+    """It was delivered, and dead-lettered by RabbitMQ since."""
     waiting: bool
     claim_ttl_s: int
     """0 = the worker's own setting."""
@@ -55,6 +64,10 @@ class RunHeaders(NamedTuple):
     """``allow``, ``skip`` or ``queue_one``; empty where the message does not say."""
     job: str
     """Namespace and key of the job: what must not overlap."""
+    node: str = ""
+    """The worker, where each is to execute the run."""
+    owner: str = ""
+    """The name of this delivery in the worker; empty where its main process has not seen it."""
 
     @classmethod
     def read(cls, task_id: str, request: Mapping[str, Any]) -> RunHeaders:
@@ -65,7 +78,7 @@ class RunHeaders(NamedTuple):
         for an outage.
         """
         get = request.get
-        delivery, eta = get("delivery_info"), get("eta")
+        delivery, eta = get("delivery_info") or {}, get("eta")
         try:
             fire_ms = int(request[FIRE_MS])
             nesting = int(get("replaced_task_nesting") or 0)
@@ -82,18 +95,28 @@ class RunHeaders(NamedTuple):
             str(get(NONCE) or ""),
             nesting,
             retries,
-            bool(delivery and delivery.get("redelivered")),
+            bool(delivery.get("redelivered")),
+            DEATHS in request and _had_a_consumer(request[DEATHS]),
             bool(get(WAITING)),
             claim_ttl_s,
             str(get(OVERLAP) or ""),
             str(get(JOB) or ""),
+            str(delivery.get(NODE) or ""),
+            str(delivery.get(DELIVERY) or ""),
         )
         return tuple.__new__(cls, values)  # the constructor with its keywords takes three times as long
 
     @property
     def begun(self) -> bool:
-        """Whether the message continues a run that a worker has taken up before: a retry, a replacement, a wait."""
-        return self.retries > 0 or self.nesting > 0 or self.waiting
+        """Whether the message continues a run that a worker has taken up before."""
+        return self.retries > 0 or self.nesting > 0 or self.waiting or self.dead_lettered
+
+
+def _had_a_consumer(deaths: Any) -> bool:
+    """Whether a message with these ``x-death`` had reached a consumer; people who publish by hand write anything."""
+    if not isinstance(deaths, (list, tuple)):
+        return False
+    return any(isinstance(death, dict) and death.get("reason") in DELIVERED_BEFORE for death in deaths)
 
 
 def _ms_of(eta: Any) -> int:

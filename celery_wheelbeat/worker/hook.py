@@ -17,7 +17,7 @@ from celery.app.trace import TraceInfo, build_tracer, fast_trace_task, trace_ok_
 from celery.exceptions import Ignore, Reject
 from celery.states import IGNORED, REJECTED, SUCCESS
 
-from celery_wheelbeat.worker.gate import Admission
+from celery_wheelbeat.worker.attempt import Admission
 from celery_wheelbeat.worker.headers import FIRE_MS
 
 if TYPE_CHECKING:

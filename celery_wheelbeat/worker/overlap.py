@@ -36,10 +36,14 @@ class Lease(NamedTuple):
 def lease_name(run: RunHeaders, policy: Policy, task: str) -> str | None:
     """Name the lease that ``run`` needs before it may execute, None where it needs none."""
     if policy.overlap and policy.overlap != "allow":
-        return f"task:{task}"
-    if not policy.overlap and run.overlap in ("skip", "queue_one") and run.job:
-        return f"job:{run.job}"
-    return f"run:{run.task_id}:{run.fire_ms}" if policy.exclusive else None
+        name = f"task:{task}"
+    elif not policy.overlap and run.overlap in ("skip", "queue_one") and run.job:
+        name = f"job:{run.job}"
+    elif policy.exclusive:
+        name = f"run:{run.task_id}:{run.fire_ms}"
+    else:
+        return None
+    return f"{name}@{run.node}" if run.node else name
 
 
 def place_name(lease: str) -> str:

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 from billiard.process import current_process
 from celery import bootsteps
 from celery.signals import task_received, worker_process_init
-from celery.worker.control import inspect_command
 
 from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.errors import ClaimStoreDown
 from celery_wheelbeat.settings import Settings
+from celery_wheelbeat.worker import inspected  # noqa: F401 - registers its command
 from celery_wheelbeat.worker.before_start import guard_before_start
 from celery_wheelbeat.worker.broker_dedup import renumber_attempts
 from celery_wheelbeat.worker.counters import Counters
+from celery_wheelbeat.worker.deaths import Deaths, guard_failures
 from celery_wheelbeat.worker.deliveries import Deliveries
 from celery_wheelbeat.worker.executions import Executions
 from celery_wheelbeat.worker.gate import Gate
@@ -91,6 +92,7 @@ class WorkerSide:
             logger.warning("Claims are kept as well as %s can: %s", choice.where, choice.store.best_effort)
         self._choose_hook(gate)
         guard_results(self.app.tasks, Revocations(gate))
+        guard_failures(self.app.tasks, Deaths(gate))
         self.gate = gate
 
     def enter_process(self, hostname: str | None = None) -> None:
@@ -212,13 +214,6 @@ def install_side(app: Any) -> None:
 
     worker_process_init.connect(enter_process, weak=False, dispatch_uid=f"celery_wheelbeat.{id(app)}")
     task_received.connect(receive, weak=False, dispatch_uid=f"celery_wheelbeat.{id(app)}")
-
-
-@inspect_command(name="wheelbeat_claims")  # type: ignore[untyped-decorator]  # celery has no types
-def report_claims(state: Any) -> dict[str, Any]:
-    """Hook, claim store and counters of copies and overlaps."""
-    side = installed_side(state.app)
-    return {"hook": "off"} if side is None else dict(side.report())
 
 
 def _plain(app: Any) -> Any:

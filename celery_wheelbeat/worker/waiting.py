@@ -6,9 +6,10 @@ from typing import Any
 
 from celery.app.task import Context
 
-from celery_wheelbeat.worker.headers import DELIVERY, FENCE, WAITING
+from celery_wheelbeat.worker.headers import DEATHS, FENCE, WAITING
 
-NEVER_PUBLISHED = (DELIVERY, FENCE)
+NEVER_PUBLISHED = (FENCE, DEATHS)
+"""RabbitMQ's history of a message is not that of the message which is published in its place."""
 
 
 def publish_again(task: Any, args: Any, kwargs: Any, request: dict[str, Any], countdown_s: float) -> None:

@@ -285,6 +285,8 @@ class Claim(models.Model):
     nonce = models.CharField(max_length=16)
     execution = models.CharField(max_length=8)
     digest = models.CharField(max_length=8)
+    digest_rest = models.CharField(max_length=8, db_default="")
+    """Its second half; an older release neither writes nor reads it."""
     started_ms = models.BigIntegerField()
     ended_ms = models.BigIntegerField()
     """0 while it runs."""

@@ -11,6 +11,7 @@ import logging
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery.states import FAILURE
 from django.utils.translation import gettext_lazy
 
 from celery_wheelbeat.errors import ClaimStoreDown, InvalidSetting
@@ -43,7 +44,7 @@ LOOK_BACK_MS = 400 * 86_400_000
 
 _STATES = {
     State.RUNNING: gettext_lazy("running"),
-    State.OPEN: gettext_lazy("given back, waits for a worker"),
+    State.OPEN: gettext_lazy("failed, or given back to the broker"),
     State.DONE: gettext_lazy("ended"),
     State.SKIPPED: gettext_lazy("skipped"),
 }
@@ -69,8 +70,10 @@ class PastRun(NamedTuple):
     @property
     def runtime_s(self) -> float | None:
         """Seconds that the worker took; None until it has ended, and where no worker keeps claims."""
-        if self.claim is None or not self.claim.ended_ms or self.claim.state in (State.OPEN, State.SKIPPED):
+        if self.claim is None or not self.claim.ended_ms or self.claim.state is State.SKIPPED:
             return None
+        if self.claim.state is State.OPEN and (self.result is None or self.result.state != FAILURE):
+            return None  # given back: it has not executed, or will do so again
         return (self.claim.ended_ms - self.claim.started_ms) / 1000
 
     @property

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+import amqp
 import pytest
 import redis
 from claim_project import ClaimProject, django_project, now_ms
+from kombu import Connection
 from services import PrivateRedis, TcpProxy
 
 from celery_wheelbeat.worker.headers import worker_headers
@@ -68,6 +70,51 @@ def test_a_killed_pool_process_s_run_is_repeated(project: ClaimProject) -> None:
         project.until(lambda: project.count("start")[run_id] == 2, "the start in another pool process")
         project.open(gate)
         project.until(lambda: project.count("done")[run_id] == 1, "the end in another pool process")
+        assert project.count("start")[run_id] == 2
+
+
+def test_the_message_of_a_killed_pool_process_runs_at_once_when_somebody_publishes_it_again(
+    project: ClaimProject,
+) -> None:
+    run_id, fire_ms, headers, gate = str(uuid4()), now_ms(), {"wheelbeat_nonce": uuid4().hex}, project.gate()
+    with project:
+        project.pool_worker()
+        project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(gate,))
+        project.until(lambda: project.count("start")[run_id] == 1, "the first start")
+        os.kill(project.lines("start")[0].pid, signal.SIGKILL)
+        project.until(lambda: project.logged("WorkerLostError") > 0, "the loss of the pool process")
+        project.open(gate)
+        project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(gate,))
+        project.until(lambda: project.count("done")[run_id] == 1, "the end in another pool process")
+        assert project.logged("waits: its execution may be alive") == 0
+
+
+def test_a_killed_worker_s_message_that_was_moved_to_another_queue_runs_once_its_claim_has_expired(
+    project: ClaimProject, amqp_url: str
+) -> None:
+    run_id, gate, headers = str(uuid4()), project.gate(), {"wheelbeat_claim_ttl": 10}
+    queue, other = project.conf["task_default_queue"], f"claims-{uuid4().hex[:8]}"
+    with project:
+        project.pool_worker("-Q", other)
+        first = project.pool_worker()
+        project.publish("short_late", run_id, args=(gate,), headers=headers)
+        project.until(lambda: project.count("start")[run_id] == 1, "the first start")
+        first.kill()
+        with Connection(amqp_url) as connection:
+            channel = connection.default_channel
+            returned: list[Any] = []
+
+            def taken() -> bool:
+                returned.extend(message for message in [channel.basic_get(queue)] if message is not None)
+                return bool(returned)
+
+            project.until(taken, "the return of the message to its queue")
+            assert returned[0].delivery_info["redelivered"]
+            channel.basic_publish(amqp.Message(returned[0].body, **returned[0].properties), "", other)
+            channel.basic_ack(returned[0].delivery_tag)
+        project.until(lambda: project.logged("waits: its execution may be alive") > 0, "the wait in the second worker")
+        project.open(gate)
+        project.until(lambda: project.count("done")[run_id] == 1, "the end in the second worker")
         assert project.count("start")[run_id] == 2
 
 

@@ -170,18 +170,37 @@ def test_a_copy_that_expires_leaves_the_result_alone(project: ClaimProject) -> N
     assert project.app.backend.get_task_meta(run_id) == meta
 
 
-def test_a_twin_of_the_running_message_is_dropped(project: ClaimProject) -> None:
+def test_a_twin_of_the_running_message_waits_and_is_dropped_after_its_success(project: ClaimProject) -> None:
     run_id, fire_ms, headers = str(uuid4()), now_ms(), {"wheelbeat_nonce": uuid4().hex}
     gate = project.gate()
-    project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(gate,))
+    project.publish("short", run_id, fire_ms=fire_ms, headers=headers, args=(gate,))
     project.until(lambda: "start" in events(project, run_id), "the first message")
-    project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(gate,))
-    until_logged(project, run_id, "dropped (twin)")
+    project.publish("short", run_id, fire_ms=fire_ms, headers=headers, args=(gate,))
+    until_logged(project, run_id, "waits: its execution may be alive", 2)
     project.open(gate)
-    project.until(lambda: "done" in events(project, run_id), "its end")
-    project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(gate,))
     until_logged(project, run_id, "dropped (finished)")
-    assert events(project, run_id).count("start") == 1
+    project.publish("short", run_id, fire_ms=fire_ms, headers=headers, args=(gate,))
+    until_logged(project, run_id, "dropped (finished)", 2)
+    assert [event for event in events(project, run_id) if event in ("start", "done")] == ["start", "done"]
+
+
+def test_a_failed_run_whose_message_is_published_again_by_hand_runs_and_a_copy_does_not(project: ClaimProject) -> None:
+    run_id, fire_ms, headers = str(uuid4()), now_ms(), {"wheelbeat_nonce": uuid4().hex}
+    for starts in (1, 2, 3):
+        project.publish("failing", run_id, fire_ms=fire_ms, headers=headers)
+        project.until(lambda: events(project, run_id).count("start") == starts, "its execution")  # noqa: B023
+        until_logged(project, run_id, "raised unexpected", starts)
+    project.publish("failing", run_id, fire_ms=fire_ms)
+    until_logged(project, run_id, "dropped (other)")
+    assert events(project, run_id).count("start") == 3
+
+
+def test_a_task_that_is_called_by_hand_under_the_id_of_a_run_runs(project: ClaimProject) -> None:
+    run_id = str(uuid4())
+    project.publish("record", run_id)
+    project.until(lambda: "done" in events(project, run_id), "the run")
+    project.app.send_task("proj.record", task_id=run_id)
+    project.until(lambda: events(project, run_id).count("done") == 2, "the call")
 
 
 def test_a_constant_task_id_runs_at_every_fire_time(project: ClaimProject) -> None:

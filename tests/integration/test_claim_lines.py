@@ -22,7 +22,7 @@ from celery_wheelbeat.worker.stores.lines import Losses
 from celery_wheelbeat.worker.stores.redis_line import RedisLine, packed
 
 EXECUTION = "11" * 4
-ASKED = Asked("aa" * 8, EXECUTION, "d0" * 4, redelivered=False)
+ASKED = Asked("aa" * 8, EXECUTION, "d0" * 8, redelivered=False)
 
 
 class Scripted:

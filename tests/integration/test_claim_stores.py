@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import struct
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ import psycopg
 import pytest
 import redis
 from celery import Celery
+from pymemcache import Client
 from services import (
     MASTER_NAME,
     PrivateMariadb,
@@ -34,6 +36,7 @@ from services import (
 from celery_wheelbeat.errors import ClaimStoreDown, InvalidSetting
 from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
 from celery_wheelbeat.worker.stores import redis as redis_store
+from celery_wheelbeat.worker.stores import sql
 from celery_wheelbeat.worker.stores.choice import choose_store, open_store
 from celery_wheelbeat.worker.stores.memcached import MemcachedStore
 from celery_wheelbeat.worker.stores.redis import TIMEOUT_S, RedisStore
@@ -41,6 +44,7 @@ from celery_wheelbeat.worker.stores.sql import MARIADB, POSTGRES, Dialect, SqlSt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from services import Certificates
 
@@ -60,7 +64,8 @@ LOCK_WAITS = """
 """Who waits for a lock of another; a table that grows makes its writers wait, too, purge or not."""
 NONCES = ["aa" * 8, "bb" * 8]
 EXECUTIONS = ["11" * 4, "22" * 4, "33" * 4]
-DIGESTS = ["d0" * 4, "d1" * 4]
+DIGESTS = ["d0" * 8, "d0" * 4 + "d1" * 4, "d1" * 8]
+"""Two of them begin alike."""
 
 
 class Opened(NamedTuple):
@@ -142,6 +147,76 @@ def test_every_cell_of_the_state_table(store: Store) -> None:
             assert after[:4] == (State.RUNNING, *question[:3])
         else:
             assert after == held
+
+
+def test_a_claim_of_an_older_release_is_understood_and_goes_on(opened: Opened) -> None:
+    store = opened.store
+    for state, question in product(State, [asked(), *(asked(NONCES[1], EXECUTIONS[1], digest) for digest in DIGESTS)]):
+        key = new_key()
+        assert store.claim(key, asked(), 60) is Verdict.ELECTED
+        assert store.mark(key, EXECUTIONS[0], state)
+        as_an_older_release_writes_it(opened, key)
+        held = store.read(key)
+        assert held is not None
+        assert held[:4] == (state, NONCES[0], EXECUTIONS[0], DIGESTS[0][:8])
+        verdict = store.claim(key, question, 60)
+        assert verdict is decide(held, question)
+        if question.nonce != NONCES[0]:
+            assert verdict is (Verdict.UNLIKE if question.digest == DIGESTS[2] else Verdict.OTHER)
+        assert store.prolong(key, NONCES[0], 60)
+        assert store.mark(key, EXECUTIONS[0], State.OPEN)
+        assert store.read(key) == held._replace(state=State.OPEN, ended_ms=store.read(key).ended_ms)
+        assert store.claim(key, asked(execution=EXECUTIONS[1]), 60) is Verdict.REOPENED
+        assert store.read(key)[:4] == (State.RUNNING, NONCES[0], EXECUTIONS[1], DIGESTS[0])
+
+
+def as_an_older_release_writes_it(opened: Opened, key: str) -> None:
+    """Take from the claim what an older release did not write: the second half of its digest."""
+    if opened.url.startswith("redis"):
+        with redis.Redis.from_url(opened.url) as client:
+            name = b"wb:" + bytes.fromhex(key)
+            client.set(name, client.get(name)[:27], keepttl=True)
+    elif opened.url.startswith("memcached"):
+        with closing(Client(opened.url.removeprefix("memcached://"))) as client:
+            client.set(f"wb:{key}", client.get(f"wb:{key}").decode().replace(DIGESTS[0], DIGESTS[0][:8]), expire=60)
+    else:
+        opened.store._execute(
+            opened.store._dialect.write("UPDATE wheelbeat_claim SET digest_rest = %s WHERE id = %s"), "", key
+        )
+
+
+@pytest.mark.parametrize("kind", [*KINDS[1:3], KINDS[4]])
+def test_a_table_of_an_older_release_gets_its_column(kind: Any, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    fixture = {"postgresql": "postgres_url", "mariadb": "mysql_url"}.get(kind)
+    store = open_store(request.getfixturevalue(fixture) if fixture else f"sqlite:///{tmp_path}/claims.sqlite3")
+    store.prepare()
+    store._execute("DROP TABLE wheelbeat_claim")
+    of_an_older_release = sql.CREATE_CLAIMS.replace(",\n  digest_rest VARCHAR(8) DEFAULT '' NOT NULL", "")
+    assert "digest_rest" not in of_an_older_release
+    store._execute(of_an_older_release)
+    store._execute(store._dialect.create_index)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: store.prepare(), range(4)))
+    key = new_key()
+    assert store.claim(key, asked(), 60) is Verdict.ELECTED
+    assert store.claim(key, asked(NONCES[1], EXECUTIONS[1], DIGESTS[1]), 60) is Verdict.UNLIKE
+    # who goes on with the older release does not name the column
+    old = sql.INSERT.replace("digest_rest, ", "").replace("%s, %s, {now}", "%s, {now}")
+    before, after = store._dialect.insert
+    assert store._execute(store._dialect.write(before + old + after), new_key(), *asked()[:2], "d0" * 4, 60_000) == 1
+    store.close()
+
+
+@pytest.mark.redis
+def test_a_claim_in_redis_stands_where_an_older_release_looks_for_it(redis_url: str) -> None:
+    key, older = new_key(), struct.Struct(">c8s4s4s6s4s")
+    with closing(open_store(redis_url)) as store, redis.Redis.from_url(redis_url) as client:
+        assert store.claim(key, asked(), 60) is Verdict.ELECTED
+        for state in (State.RUNNING, State.DONE):
+            assert store.mark(key, EXECUTIONS[0], state)
+            found = older.unpack(client.get(b"wb:" + bytes.fromhex(key))[: older.size])
+            tokens = [value.hex() for value in found[1:4]]
+            assert (found[0].decode(), *tokens) == (state.value, NONCES[0], EXECUTIONS[0], DIGESTS[0][:8])
 
 
 def test_random_histories_agree_with_the_pure_decision(store: Store) -> None:
@@ -337,7 +412,7 @@ def test_a_purge_in_mariadb_reads_what_has_expired_and_not_what_lives(mysql_url:
     store.prepare()
     with closing(maria_connection(mysql_url)) as connection, closing(connection.cursor()) as looker:
         looker.execute(
-            "INSERT INTO wheelbeat_claim SELECT md5(seq), 'D', '', '', '', 0, 0, IF(seq <= 50, seq, 1e16) "
+            "INSERT INTO wheelbeat_claim SELECT md5(seq), 'D', '', '', '', 0, 0, IF(seq <= 50, seq, 1e16), '' "
             "FROM seq_1_to_5000"
         )
         connection.commit()
@@ -699,8 +774,8 @@ def test_a_user_of_redis_who_may_touch_only_keys_with_the_prefix_of_the_results_
 
 @pytest.mark.redis
 def test_a_redis_that_does_not_know_the_set_is_asked_by_script_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def misspelt(_: int) -> bytes:
-        return b"\0" * 10 + b"\r\n$2\r\nNX\r\n$3\r\nGOT\r\n$2\r\nEX\r\n$2\r\n60\r\n"
+    def misspelt(_: int) -> tuple[bytes, bytes]:
+        return b"\0" * 10, b"\r\n$2\r\nNX\r\n$3\r\nGOT\r\n$2\r\nEX\r\n$2\r\n60\r\n"
 
     monkeypatch.setattr(redis_store, "_if_there_is_none", misspelt)
     with PrivateRedis() as private, redis.Redis.from_url(private.url) as client:

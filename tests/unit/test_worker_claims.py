@@ -58,7 +58,9 @@ def ask(nonce: str = "n1", execution: str = "e2", digest: str = "d1", **more: An
         (HELD, ask(redelivered=True), Verdict.TAKEN_OVER),
         (HELD, ask(redelivered=True, digest="d2"), Verdict.TAKEN_OVER),
         (HELD, ask(redelivered=True, may_take_over=False), Verdict.HELD),
+        (HELD, ask(may_take_over=False), Verdict.HELD),
         (HELD, ask(), Verdict.TWIN),
+        (HELD, ask("n2", digest="d1 and more"), Verdict.OTHER),  # of an older release, which keeps half of a digest
         (HELD._replace(state=State.OPEN), ask(), Verdict.REOPENED),
         (HELD._replace(state=State.OPEN), ask(may_take_over=False), Verdict.REOPENED),
         (HELD._replace(state=State.DONE), ask(redelivered=True), Verdict.FINISHED),
@@ -71,7 +73,7 @@ def test_the_state_table(held: Claim | None, asked: Asked, verdict: Verdict) -> 
 
 def test_a_verdict_runs_or_drops_or_asks_further() -> None:
     for verdict in Verdict:
-        assert verdict.runs + verdict.drops + (verdict in (Verdict.HELD, Verdict.UNLIKE)) == 1
+        assert verdict.runs + verdict.drops + (verdict in (Verdict.HELD, Verdict.TWIN, Verdict.UNLIKE)) == 1
 
 
 @given(st.lists(st.tuples(st.sampled_from(["n1", "n2", "n3"]), st.booleans()), min_size=1, max_size=30))
@@ -169,10 +171,13 @@ def test_headers_are_read_and_missing_ones_have_defaults() -> None:
         nesting=0,
         retries=0,
         redelivered=False,
+        dead_lettered=False,
         waiting=False,
         claim_ttl_s=0,
         overlap="",
         job="",
+        node="",
+        owner="",
     )
 
 

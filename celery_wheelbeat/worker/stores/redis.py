@@ -1,6 +1,6 @@
 """Claims and leases in Redis or Valkey: one command, one round trip.
 
-A claim is 27 bytes under a key of 19: at most 150 bytes of Redis memory with its expiry. Most that ask are the first,
+A claim is 31 bytes under a key of 19: at most 150 bytes of Redis memory with its expiry. Most that ask are the first,
 and a ``SET`` that writes only where there is nothing elects them. To another it returns what is held, and most verdicts
 need no more than that. What replaces a claim is a script, which states the rules of ``claims.decide`` again, because
 only the server can decide atomically; the conformance suite holds both together.
@@ -27,12 +27,15 @@ from celery_wheelbeat.worker.stores.sentinels import asked_once
 
 TIMEOUT_S = 1.0
 FENCE_REMEMBERED_S = 86_400
-_LAYOUT = struct.Struct(">c8s4s4s6s4s")
-"""State, nonce, execution, digest, start in ms, run time in ms.
+_LAYOUT = struct.Struct(">c8s4s4s6s4s4s")
+"""State, nonce, execution, half of the digest, start in ms, run time in ms, the other half of the digest.
 
+An older release writes all but the last, which stands at the end so that its scripts find what they look for.
 A ``SET`` knows no time, so that a claim which it wrote has in place of its start the seconds after which it expires:
 less than any start. It began that long before its key expires, which Redis says in ms since 7.0.
 """
+OLD_BYTES = 27
+"""Of a claim of an older release."""
 _NO_START = 1 << 32
 """What is less is no start."""
 
@@ -50,7 +53,7 @@ class _Script:
         """What comes before the key and the arguments."""
 
 
-# ARGV: nonce + execution + digest, redelivered and may_take_over as 0 or 1, ttl in seconds
+# ARGV: nonce + execution + both halves of the digest, redelivered and may_take_over as 0 or 1, ttl in seconds
 _CLAIM = _Script(
     """
 local held = redis.call('GET', KEYS[1])
@@ -58,18 +61,20 @@ local verdict = 'elected'
 if held then
   local state = held:sub(1, 1)
   if held:sub(2, 9) ~= ARGV[1]:sub(1, 8) then
-    return held:sub(14, 17) == ARGV[1]:sub(13, 16) and 'other' or 'unlike'
+    local same = held:sub(14, 17) == ARGV[1]:sub(13, 16) and (#held == 27 or held:sub(28) == ARGV[1]:sub(17))
+    return same and 'other' or 'unlike'
   elseif held:sub(10, 13) == ARGV[1]:sub(9, 12) then return 'mine'
   elseif state == 'D' or state == 'S' then return 'finished'
   elseif state == 'O' then verdict = 'reopened'
-  elseif ARGV[2]:sub(1, 1) == '0' then return 'twin'
   elseif ARGV[2]:sub(2, 2) == '0' then return 'held'
+  elseif ARGV[2]:sub(1, 1) == '0' then return 'twin'
   else verdict = 'taken_over' end
 end
 """
     + _NOW_MS
     + """
-redis.call('SET', KEYS[1], 'R' .. ARGV[1] .. struct.pack('>I6I4', now, 0), 'EX', ARGV[3])
+local times = struct.pack('>I6I4', now, 0)
+redis.call('SET', KEYS[1], 'R' .. ARGV[1]:sub(1, 16) .. times .. ARGV[1]:sub(17), 'EX', ARGV[3])
 return verdict
 """
 )
@@ -88,7 +93,7 @@ else
   ran = t[1] * 1000 + math.floor(t[2] / 1000) - started
 end
 ran = math.max(1, math.min(ran, 4294967295))
-redis.call('SET', KEYS[1], ARGV[2] .. held:sub(2, 23) .. struct.pack('>I4', ran), 'KEEPTTL')
+redis.call('SET', KEYS[1], ARGV[2] .. held:sub(2, 23) .. struct.pack('>I4', ran) .. held:sub(28), 'KEEPTTL')
 return 1
 """
 )
@@ -109,7 +114,7 @@ return 1
 _READ = _Script(
     """
 local held = redis.call('GET', KEYS[1])
-if held and #held == 27 and struct.unpack('>I6', held, 18) < 4294967296 then
+if held and #held >= 27 and struct.unpack('>I6', held, 18) < 4294967296 then
   return {held, redis.call('PEXPIRETIME', KEYS[1])}
 end
 return {held, 0}
@@ -200,7 +205,8 @@ class RedisStore:
         """See ``ClaimStore``."""
         name, tokens = bytes.fromhex(key), bytes.fromhex(asked.nonce + asked.execution + asked.digest)
         if self._sets:
-            command = b"".join((self._set, name, b"\r\n$27\r\nR", tokens, _if_there_is_none(ttl_s)))
+            began, options = _if_there_is_none(ttl_s)
+            command = b"".join((self._set, name, b"\r\n$31\r\nR", tokens[:16], began, tokens[16:], options))
             held = self._connections.lend(RedisLine.hear, command)
             if held is None:
                 return Verdict.ELECTED
@@ -282,19 +288,20 @@ class RedisStore:
 
 
 @lru_cache(maxsize=64)
-def _if_there_is_none(ttl_s: int) -> bytes:
-    """Return the end of the ``SET`` of a claim: of its value, and the options."""
+def _if_there_is_none(ttl_s: int) -> tuple[bytes, bytes]:
+    """Return the times in the value of the ``SET`` of a claim, and what follows the value: the options."""
     options = packed(b"NX", b"GET", b"EX", b"%d" % ttl_s).partition(b"\r\n")[2]
-    return ttl_s.to_bytes(6) + bytes(4) + b"\r\n" + options
+    return ttl_s.to_bytes(6) + bytes(4), b"\r\n" + options
 
 
 def _claim_of(held: bytes, expires_ms: int = 0) -> Claim:
     """Read a claim; its times mean nothing where ``expires_ms``, when its key expires, is not given."""
-    state, nonce, execution, digest, started, ran = _LAYOUT.unpack(held)
+    state, nonce, execution, digest, started, ran, rest = _LAYOUT.unpack(held.ljust(_LAYOUT.size, b"\0"))
     started_ms, ran_ms = int.from_bytes(started), int.from_bytes(ran)
     if started_ms < _NO_START:
         started_ms = expires_ms - started_ms * 1000
     ended_ms = started_ms + ran_ms if ran_ms else 0
+    digest += rest[: len(held) - OLD_BYTES]
     return Claim(State(state.decode()), nonce.hex(), execution.hex(), digest.hex(), started_ms, ended_ms)
 
 

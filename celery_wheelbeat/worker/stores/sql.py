@@ -29,18 +29,24 @@ CREATE_CLAIMS = """
 CREATE TABLE IF NOT EXISTS wheelbeat_claim (
   id VARCHAR(32) NOT NULL PRIMARY KEY, state VARCHAR(1) NOT NULL, nonce VARCHAR(16) NOT NULL,
   execution VARCHAR(8) NOT NULL, digest VARCHAR(8) NOT NULL,
-  started_ms BIGINT NOT NULL, ended_ms BIGINT NOT NULL, expires_ms BIGINT NOT NULL)"""
+  started_ms BIGINT NOT NULL, ended_ms BIGINT NOT NULL, expires_ms BIGINT NOT NULL,
+  digest_rest VARCHAR(8) DEFAULT '' NOT NULL)"""
+TABLES = "SELECT 1 FROM wheelbeat_claim, wheelbeat_lease WHERE 1 = 0"
+DIGEST_REST = "SELECT digest_rest FROM wheelbeat_claim WHERE 1 = 0"
+ADD_DIGEST_REST = "ALTER TABLE wheelbeat_claim ADD COLUMN digest_rest VARCHAR(8) DEFAULT '' NOT NULL"
+"""An older release has no such column, and compares the first half of a digest only; it may go on beside this one."""
 CREATE_LEASES = """
 CREATE TABLE IF NOT EXISTS wheelbeat_lease (
   id VARCHAR(32) NOT NULL PRIMARY KEY, owner VARCHAR(80) NOT NULL, fence BIGINT NOT NULL, until_ms BIGINT NOT NULL)"""
 
 INSERT = """
-INTO wheelbeat_claim (id, state, nonce, execution, digest, started_ms, ended_ms, expires_ms)
-VALUES (%s, 'R', %s, %s, %s, {now}, 0, {now} + %s)"""
+INTO wheelbeat_claim (id, state, nonce, execution, digest, digest_rest, started_ms, ended_ms, expires_ms)
+VALUES (%s, 'R', %s, %s, %s, %s, {now}, 0, {now} + %s)"""
 SELECT = """
-SELECT state, nonce, execution, digest, started_ms, ended_ms, expires_ms - {now} FROM wheelbeat_claim WHERE id = %s"""
+SELECT state, nonce, execution, digest, digest_rest, started_ms, ended_ms, expires_ms - {now}
+FROM wheelbeat_claim WHERE id = %s"""
 REPLACE = """
-UPDATE wheelbeat_claim SET state = 'R', nonce = %s, execution = %s, digest = %s,
+UPDATE wheelbeat_claim SET state = 'R', nonce = %s, execution = %s, digest = %s, digest_rest = %s,
   started_ms = {now}, ended_ms = 0, expires_ms = {now} + %s
 WHERE id = %s AND state = %s AND execution = %s"""
 MARK = """
@@ -142,7 +148,7 @@ class SqlStore:
         return self._connections.lend(self._claim, key, asked, ttl_s)
 
     def _claim(self, line: Line, key: str, asked: Asked, ttl_s: int) -> Verdict:
-        mine = (asked.nonce, asked.execution, asked.digest)
+        mine = (asked.nonce, asked.execution, asked.digest[:8], asked.digest[8:])
         for _ in range(ROUNDS):
             if line.ask(self._insert, key, *mine, ttl_s * 1000).written == 1:
                 return Verdict.ELECTED
@@ -175,11 +181,22 @@ class SqlStore:
 
     def prepare(self) -> None:
         """See ``ClaimStore``: tables that a migration has made already are left alone."""
-        try:
-            self._execute("SELECT 1 FROM wheelbeat_claim, wheelbeat_lease WHERE 1 = 0")
-        except ClaimStoreDown:  # no tables, or no server: what follows tells
+        if not self._knows(TABLES):  # no tables, or no server: what follows tells
             for statement in (CREATE_CLAIMS, CREATE_LEASES, self._dialect.create_index):
                 self._create(statement)
+        if not self._knows(DIGEST_REST):
+            try:
+                self._execute(ADD_DIGEST_REST)
+            except ClaimStoreDown:
+                if not self._knows(DIGEST_REST):  # else another worker was first
+                    raise
+
+    def _knows(self, statement: str) -> bool:
+        try:
+            self._execute(statement)
+        except ClaimStoreDown:
+            return False
+        return True
 
     def purge(self, limit: int) -> int:
         """See ``ClaimStore``."""
@@ -234,9 +251,10 @@ def _post(line: Line, statement: str, *values: object) -> None:
 
 def _claim_of(row: tuple[Any, ...]) -> Claim | None:
     """Return the claim of a row, None where it has expired."""
-    if int(row[6]) <= 0:
+    state, nonce, execution, digest, rest, started_ms, ended_ms, left_ms = row
+    if int(left_ms) <= 0:
         return None
-    return Claim(State(row[0]), row[1], row[2], row[3], int(row[4]), int(row[5]))
+    return Claim(State(state), nonce, execution, digest + rest, int(started_ms), int(ended_ms))
 
 
 def _lease_id(name: str) -> str:

@@ -1,0 +1,29 @@
+"""The second half of a claim's digest."""
+
+from django.db import migrations, models
+
+
+class AddFieldIfMissing(migrations.AddField):
+    """Workers add this column on first use: they may have been restarted before the migration."""
+
+    def database_forwards(self, app_label, schema_editor, from_state, to_state):
+        connection, table = schema_editor.connection, to_state.apps.get_model(app_label, self.model_name)._meta.db_table
+        with connection.cursor() as cursor:
+            columns = connection.introspection.get_table_description(cursor, table)
+        if self.name not in {column.name for column in columns}:
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ('wheelbeat', '0007_packed'),
+    ]
+
+    operations = [
+        AddFieldIfMissing(
+            model_name='claim',
+            name='digest_rest',
+            field=models.CharField(db_default='', max_length=8),
+        ),
+    ]
