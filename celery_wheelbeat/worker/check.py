@@ -1,7 +1,7 @@
 """``celery -A proj wheelbeat dedup-check``: whether copies of runs are dropped here, and what to change where not.
 
-Asks the broker, the store, the settings and the running workers. It writes a few claims of its own, which expire within a
-minute. A service that is away is a finding like any other; what does not need it is looked at all the same.
+Asks the broker, the store, the settings and the running workers. It writes a few claims of its own, which expire
+within a minute. A service that is away is a finding like any other; what does not need it is looked at all the same.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _found(what: str, findings: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _broken(what: str, error: Exception) -> Finding:
-    logger.debug("%s", what, exc_info=True)
+    logger.debug("%s", what, exc_info=error)
     remedy = "" if isinstance(error, WheelbeatError) else START_IT  # ours say it themselves
     return Finding(False, f"{what}: {error or type(error).__name__}", remedy)
 

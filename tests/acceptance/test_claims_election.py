@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -287,6 +288,35 @@ def test_dedup_check_says_what_to_change(redis_url: str, tmp_path: Path) -> None
         assert "visibility timeout 3600 s: proj.closed, proj.late, proj.lost" in check.output
         assert f"ok   {names[0]} drops copies" in check.output
         assert f"BAD  {names[1]} runs every copy" in check.output
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("switched_on", ["by install(app)", "by wheelbeat_worker", "by django_wheelbeat", "nowhere"])
+def test_a_worker_shows_its_counters_however_the_claims_were_switched_on(
+    switched_on: str, request: pytest.FixtureRequest, redis_url: str, tmp_path: Path
+) -> None:
+    conf = {"broker_url": redis_url, "worker_enable_remote_control": True}
+    match switched_on:
+        case "by django_wheelbeat":
+            project = django_project(tmp_path, f"sqlite:///{tmp_path}/site.sqlite3", **conf)
+        case "by wheelbeat_worker":
+            conf = {**conf, "result_backend": redis_url, "wheelbeat_worker": True}
+            project = ClaimProject(tmp_path, conf, installed=False)
+        case way:
+            conf = {**conf, "result_backend": redis_url}
+            project = ClaimProject(tmp_path, conf, installed=way == "by install(app)")
+    with project:
+        project.pool_worker()
+        project.publish_copies("record", 1, 2)
+        project.until_settled(2)
+        asked = project.celery("inspect", "wheelbeat_claims", "--json", "--timeout", "20")
+        assert asked.wait() == 0, asked.output
+        [report] = json.loads(next(line for line in asked.lines if line.startswith("{"))).values()
+        if switched_on == "nowhere":
+            assert report == {"hook": "off"}
+        else:
+            assert report["hook"] == "trace"
+            assert (report["counters"]["elected"], report["counters"]["dropped_other"]) == (1, 1)
 
 
 @pytest.mark.redis

@@ -98,15 +98,17 @@ def test_monitors_with_negative_primary_keys_can_be_found_and_changed(either: An
 def test_a_claim_that_was_given_back_is_not_shown_as_running() -> None:
     from celery_wheelbeat.worker.claims import Claim, State
     from django_wheelbeat.past_runs import PastRun
+    from django_wheelbeat.results import Result
 
-    def run(state: State, ended_ms: int) -> PastRun:
-        return PastRun(1_000, "id", None, Claim(state, "n", "e", "d", 1_500, ended_ms))
+    def run(state: State, ended_ms: int, result: Result | None = None) -> PastRun:
+        return PastRun(1_000, "id", result, Claim(state, "n", "e", "d", 1_500, ended_ms))
 
     assert (run(State.RUNNING, 0).claim_in_words, run(State.RUNNING, 0).runtime_s) == ("running", None)
     assert (run(State.DONE, 2_500).claim_in_words, run(State.DONE, 2_500).runtime_s) == ("ended", 1.0)
     given_back = run(State.OPEN, 2_500)
-    assert given_back.claim_in_words == "given back, waits for a worker"
+    assert given_back.claim_in_words == "failed, or given back to the broker"
     assert (given_back.start_delay_s, given_back.runtime_s) == (0.5, None)
+    assert run(State.OPEN, 2_500, Result("FAILURE", None)).runtime_s == 1.0
 
 
 def test_the_banner_is_on_every_page_of_the_section(db: Any, login: Callable[..., Any]) -> None:

@@ -17,7 +17,7 @@ class AddFieldIfMissing(migrations.AddField):
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('wheelbeat', '0007_packed'),
+        ('wheelbeat', '0008_digests'),
     ]
 
     operations = [
