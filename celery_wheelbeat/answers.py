@@ -59,6 +59,8 @@ class Answers:
         self._settings: object = None
         self._settings_due_s = 0.0
         self._reasons_due_s = 0.0
+        self._refused_due = False
+        """Whether the forms that were refused are to be asked for again."""
 
     @property
     def are_due(self) -> bool:
@@ -72,6 +74,7 @@ class Answers:
         if token != self._guard:
             self._guard = token
             self._round += 1
+            self._refused_due = True
             self._forms.forget()
             for tokens in self._parked.values():
                 self._backlog.give_back(tokens)
@@ -89,6 +92,12 @@ class Answers:
         if now_s >= self._reasons_due_s:
             self._reasons_due_s = now_s + REASONS_KEPT_S
             self._forms.forget_reasons()
+            self._refused_due = True
+
+    def take_refused_due(self) -> bool:
+        """Say, once, that the forms that were refused are to be asked for again: nobody else asks for them."""
+        due, self._refused_due = self._refused_due, False
+        return due
 
     def ask(self, form: Form, candidates: Sequence[Arguments]) -> None:
         """Ask the sender about ``form``; ``candidates``: arguments of some of its jobs."""
@@ -100,11 +109,12 @@ class Answers:
         self._parked.setdefault(form, []).extend(tokens)
         self.waiting += len(tokens)
 
-    def take_in(self, verdict: Verdict) -> None:
-        """Follow an answer, and let the runs go on that have waited for it."""
+    def take_in(self, verdict: Verdict) -> bool:
+        """Follow an answer, and let the runs go on that have waited for it; returns whether it is still of use."""
         if verdict.epoch != self._sender.epoch or verdict.asked_in != self._round:
-            return  # has been asked for again, or will be
-        self._forms.learn(verdict.form, verdict.envelope)
+            return False  # has been asked for again, or will be
+        self._forms.learn(verdict.form, verdict.answer)
         tokens = self._parked.pop(verdict.form, [])
         self.waiting -= len(tokens)
         self._backlog.give_back(tokens)
+        return True

@@ -124,6 +124,7 @@ class Beat:
             self._report_finished(settled.finished)
         if settled.poisoned:
             self.refusals.look_at_poison({job: (self.key_of(job), why) for job, why in settled.poisoned.items()})
+        self.refusals.lift(settled.lifted)
 
     def move_mark(self, reading: Reading) -> None:
         """Move the mark up to the oldest run that is not settled; not before everything was loaded."""

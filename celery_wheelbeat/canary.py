@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from celery_wheelbeat.publishers.envelope import Envelope
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -54,7 +56,7 @@ class Canary:
         for form in list(self._seen):
             arguments = self._seen.pop(form)
             answer = answers.get(form)
-            if answer is not None and not isinstance(answer, str) and self._sender.capacity():
+            if isinstance(answer, Envelope) and self._sender.capacity():
                 self._sender.compare(answer, form, arguments)
                 return
 

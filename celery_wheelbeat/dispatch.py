@@ -96,7 +96,7 @@ class Dispatch(Lane):
     def take_in(self, now_s: float) -> Settled:
         """Settle every run that the publisher has news about."""
         found = {job: why for job, why in self._unrendered.items() if job in self._quarantined}  # not redefined since
-        settled, self._unrendered = Settled({}, found), {}
+        settled, self._unrendered = Settled({}, found, []), {}
         outcomes = self.publisher.poll()
         by_instant: dict[int, list[int]] = {}
         for outcome in outcomes:

@@ -59,6 +59,10 @@ class Uncut(WheelbeatError):
     """A message of Celery's that cannot become a skeleton; says what is different about it."""
 
 
+class Unsendable(WheelbeatError):
+    """What belongs to one job cannot be written into a message that a broker takes, by Celery neither."""
+
+
 class Mark(NamedTuple):
     """A value in a rendered message whose places become holes."""
 

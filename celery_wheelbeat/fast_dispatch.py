@@ -21,8 +21,9 @@ from celery_wheelbeat.lane_rules import kinds
 from celery_wheelbeat.pairs import Pairs, joined
 from celery_wheelbeat.publishers import Failed, FailureKind
 from celery_wheelbeat.publishers.batch_maker import Draft, make
-from celery_wheelbeat.publishers.batches import Comparison, Outcome
+from celery_wheelbeat.publishers.batches import Comparison, Outcome, Refusal
 from celery_wheelbeat.publishers.forms import Group, Pending
+from celery_wheelbeat.refused import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.backlog import Backlog
     from celery_wheelbeat.dispatch import Dispatch
     from celery_wheelbeat.engine import Engine
-    from celery_wheelbeat.job_messages import JobMessages
+    from celery_wheelbeat.job_messages import JobMessages, Rendered
     from celery_wheelbeat.jobs import Int64s
     from celery_wheelbeat.observe.lateness import Lateness
     from celery_wheelbeat.outsiders import Outsiders
@@ -75,6 +76,7 @@ class FastDispatch(Lane):
         self.canary = Canary(sender, forms, messages)
         self.outsiders = outsiders
         self.answers = Answers(backlog, sender, forms, edges)
+        self.refused = Refused(engine, slow.quarantined)
         self._blocks = Blocks(backlog, block_runs)
         self._slow = slow
         self._messages = messages
@@ -101,6 +103,7 @@ class FastDispatch(Lane):
         """Send waiting runs, in blocks, up to half of what may be on its way; returns how many left the queue."""
         self._held.give_back(now_s)
         self.answers.look_around(now_s)
+        self._ask_for_refused()
         self.canary.look(now_s)
         if self._is_down(now_s, connected=self.sender.health().connected):
             self.backlog.squeeze()
@@ -124,19 +127,22 @@ class FastDispatch(Lane):
 
     def take_in(self, now_s: float) -> Settled:
         """Settle every batch that the sender has news about."""
-        settled = Settled({}, {})
+        settled = Settled({}, {}, [])
         for news in self.sender.poll():
             if isinstance(news, Outcome):
                 self._take_in_outcome(news, settled, now_s)
             elif isinstance(news, Comparison):
                 self.canary.take_in(news)
-            else:
-                self.answers.take_in(news)
+            elif self.answers.take_in(news) and not isinstance(news.answer, Refusal):
+                self.refused.take_back(news.form)
+        self.refused.settle(settled)
         return settled
 
     def redefined(self, ids: Int64s) -> list[int]:
         """Judge jobs anew: their definitions have changed. Returns the jobs whose quarantine that lifts."""
         self.outsiders.redefined(ids)
+        for form in self.refused.redefined(ids):
+            self.forms.ask_again(form)  # somebody may have mended what is wrong, and tries again
         return super().redefined(ids)
 
     # Sending.
@@ -153,11 +159,12 @@ class FastDispatch(Lane):
                 self._wait(layout, group, jobs)
             elif isinstance(group.answer, str):
                 self._move(layout, group.positions)
+            elif isinstance(group.answer, Refusal):
+                self.refused.refuse_form(group.form, group.answer, runs.pairs.ids[group.positions])
+                self._skip(layout, group.positions, "quarantined")
             else:
                 rendered = self._messages.render(group.form, group.answer, group.positions, runs)
-                if rendered.unfit:
-                    self.outsiders.note_unfit({int(runs.pairs.ids[at]): why for at, why in rendered.unfit.items()})
-                    self._move(layout, np.array(sorted(rendered.unfit), np.intp))
+                self._leave_out(layout, rendered, runs.pairs)
                 if len(rendered.positions):
                     made = make(rendered.load, self._edges.now())
                     for number, part, order in layout.parts(rendered.positions):
@@ -173,6 +180,24 @@ class FastDispatch(Lane):
             else:
                 self.backlog.confirm_block(block.token)  # nothing is left in it
             start += len(block.pairs.ids)
+
+    def _leave_out(self, layout: Layout, rendered: Rendered, pairs: Pairs) -> None:
+        """Move runs whose jobs do not render to the celery lane, and quarantine those that nobody would take."""
+        if rendered.unfit:
+            self.outsiders.note_unfit({int(pairs.ids[at]): why for at, why in rendered.unfit.items()})
+            self._move(layout, np.array(sorted(rendered.unfit), np.intp))
+        if rendered.unsendable:
+            self.refused.refuse_alone({int(pairs.ids[at]): why for at, why in rendered.unsendable.items()})
+            self._skip(layout, np.array(sorted(rendered.unsendable), np.intp), "quarantined")
+
+    def _ask_for_refused(self) -> None:
+        """Ask again for the forms that were refused: their jobs are quarantined, so no run of theirs asks."""
+        if not self.sender.capacity() or not self.answers.take_refused_due():
+            return
+        for form, ids in self.refused.forms():
+            jobs = self._engine.shards.columns_of(ids)
+            if form in self.forms:
+                self.answers.ask(form, self._messages.arguments(form, jobs, np.flatnonzero(jobs.enabled)))
 
     def _wait(self, layout: Layout, group: Group, jobs: JobColumns) -> None:
         """Let runs wait for the answer about their form, and ask if nobody has."""
@@ -212,8 +237,15 @@ class FastDispatch(Lane):
             if isinstance(group.answer, (str, Pending)):
                 self._release([tokens[at] for at in group.positions.tolist()])
                 continue
+            if isinstance(group.answer, Refusal):
+                self.refused.refuse_form(group.form, group.answer, pairs.ids[group.positions])
+                self._give_up([tokens[at] for at in group.positions.tolist()])
+                continue
             rendered = self._messages.render(group.form, group.answer, group.positions, runs)
             self._release([tokens[at] for at in rendered.unfit])
+            if rendered.unsendable:
+                self.refused.refuse_alone({int(pairs.ids[at]): why for at, why in rendered.unsendable.items()})
+                self._give_up([tokens[at] for at in rendered.unsendable])
             if count := len(rendered.positions):
                 draft.add(make(rendered.load, self._edges.now()), slice(0, count))
                 order += [tokens[at] for at in rendered.positions.tolist()]
@@ -251,6 +283,11 @@ class FastDispatch(Lane):
         for token in tokens:
             self._taken.pop(token, None)
         self._slow.backlog.adopt(self.backlog.release(tokens))
+
+    def _give_up(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._taken.pop(token, None)
+        self.backlog.skip(tokens, "quarantined")
 
     # Outcomes.
 

@@ -14,6 +14,7 @@ import numpy as np
 from kombu.utils.json import loads
 
 from celery_wheelbeat.bodies import SKELETONS_MAX, Bodies, Columns
+from celery_wheelbeat.envelopes import Unsendable
 from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.lane_rules import FORMS_MAX
 from celery_wheelbeat.monitors import key_of
@@ -59,14 +60,16 @@ class Rendered(NamedTuple):
     """Of the runs in ``load``."""
     unfit: dict[int, str]
     """Position → why its job does not render."""
+    unsendable: dict[int, str]
+    """Position → why nobody would take the message of its job."""
 
 
 class Unfit(Exception):
-    """Jobs that do not render: position → why."""
+    """Jobs that do not render: position → the exception that says why."""
 
-    def __init__(self, reasons: dict[int, str]) -> None:
-        super().__init__(reasons)
-        self.reasons = reasons
+    def __init__(self, errors: dict[int, Exception]) -> None:
+        super().__init__(errors)
+        self.errors = errors
 
 
 class JobMessages:
@@ -88,6 +91,7 @@ class JobMessages:
         number, payloads = self._number_of(envelope), self._followed()
         pairs, jobs, ids = runs
         unfit: dict[int, str] = {}
+        unsendable: dict[int, str] = {}
         while True:
             refs = jobs.ref[positions]
 
@@ -102,12 +106,16 @@ class JobMessages:
             try:
                 columns = self.bodies.columns(refs, number, envelope.opening_width, pieces_of)
             except Unfit as found:
-                unfit.update((int(positions[at]), reason) for at, reason in found.reasons.items())
-                positions = np.delete(positions, list(found.reasons))
+                for at, error in found.errors.items():
+                    if isinstance(error, Unsendable):
+                        unsendable[int(positions[at])] = str(error)
+                    else:
+                        unfit[int(positions[at])] = reason_of(error)
+                positions = np.delete(positions, list(found.errors))
                 continue
             every = len(positions) == len(ids)
             ids, fire_ms = (ids, pairs.fire_ms) if every else (ids[positions], pairs.fire_ms[positions])
-            return Rendered(Load(envelope, columns, ids, fire_ms), positions, unfit)
+            return Rendered(Load(envelope, columns, ids, fire_ms), positions, unfit, unsendable)
 
     def _owns(self, form: Form, routes: UInt32s) -> Iterable[Own | Exception]:
         """Return what is the own of jobs with ``form`` and these routes, or what is wrong with it."""
@@ -196,15 +204,15 @@ def columns_of(
     """
     texts = payloads.read(refs[positions])
     encoded = envelope.body.of_payloads([text.payload for text in texts])
-    pieces, reasons = [], {}
+    pieces, errors = [], {}
     for position, text, one, (own, key) in zip(positions.tolist(), texts, encoded, owns, strict=False):
         if isinstance(one, Exception):
-            reasons[position] = reason_of(one)
+            errors[position] = one
             continue
         try:
             pieces.append(envelope.pieces(one, text.name.decode(), _sound(own)._replace(key=key)))
         except Exception as error:
-            reasons[position] = reason_of(error)
-    if reasons:
-        raise Unfit(reasons)
+            errors[position] = error
+    if errors:
+        raise Unfit(errors)
     return Columns.of(pieces)

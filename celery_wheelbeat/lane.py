@@ -45,6 +45,8 @@ class Settled(NamedTuple):
     """One-off jobs that are done, by job id."""
     poisoned: dict[int, tuple[str, str]]
     """Jobs that can never be sent: job id → (definition hash, reason)."""
+    lifted: list[int]
+    """Jobs whose quarantine was lifted: they can be sent after all."""
 
 
 class Lane:

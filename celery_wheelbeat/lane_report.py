@@ -14,6 +14,7 @@ import numpy as np
 
 from celery_wheelbeat import lane_rules
 from celery_wheelbeat.lane_census import LaneCensus
+from celery_wheelbeat.publishers.batches import Refusal
 from celery_wheelbeat.queue_lag import QueueLag
 
 if TYPE_CHECKING:
@@ -130,13 +131,13 @@ class LaneReport:
                 unasked += jobs
             elif isinstance(answer, str):
                 reasons[answer] += jobs
-            else:
+            elif not isinstance(answer, Refusal):  # what is refused takes no lane
                 fast += jobs
                 observers.update(answer.observers)
         for reason, ids in self._lanes.fast.outsiders.by_reason().items():
             kinds = self._kinds_of(np.fromiter(ids, np.int64, len(ids)))
             for answer, jobs in forms.tally(kinds, np.ones(len(kinds), np.int64)):
-                if isinstance(answer, str):
+                if isinstance(answer, (str, Refusal)):
                     continue  # is counted with all of its kind
                 reasons[reason] += jobs
                 if answer is None:

@@ -93,7 +93,9 @@ class Lanes:
     def take_in(self, now_s: float) -> Settled:
         """Settle every run that the publishers have news about."""
         settled = self.slow.take_in(now_s)
-        settled.poisoned.update(self.fast.take_in(now_s).poisoned)
+        fast = self.fast.take_in(now_s)
+        settled.poisoned.update(fast.poisoned)
+        settled.lifted.extend(fast.lifted)
         return settled
 
     def finish(self, job_ids: Iterable[int]) -> None:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 MAX_EXPIRES_S = 315_576_000
 """Ten years: beyond it the message would outlive its broker."""
 MAX_TEXT = 16_384
-"""Characters of headers and of options: they are kept once per distinct text, for ever."""
+"""Bytes of headers, and of options: each distinct text is kept while a monitor has it, and a header frame of AMQP holds
+131,064 bytes."""
 
 _OWN_FIELDS = ("queue", "exchange", "routing_key", "priority", "headers", "expires", "args", "kwargs", "task")
 _OWNED_BY_BEAT = ("connection", "producer", "publisher", "retry", "retry_policy", "add_to_parent")
@@ -122,8 +123,9 @@ def _shortest(number: float | None) -> float | None:
 
 
 def _bounded_object(field: str, text: str | None) -> dict[str, Any]:
-    if text is not None and len(text) > MAX_TEXT:
-        raise InvalidMonitor(field, f"has {len(text):,} characters, at most {MAX_TEXT:,} are possible")
+    octets = len((text or "").encode("utf-8", "surrogatepass"))
+    if octets > MAX_TEXT:
+        raise InvalidMonitor(field, f"has {octets:,} bytes, at most {MAX_TEXT:,} are possible")
     return parse_object(field, text)
 
 

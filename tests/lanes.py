@@ -17,8 +17,9 @@ from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.jobs import Route
 from celery_wheelbeat.publishers.amqp_lane import AmqpWire
 from celery_wheelbeat.publishers.batch_maker import Load, make_batch
-from celery_wheelbeat.publishers.batches import Batch, Outcome, Verdict
+from celery_wheelbeat.publishers.batches import Answer, Batch, Outcome, Verdict
 from celery_wheelbeat.publishers.broker import open_connection
+from celery_wheelbeat.publishers.envelope import Envelope
 from celery_wheelbeat.publishers.envelope_maker import Arguments, EnvelopeMaker
 from celery_wheelbeat.publishers.patterns import Form, with_own
 from celery_wheelbeat.publishers.redis_lane import RedisWire
@@ -29,7 +30,6 @@ from celery_wheelbeat.scheduler import WheelScheduler
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from celery_wheelbeat.publishers.envelope import Envelope
 
 WAIT_S = 60.0
 FIRE_MS = 1_764_000_000_000
@@ -131,17 +131,17 @@ class Lane:
         self.wait(lambda: self.sender.capacity() > 0, "a connection")
         return self
 
-    def ask(self, form: Form, *candidates: Arguments) -> Envelope | str:
+    def ask(self, form: Form, *candidates: Arguments) -> Answer:
         """Have an envelope made."""
         before = len(self.verdicts)
         self.sender.ask(form, candidates or [Arguments([0], {})])
         self.wait(lambda: len(self.verdicts) > before, "a verdict")
-        return self.verdicts[-1].envelope
+        return self.verdicts[-1].answer
 
     def envelope(self, **options: Any) -> Envelope:
         """Return an envelope of ``lanes.check``."""
         found = self.ask(form_of("lanes.check", options), Arguments([0], {}), Arguments([1], {"url": "x"}))
-        assert not isinstance(found, str), found
+        assert isinstance(found, Envelope), found
         return found
 
     def batch(self, envelope: Envelope, jobs: Sequence[int], fire_ms: int = FIRE_MS, **kwargs: Any) -> Batch:

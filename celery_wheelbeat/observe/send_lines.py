@@ -73,11 +73,11 @@ class SendLines(logging.Filter):
     @contextmanager
     def none(self) -> Iterator[None]:
         """Write no line at all for what this thread does: a message is recorded, not sent."""
-        self._thread.quiet = True
+        self._thread.sends = self._thread.quiet = True
         try:
             yield
         finally:
-            self._thread.quiet = False
+            self._thread.sends = self._thread.quiet = False
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Drop the lines of single runs while this thread is quiet, and Celery's tracebacks while it sends."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import amqp.exceptions
 import numpy as np
 from amqp.serialization import dumps as dump_arguments
 
-from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Uncut, cut, fire_octets
+from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Uncut, Unsendable, cut, fire_octets
+from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.publishers.envelope import Envelope, Sample, Stamps, marks_of
 from celery_wheelbeat.publishers.observers import marks_of_observers
 from celery_wheelbeat.publishers.patterns import NOTHING, Own
@@ -98,6 +100,11 @@ class AmqpEnvelope(Envelope):
         """See ``Envelope``."""
         body, reprs, name_text = encoded.body, _repr_text(encoded), self._own_text(name, own)
         varying = len(reprs) + self._names * len(name_text)
+        if self._header_fixed + varying > self._chunk:
+            raise Unsendable(
+                f"its headers and properties have {self._header_fixed + varying:,} bytes: RabbitMQ takes no more than"
+                f" {self._chunk:,} and ends the connection with more"
+            )
         opening = b"%b%b%b%b" % (
             self._method.of(own.routing_key) if self._method else b"",
             struct.pack(">IHHQ", self._header_fixed + varying, 60, 0, len(body)),
@@ -118,7 +125,10 @@ class AmqpEnvelope(Envelope):
     @staticmethod
     def write_headers(headers: Mapping[str, Any]) -> bytes:
         """See ``Envelope``."""
-        written: bytes = dump_arguments("F", (headers,))[_TABLE_LENGTH:]
+        try:
+            written: bytes = dump_arguments("F", (headers,))[_TABLE_LENGTH:]
+        except (amqp.exceptions.FrameSyntaxError, struct.error, UnicodeError) as error:
+            raise Unsendable(f"its headers cannot be written in AMQP: {reason_of(error)}") from error
         return written
 
     @staticmethod

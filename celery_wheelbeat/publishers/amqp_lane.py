@@ -22,13 +22,14 @@ from celery_wheelbeat.publishers.batches import NONCE_LENGTH, Failure, Outcome
 from celery_wheelbeat.publishers.broker import close_connection
 from celery_wheelbeat.publishers.capture import record_amqp
 from celery_wheelbeat.publishers.returns import Returned, Returns
+from celery_wheelbeat.publishers.trial import refusal_of
 from celery_wheelbeat.publishers.writing import write_in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from celery_wheelbeat.clock import Clock
-    from celery_wheelbeat.publishers.batches import Batch
+    from celery_wheelbeat.publishers.batches import Answer, Batch
     from celery_wheelbeat.publishers.capture import Recording
     from celery_wheelbeat.publishers.envelope import Envelope, Sample
     from celery_wheelbeat.publishers.envelope_maker import Arguments, EnvelopeMaker
@@ -50,6 +51,8 @@ _REFUSALS = ("PreconditionFailed:", "ContentTooLarge:", "NotFound:", "AccessRefu
 """Errors with which a broker closes the channel because of one message."""
 _EXCHANGE = re.compile(r"(?:NotFound|AccessRefused): .*exchange '([^']*)' in vhost")
 """One that every message to that exchange would bring about."""
+QUEUES_REMEMBERED = 10_000
+"""Queues that can be declared again when they are gone, the latest."""
 _DEFAULT_EXCHANGE = "amq.default"
 """What RabbitMQ calls the exchange without a name."""
 
@@ -211,14 +214,16 @@ class AmqpWire:
         self._lost.clear()
         return outcomes
 
-    def make(self, form: Form, candidates: Sequence[Arguments]) -> Envelope | str:
+    def make(self, form: Form, candidates: Sequence[Arguments]) -> Answer:
         """See ``Wire``."""
         assert self._maker is not None  # noqa: S101 - for the type checker: only asked while connected
         if not self._recording_channel.is_open:
             self._open_recording_channel()
         made = self._maker.make(form, candidates)
-        if not isinstance(made, str) and not made.exchange:
-            self._forms[made.routing_key] = (form, candidates)
+        if isinstance(made, AmqpEnvelope) and not made.exchange:
+            if len(self._forms) >= QUEUES_REMEMBERED:
+                del self._forms[next(iter(self._forms))]
+            self._forms[made.routing_key] = (form, candidates[:1])
         return made
 
     def compare(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
@@ -235,6 +240,12 @@ class AmqpWire:
     def envelope(self, recording: Recording, sample: Sample, body: TaskBody) -> Envelope:
         """See ``envelope_maker.Recorder``."""
         return AmqpEnvelope(recording, sample, body, frame_max=self._amqp.frame_max)
+
+    def try_out(self, recording: Recording) -> str:
+        """See ``envelope_maker.Recorder``."""
+        if not recording.exchange and "user_id" not in recording.properties:
+            return ""  # a queue that has just been declared, and properties that everybody has
+        return refusal_of(recording, self._open_connection)
 
     # The connection.
 
@@ -304,7 +315,7 @@ class AmqpWire:
             return False
         self._kombu.declared_entities.clear()
         answer = self.make(*self._forms[queue])
-        if isinstance(answer, str):
+        if not isinstance(answer, AmqpEnvelope):
             logger.error("beat: The queue %s is gone and cannot be declared again: %s", queue, answer)
             return False
         logger.warning("beat: The queue %s was gone; it has been declared again", queue)

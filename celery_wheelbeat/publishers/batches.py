@@ -5,7 +5,7 @@ Values only. A batch is immutable and belongs to the sender until its outcome ha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Union
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,13 +61,24 @@ class Outcome(NamedTuple):
     failures: Sequence[Failure] = ()
 
 
+class Refusal(NamedTuple):
+    """No message of a form would be taken: by the broker, or by what Celery makes it with."""
+
+    reason: str
+    error: BaseException | None = None
+    """Whose traceback says more."""
+
+
+Answer = Union["Envelope", str, Refusal]
+"""An envelope, or the reason why Celery has to send, or why nobody can."""
+
+
 class Verdict(NamedTuple):
     """The answer to ``Sender.ask``."""
 
     form: Form
     epoch: int
-    envelope: Envelope | str
-    """An envelope, or the reason why there is none."""
+    answer: Answer
     asked_in: int = 0
     """What was given with the question."""
 
@@ -104,7 +115,7 @@ class Wire(Protocol):
     def settle(self, batches: Sequence[Batch], reason: str) -> Sequence[Outcome]:
         """On a new connection: say what became of ``batches`` that were sent on the lost one, all of them."""
 
-    def make(self, form: Form, candidates: Sequence[Arguments]) -> Envelope | str:
+    def make(self, form: Form, candidates: Sequence[Arguments]) -> Answer:
         """Make the envelope of ``form`` on this connection."""
 
     def compare(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:

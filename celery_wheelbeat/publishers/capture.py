@@ -6,6 +6,7 @@ included, and only the last step is recorded. Nothing is ever published here. Th
 
 from __future__ import annotations
 
+import struct
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +14,7 @@ import amqp.spec
 from amqp.method_framing import frame_writer
 from amqp.serialization import dumps as dump_arguments
 
-from celery_wheelbeat.envelopes import Uncut
+from celery_wheelbeat.envelopes import Uncut, Unsendable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -162,8 +163,14 @@ def record_amqp(channel: Any, publish: Callable[[], Any], *, channel_id: int) ->
         **_kwargs: Any,
     ) -> None:
         sent.append((exchange, routing_key))
-        arguments = dump_arguments("Bssbb", (0, exchange, routing_key, mandatory, immediate))
-        frame_writer(_Connection, _Transport)(1, channel_id, amqp.spec.Basic.Publish, arguments, message)
+        try:
+            arguments = dump_arguments("Bssbb", (0, exchange, routing_key, mandatory, immediate))
+            frame_writer(_Connection, _Transport)(1, channel_id, amqp.spec.Basic.Publish, arguments, message)
+        except struct.error as error:
+            raise Unsendable(
+                f"a name or a number of its message is too large for AMQP ({error}): exchange, routing key, names of"
+                " headers and properties have 255 bytes at most"
+            ) from error
 
     with _prepared(channel) as taken, _dressed(channel, basic_publish=basic_publish):
         publish()

@@ -13,15 +13,18 @@ from string import ascii_letters
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+from kombu import serialization
+from kombu.exceptions import EncodeError, SerializerNotInstalled
 
 from celery_wheelbeat.bodies import Columns
 from celery_wheelbeat.envelopes import FIRST_FIRE_MS, LAST_FIRE_MS, Uncut
 from celery_wheelbeat.lane_rules import EXPIRES_NEXT
 from celery_wheelbeat.publishers import FailureKind, Run
 from celery_wheelbeat.publishers.attempt import Attempt
+from celery_wheelbeat.publishers.batches import Answer, Refusal
 from celery_wheelbeat.publishers.detection import configuration_reasons, entry_reasons, hooks
-from celery_wheelbeat.publishers.envelope import Sample, Stamps, expected_now, has_all_digits
-from celery_wheelbeat.publishers.failures import diagnose, is_state
+from celery_wheelbeat.publishers.envelope import Envelope, Sample, Stamps, expected_now, has_all_digits
+from celery_wheelbeat.publishers.failures import Diagnosis, diagnose, is_state
 from celery_wheelbeat.publishers.observers import names_of, only_observers, traces_of
 from celery_wheelbeat.publishers.patterns import NOTHING, Own
 from celery_wheelbeat.publishers.subscriptions import unsubscribed
@@ -33,10 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from celery_wheelbeat.publishers.capture import Recording
-    from celery_wheelbeat.publishers.envelope import Envelope
     from celery_wheelbeat.publishers.patterns import Form
 
 
+_serialize: Any = serialization.dumps
+_OF_ROUTE = (FailureKind.POISON, FailureKind.UNROUTABLE)
+"""Failures that every message of a form would have."""
 _TRIES = 4
 """Recordings, because some are of no use: an instant that ends in zeros is written with fewer digits."""
 
@@ -60,6 +65,9 @@ class Recorder(Protocol):
 
     def envelope(self, recording: Recording, sample: Sample, body: TaskBody) -> Envelope:
         """Cut an envelope; raises ``Uncut``."""
+
+    def try_out(self, recording: Recording) -> str:
+        """Return why the broker would not take the message; empty where it would, or cannot be asked."""
 
 
 class EnvelopeMaker:
@@ -91,7 +99,7 @@ class EnvelopeMaker:
         self._attempt: Attempt | None = None
         """The last one."""
 
-    def make(self, form: Form, candidates: Sequence[Arguments]) -> Envelope | str:
+    def make(self, form: Form, candidates: Sequence[Arguments]) -> Answer:
         """Return the envelope of ``form``, or why there is none. ``candidates``: arguments of some of its jobs.
 
         Raises only what means that the connection is lost, or that another one should be tried.
@@ -110,7 +118,10 @@ class EnvelopeMaker:
                 return "; ".join(reasons)
             return self._try(form, fitting[0], fitting[-1], names_of(found))
         except Exception as error:
-            return f"{form.task} cannot be rendered: {self._reason_unless_lost(error)}"
+            diagnosis, of_publish = self._diagnosis_unless_lost(error)
+            reason = f"{form.task} cannot be rendered: {diagnosis.reason}"
+            is_routes = diagnosis.kind in _OF_ROUTE or (diagnosis.kind is FailureKind.ERROR and of_publish)
+            return Refusal(reason, error) if is_routes else reason
 
     def differs(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
         """Compare ``envelope`` with a message that Celery makes now; returns what differs, empty where nothing does."""
@@ -120,32 +131,37 @@ class EnvelopeMaker:
                 return f"it goes to {recording.key!r} now, and went to {envelope.key!r}"
             return "" if rendered(envelope, recording, sample) == recording.wire else "Celery renders other bytes now"
         except Exception as error:
-            return self._reason_unless_lost(error)
+            return self._diagnosis_unless_lost(error)[0].reason
 
-    def _reason_unless_lost(self, error: Exception) -> str:
-        """Return the reason of user code's ``error``, or of what concerns one route.
+    def _diagnosis_unless_lost(self, error: Exception) -> tuple[Diagnosis, bool]:
+        """Return what is known of user code's ``error``, or of one route's, and whether it left the publish call.
 
         Raises it where the connection is gone, or its server takes nothing now: that says nothing about the route.
         """
         connection = self._recorder.producer.connection
-        of_broker = self._attempt.left_publish(error) if self._attempt is not None else False
-        found = diagnose(error, connection, of_broker=of_broker or not connection.connected)
+        of_publish = self._attempt is not None and self._attempt.left_publish(error)
+        found = diagnose(error, connection, of_broker=of_publish or not connection.connected)
         if found.kind is FailureKind.UNCERTAIN or is_state(found.reason):
             raise error
-        return found.reason
+        return found, of_publish
 
     def _fits(self, form: Form, candidate: Arguments) -> bool:
+        """Say whether a message can be made of these arguments: else it would be their fault, and not the form's."""
         task = self._app.tasks.get(form.task)
         check = getattr(task, "__header__", None) if getattr(task, "typing", False) else None
-        if check is None:
-            return True
+        options = self._make_entry(form, "", candidate).options
+        serializer = options.get("serializer") or getattr(task, "serializer", None) or self._app.conf.task_serializer
         try:
-            check(*candidate.args, **candidate.kwargs)
-        except TypeError:
+            if check is not None:
+                check(*candidate.args, **candidate.kwargs)
+            _serialize((candidate.args, candidate.kwargs, {}), serializer=serializer)
+        except (TypeError, EncodeError):
             return False
+        except SerializerNotInstalled:
+            return True  # is the form's fault
         return True
 
-    def _try(self, form: Form, first: Arguments, second: Arguments, observers: Sequence[str]) -> Envelope | str:
+    def _try(self, form: Form, first: Arguments, second: Arguments, observers: Sequence[str]) -> Answer:
         """Prove an envelope; more than once, since observers write instants, too."""
         why = ""
         for _ in range(_TRIES):
@@ -154,13 +170,15 @@ class EnvelopeMaker:
             except Uncut as uncut:
                 why = f"{form.task}: {uncut}"
                 continue
-            if not isinstance(proven, str):
+            if isinstance(proven, str):
+                why = proven
+                continue
+            if isinstance(proven, Envelope):
                 proven.observers = observers
-                return proven
-            why = proven
+            return proven
         return why
 
-    def _prove(self, form: Form, first: Arguments, second: Arguments) -> Envelope | str:
+    def _prove(self, form: Form, first: Arguments, second: Arguments) -> Answer:
         own = _invented(form)._replace(routing_key=first.own.routing_key)
         recording, sample = self._record(form, first._replace(own=own))
         envelope = self._recorder.envelope(
@@ -171,7 +189,8 @@ class EnvelopeMaker:
         again, other = self._record(form, second._replace(own=_invented(form)))
         if again.key != envelope.key or rendered(envelope, again, other) != again.wire:
             return f"two messages of {form.task} differ in more than id, time and arguments"
-        return envelope
+        refusal = self._recorder.try_out(recording)
+        return Refusal(refusal) if refusal else envelope
 
     def _record(self, form: Form, arguments: Arguments) -> tuple[Recording, Sample]:
         """Have Celery make a message; another one where the expiry happens to have no microseconds."""

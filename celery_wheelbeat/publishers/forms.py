@@ -18,6 +18,7 @@ from kombu.utils.json import loads
 from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.jobs import Overlap, Route
 from celery_wheelbeat.lane_rules import FORMS_MAX, KIND_SHIFT, TOO_MANY_FORMS
+from celery_wheelbeat.publishers.envelope import Envelope
 from celery_wheelbeat.publishers.patterns import Form, pattern_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.jobs import Int64s, UInt32s
-    from celery_wheelbeat.publishers.envelope import Envelope
+    from celery_wheelbeat.publishers.batches import Answer
     from celery_wheelbeat.routes import RouteTable
 
     HeadersOf = Callable[[int | None, Any, Overlap], Mapping[str, Any]]
@@ -57,7 +58,7 @@ class Group(NamedTuple):
     """Positions whose jobs have one form."""
 
     form: Form
-    answer: Envelope | str | Pending
+    answer: Answer | Pending
     positions: NDArray[np.intp]
 
 
@@ -74,7 +75,7 @@ class _Pattern:
         """Forms that have an envelope, and forms that have a reason."""
         self.slow_reason: str | None = None
         """Why no more of its forms are asked for, also while that is being found out again."""
-        self.last: dict[int, Envelope | str] = {}
+        self.last: dict[int, Answer] = {}
         """The latest answer by overlap policy, also while a form is being asked for again."""
 
     @property
@@ -89,7 +90,7 @@ class _Known:
         self.form = form
         self.pattern = pattern
         self.overlap = overlap
-        self.answer: Envelope | str | Pending = Pending.UNASKED
+        self.answer: Answer | Pending = Pending.UNASKED
 
 
 class Forms:
@@ -154,7 +155,13 @@ class Forms:
         if known is not None:
             self._set(known, Pending.ASKED)
 
-    def learn(self, form: Form, answer: Envelope | str) -> None:
+    def ask_again(self, form: Form) -> None:
+        """Forget the answer about a form."""
+        known = self._known.get(form)
+        if known is not None and known.answer is not Pending.ASKED:
+            self._set(known, Pending.UNASKED)
+
+    def learn(self, form: Form, answer: Answer) -> None:
         """Note the sender's answer; a form that was forgotten meanwhile has none."""
         known = self._known.get(form)
         if known is not None:
@@ -172,7 +179,7 @@ class Forms:
         self._by_code.clear()
 
     def forget_reasons(self) -> None:
-        """Ask again for what had no envelope, or no room."""
+        """Ask again for what had no envelope, or no room; not for what was refused."""
         for known in self._known.values():
             if isinstance(known.answer, str):
                 self._set(known, Pending.UNASKED)
@@ -193,7 +200,10 @@ class Forms:
         if gone:
             self._drop(gone)
 
-    def answers(self) -> Sequence[tuple[Form, Envelope | str]]:
+    def __contains__(self, form: Form) -> bool:
+        return form in self._known
+
+    def answers(self) -> Sequence[tuple[Form, Answer]]:
         """Return the forms that have an answer."""
         return [(form, known.answer) for form, known in self._known.items() if not isinstance(known.answer, Pending)]
 
@@ -201,7 +211,7 @@ class Forms:
         """Return the task of a route."""
         return self._routes[route_index].task
 
-    def tally(self, kind: Int64s, jobs: Int64s) -> Iterator[tuple[Envelope | str | None, int]]:
+    def tally(self, kind: Int64s, jobs: Int64s) -> Iterator[tuple[Answer | None, int]]:
         """Yield what is known of kinds that have so many ``jobs``, and how many they are together.
 
         The latest answer counts, also while it is being asked for again; None: nobody has asked yet.
@@ -280,16 +290,13 @@ class Forms:
         known.answer = pattern.last[overlap] = reason
         return known
 
-    def _set(self, known: _Known, answer: Envelope | str | Pending) -> None:
+    def _set(self, known: _Known, answer: Answer | Pending) -> None:
         pattern, before = known.pattern, known.answer
-        if not isinstance(before, Pending):
-            pattern.reasons -= isinstance(before, str)
-            pattern.envelopes -= not isinstance(before, str)
+        pattern.reasons += isinstance(answer, str) - isinstance(before, str)
+        pattern.envelopes += isinstance(answer, Envelope) - isinstance(before, Envelope)
         known.answer = answer
         if not isinstance(answer, Pending):
             pattern.last[known.overlap] = answer
-            pattern.reasons += isinstance(answer, str)
-            pattern.envelopes += not isinstance(answer, str)
             pattern.slow_reason = answer if isinstance(answer, str) and pattern.is_slow else None
         if self._slow[pattern.number] != pattern.is_slow:
             self._slow[pattern.number] = pattern.is_slow

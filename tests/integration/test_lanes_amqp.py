@@ -12,6 +12,7 @@ from lanes import FIRE_MS, Lane, make_app
 from services import TcpProxy
 
 from celery_wheelbeat.publishers import FailureKind
+from celery_wheelbeat.publishers.batches import Refusal
 from celery_wheelbeat.runs import run_id
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def test_a_message_that_is_too_large_closes_the_channel(server: PrivateRabbit, c
 def test_an_exchange_that_may_not_be_written_to_costs_one_connection(server: PrivateRabbit, channel: Any) -> None:
     """What went to it is unroutable at once, without a search for culprits; what else was on its way is sent again."""
     server.ctl("add_user", "small", "pw")
-    server.ctl("set_permissions", "small", ".*", "^(open-ex|open-q|closed-q)$", ".*")
+    server.ctl("set_permissions", "small", ".*", "^(closed-ex|open-ex|open-q|closed-q)$", ".*")
     queues = [
         Queue("closed-q", Exchange("closed-ex", "topic"), "closed"),
         Queue("open-q", Exchange("open-ex", "topic"), "open"),
@@ -154,6 +155,7 @@ def test_an_exchange_that_may_not_be_written_to_costs_one_connection(server: Pri
         epoch = lane.sender.epoch
         closed = lane.batch(lane.envelope(queue="closed-q", routing_key="closed"), range(300))
         other = lane.batch(lane.envelope(queue="open-q", routing_key="open"), range(2))
+        server.ctl("set_permissions", "small", ".*", "^(open-ex|open-q|closed-q)$", ".*")
         both = other._replace(parcels=[*closed.parcels, *other.parcels], nonces=closed.nonces + other.nonces)
         (outcome,) = lane.send(both)
         assert kinds(outcome) == [(300, FailureKind.UNROUTABLE), (2, FailureKind.UNCERTAIN)]
@@ -199,9 +201,9 @@ def test_a_refused_declaration_is_a_reason_and_not_the_end_of_the_channel(
     with Lane(make_app(server.url), kind="amqp", options=MANDATORY).connected() as lane:
         from lanes import form_of
 
-        reason = lane.ask(form_of("lanes.check", {"queue": "other-type"}))
-        assert isinstance(reason, str)
-        assert "PRECONDITION_FAILED" in reason
+        refusal = lane.ask(form_of("lanes.check", {"queue": "other-type"}))
+        assert isinstance(refusal, Refusal)
+        assert "PRECONDITION_FAILED" in refusal.reason
         assert lane.send(lane.batch(lane.envelope(queue=queue), range(3)))[0].failures == ()
 
 

@@ -16,6 +16,7 @@ from celery_wheelbeat.lane_rules import FORMS_MAX, KIND_SHIFT, TOO_MANY_FORMS
 from celery_wheelbeat.publishers import forms as forms_module
 from celery_wheelbeat.publishers.forms import INTERVAL_BITS, Forms, Pending
 from celery_wheelbeat.publishers.patterns import Own, own_of, pattern_of, with_own
+from celery_wheelbeat.publishers.redis_envelope import RedisEnvelope
 from celery_wheelbeat.routes import RouteTable
 from celery_wheelbeat.schedules import INTERVAL_MAX_MS
 
@@ -253,7 +254,7 @@ def test_a_slow_pattern_becomes_fast_with_its_first_envelope() -> None:
     (skip,) = forms.groups(kinds([0], Overlap.SKIP), minutes(1))
     forms.learn(allow.form, "a signal")
     assert (forms.any_slow, forms.slow(every).tolist()) == (True, [True, False])
-    envelope: Any = object()
+    envelope = RedisEnvelope.__new__(RedisEnvelope)
     forms.learn(skip.form, envelope)
     assert (forms.any_slow, forms.slow(every).tolist()) == (False, [False, False])
     forms.learn(skip.form, "a signal")

@@ -184,7 +184,12 @@ def test_good_rows_have_no_problem(columns: dict[str, object]):
             "options",
             "'link_error' has the signature of 't': 'wheelbeat_job' is written by the beat",
         ),
-        ({"headers": '{"a": "' + "x" * 16_384 + '"}'}, "headers", "has 16,393 characters, at most 16,384"),
+        ({"headers": '{"a": "' + "x" * 16_384 + '"}'}, "headers", "has 16,393 bytes, at most 16,384"),
+        (
+            {"headers": json.dumps({"a": "\N{GRINNING FACE}" * 5_000}, ensure_ascii=False)},
+            "headers",
+            "has 20,009 bytes",
+        ),
         ({"options": "3"}, "options", "got a number"),
         ({"options": '{"queue": "slow"}'}, "options", "'queue' has a field of its own"),
         ({"options": '{"producer": 1}'}, "options", "set by the beat itself"),
