@@ -24,7 +24,7 @@ from celery_wheelbeat.publishers.attempt import Attempt
 from celery_wheelbeat.publishers.batches import Answer, Refusal
 from celery_wheelbeat.publishers.detection import configuration_reasons, entry_reasons, hooks
 from celery_wheelbeat.publishers.envelope import Envelope, Sample, Stamps, expected_now, has_all_digits
-from celery_wheelbeat.publishers.failures import Diagnosis, diagnose, is_state
+from celery_wheelbeat.publishers.failures import Diagnosis, diagnose
 from celery_wheelbeat.publishers.observers import names_of, only_observers, traces_of
 from celery_wheelbeat.publishers.patterns import NOTHING, Own
 from celery_wheelbeat.publishers.subscriptions import unsubscribed
@@ -141,7 +141,7 @@ class EnvelopeMaker:
         connection = self._recorder.producer.connection
         of_publish = self._attempt is not None and self._attempt.left_publish(error)
         found = diagnose(error, connection, of_broker=of_publish or not connection.connected)
-        if found.kind is FailureKind.UNCERTAIN or is_state(found.reason):
+        if found.kind is FailureKind.UNCERTAIN or found.is_state:
             raise error
         return found, of_publish
 

@@ -54,6 +54,11 @@ class Diagnosis(NamedTuple):
     in_doubt: bool = False
     """Whether the connection is gone or in an unknown state: RabbitMQ closes a channel with its refusal."""
 
+    @property
+    def is_state(self) -> bool:
+        """Whether it tells of the server at the moment, and nothing of what was sent."""
+        return self.kind is FailureKind.REFUSED and is_state(self.reason)
+
 
 def diagnose(exc: BaseException, connection: Any, *, of_broker: bool = True) -> Diagnosis:
     """Classify ``exc``, raised while a message was made and published on ``connection`` (a kombu ``Connection``).

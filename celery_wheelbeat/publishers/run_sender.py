@@ -16,7 +16,7 @@ from celery_wheelbeat.observe.failure_lines import Pace
 from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind
 from celery_wheelbeat.publishers.attempt import Attempt
 from celery_wheelbeat.publishers.expiry import has_expired
-from celery_wheelbeat.publishers.failures import BatchFailed, Diagnosis, diagnose, is_state, unwrapped
+from celery_wheelbeat.publishers.failures import BatchFailed, Diagnosis, diagnose, unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -114,7 +114,7 @@ class RunSender:
             outcomes.append(Failed(run.token, self._kind_of(run, found), found.reason))
             if found.in_doubt:
                 return outcomes + [Failed(one.token, FailureKind.NOT_SENT, "not reached") for one in rest], found
-            if is_state(found.reason):  # the others would only be refused like this one
+            if found.is_state:  # the others would only be refused like this one
                 return outcomes + [Failed(one.token, found.kind, found.reason) for one in rest], None
         return outcomes, None
 

@@ -51,6 +51,8 @@ FOREIGN = [
     TimeoutError("another service"),
     ConnectionRefusedError(111, "another service"),
     redis.exceptions.ConnectionError("another Redis"),
+    redis.exceptions.OutOfMemoryError("another Redis, without memory"),
+    redis.exceptions.ReadOnlyError("another Redis, a replica"),
     amqp.exceptions.ConnectionForced("another RabbitMQ"),
     amqp.exceptions.NotFound("an exchange of another RabbitMQ", (60, 40)),
     OperationalError("another broker"),
