@@ -205,9 +205,8 @@ def ended(project: Project, plan: Plan) -> End:
             beat.wait()
             return End(took_s, None, f"{plan} hangs:\n{beat.output}")
         code = beat.wait()
-        codes, stops = (
-            ((0,), (1,)) if turned else ((0, -signal.SIGTERM), (0, 1))
-        )  # before `beat_init` it is Celery alone
+        # one that came before `beat_init` leaves a second one the default action, once Python ends
+        codes, stops = ((0,), (1,)) if turned else ((0, -signal.SIGTERM), (0, 1))
         good = code in codes and stopped(beat) in stops
         return End(took_s, code, "" if good else f"{plan} ended with {code}:\n{beat.output}")
     finally:
