@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from celery.bin.base import CeleryCommand, CeleryOption
+from kombu.exceptions import OperationalError
 
 from celery_wheelbeat.errors import WheelbeatError
 from celery_wheelbeat.publishers.broker import driver_type, open_connection
@@ -91,7 +92,8 @@ def _found(what: str, findings: Iterator[Finding]) -> Iterator[Finding]:
 def _broken(what: str, error: Exception) -> Finding:
     logger.debug("%s", what, exc_info=error)
     remedy = "" if isinstance(error, WheelbeatError) else START_IT  # ours say it themselves
-    return Finding(False, f"{what}: {error or type(error).__name__}", remedy)
+    expected = isinstance(error, (WheelbeatError, OperationalError, OSError))
+    return Finding(False, f"{what}: {error if expected else repr(error)}", remedy)
 
 
 def _look_at_claims(app: Any, settings: Settings, reports: Mapping[str, Any]) -> Iterator[Finding]:
@@ -152,7 +154,7 @@ def _look_at_memory(store: Store, settings: Settings, reports: Mapping[str, Any]
     if redis.get("role") != "master":
         yield Finding(False, "the server is a replica", "point the URL at the primary")
     ttl_s = settings.dedup_ttl
-    rate = sum(report["elected_per_s"] for report in reports.values() if report)
+    rate = sum(report.get("elected_per_s", 0) for report in reports.values() if report)
     kept = rate * ttl_s * CLAIM_BYTES / 1e6
     yield Finding(
         True,
