@@ -158,3 +158,24 @@ def test_whatever_a_row_holds_concerns_no_other(place: Place, count: int, monkey
         beat.engine.advance(START_MS + 5_000)
     finally:
         beat.close()
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    ['{"a": 01}', '{"a": 1,}', "{'a': 1}", '{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', '{"a": "\\ud800"}'],
+)
+def test_arguments_that_cannot_be_sent_are_written_down_at_the_load(place: Place, kwargs: str) -> None:
+    rows = [{"name": name, "task": "proj.note", "interval_ms": 60_000} for name in ("bad", "good")]
+    assert execute_each(place, insert([rows[0] | {"kwargs": kwargs}, rows[1]])) == 2
+    database = place.open()
+    beat = NotingBeat(place)
+    beat.load()
+    added, lifted = beat.definitions.quarantine.take_unwritten()
+    database.store.quarantine(added, sorted(lifted))
+    beat.close()
+    ids = dict(place.execute("SELECT name, id FROM wheelbeat_monitor"))
+    assert beat.held.keys() == {ids["good"]}
+    ((key, (_, reason)),) = database.store.quarantined().items()
+    assert key == f"monitor:{ids['bad']}"
+    assert "kwargs: not valid JSON" in reason
+    database.source.close()
