@@ -10,6 +10,7 @@ from django_wheelbeat.beat_settings import beat_settings
 from django_wheelbeat.instants import now_ms
 from django_wheelbeat.preview import last_fire_ms, next_fire_ms
 from django_wheelbeat.rows import row_of
+from django_wheelbeat.stretches import stretches_of
 
 TEXTS = ("args", "kwargs", "headers", "options", "description")
 """Columns that can be large; no list reads them."""
@@ -35,7 +36,7 @@ class MonitorChangeList(ChangeList):
             row = row_of(monitor)
             quarantined = monitor.quarantine_reason is not None
             monitor.next_fire_ms = None if quarantined else next_fire_ms(row, instant_ms, settings)
-            monitor.last_fire_ms = last_fire_ms(row, instant_ms, settings)
+            monitor.last_fire_ms = last_fire_ms(row, stretches_of(monitor, instant_ms), settings)
 
 
 class QuarantineChangeList(ChangeList):

@@ -17,6 +17,7 @@ from django_wheelbeat.instants import now_ms
 from django_wheelbeat.moments import moment
 from django_wheelbeat.pages import admin_page
 from django_wheelbeat.past_runs import history_of
+from django_wheelbeat.stretches import pauses_of, stretches_of
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -38,11 +39,17 @@ class HistoryPageMixin:
             raise Http404
         if not self.has_view_permission(request, monitor):
             raise PermissionDenied
-        history = history_of(monitor, current_app, beat_settings(), now_ms())
+        instant_ms = now_ms()
+        history = history_of(monitor, current_app, beat_settings(), instant_ms)
+        stretches = stretches_of(monitor, instant_ms)
         context = {
             "title": _("Past runs of %(name)s") % {"name": monitor},
             "monitor": monitor,
-            "since": monitor.effective_from,
+            "since": moment(stretches[-1].begin_ms, monitor.timezone) if stretches else "–",
+            "pauses": [
+                (moment(pause.begin_ms, monitor.timezone), moment(pause.end_ms, monitor.timezone))
+                for pause in pauses_of(stretches)
+            ],
             "notes": history.notes,
             "runs": [(moment(run.fire_ms, monitor.timezone), run) for run in history.runs],
         }

@@ -93,6 +93,10 @@ class Monitor(models.Model):
     incident_interval_ms = models.BigIntegerField(_("incident interval"), null=True, blank=True)
     incident_until = InstantField(_("end of the incident"), null=True, blank=True)
 
+    active_before = models.CharField(
+        _("enabled before"), max_length=255, default="", blank=True, db_default="", editable=False
+    )
+    """When it was enabled before it was paused; see ``stretches``. A trigger writes it."""
     effective_from = InstantField(_("in effect since"), db_default=UtcNow(), editable=False)
     finished_at = InstantField(_("finished"), null=True, blank=True, editable=False)
 

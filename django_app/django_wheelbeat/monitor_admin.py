@@ -41,6 +41,7 @@ from django_wheelbeat.rate import allowed
 from django_wheelbeat.rows import row_of
 from django_wheelbeat.run_admin import RunNowMixin, run_monitors_now
 from django_wheelbeat.scheduler_page import SchedulerPageMixin
+from django_wheelbeat.stretches import stretches_of
 from django_wheelbeat.transfer_page import TransferPageMixin, export_as_csv, export_as_json_lines
 from django_wheelbeat.validation import refusal_of
 from django_wheelbeat.words import schedule_in_words
@@ -179,7 +180,7 @@ class MonitorAdminMixin(
 
     @display(description=_("last due"), empty_value="–")
     def last_fire(self, monitor: Monitor) -> SafeString | None:
-        """Last fire time since the definition took effect, computed like the next one."""
+        """Last fire time while it was enabled with this schedule, computed like the next one."""
         return None if monitor.last_fire_ms is None else moment(monitor.last_fire_ms, monitor.timezone)
 
     @display(description=_("state"))
@@ -284,7 +285,7 @@ class MonitorAdminMixin(
         stored = self.model._default_manager.with_quarantine().defer(*TEXTS).filter(pk=monitor.pk).first()
         if stored is None:
             return {}
-        last_ms = last_fire_ms(row_of(stored), now_ms(), beat_settings())
+        last_ms = last_fire_ms(row_of(stored), stretches_of(stored, now_ms()), beat_settings())
         return {"state": self.state(stored), "last": None if last_ms is None else moment(last_ms, stored.timezone)}
 
     def _acting(self, request: HttpRequest, reason: str = "") -> Any:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CHANGE, DELETION = 2, 3
 """The flags of Django's ``LogEntry``, whose module cannot be imported where the admin is not installed."""
 TAGS_LENGTH = 255
-UNREAD = ("id", "name", "args", "kwargs", "description", "effective_from", "finished_at")
+UNREAD = ("id", "name", "args", "kwargs", "description", "active_before", "effective_from", "finished_at")
 """What a bulk edit neither changes nor looks at: its check says the same of monitors that differ only there."""
 
 EMPTIED: Mapping[str, Mapping[str, Any]] = {

@@ -1,8 +1,8 @@
 """The past runs of a monitor, although nothing is stored about them: fire times are computed, ids follow from them.
 
-What became of each is asked of the result backend, in one look-up for all, and of the workers' claims. Only runs since
-the definition took effect are known: before that, the monitor fired at other times. Never writes, never raises for a
-backend that is away; what cannot be known is said.
+What became of each is asked of the result backend, in one look-up for all, and of the workers' claims. Only runs of the
+schedule that the monitor has are known, those before a pause among them. Never writes, never raises for a backend that
+is away; what cannot be known is said.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from django_wheelbeat.results import look_up_results
 from django_wheelbeat.row_errors import problem_of
 from django_wheelbeat.rows import row_of
 from django_wheelbeat.run_now import namespace_in
+from django_wheelbeat.stretches import stretches_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.worker.claims import Claim
     from django_wheelbeat.models import Monitor
     from django_wheelbeat.results import Result
+    from django_wheelbeat.stretches import Stretch
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +96,7 @@ def history_of(monitor: Monitor, app: Any, settings: Settings, now_ms: int) -> H
     row = row_of(monitor)
     try:
         definition = definition_of_row(app, settings, row)
-        past = [] if definition.schedule is None else past_fires(definition.schedule, now_ms, row.effective_from_ms)
+        past = [] if definition.schedule is None else _past_fires_in(stretches_of(monitor, now_ms), definition.schedule)
     except Exception as error:
         return History([], [str(problem_of(row, error))])
     if not past:
@@ -109,6 +111,16 @@ def history_of(monitor: Monitor, app: Any, settings: Settings, now_ms: int) -> H
         for task_id, fire_ms in zip(ids, past, strict=True)
     ]
     return History(runs, [note for note in (results.problem, problem) if note])
+
+
+def _past_fires_in(stretches: Sequence[Stretch], schedule: Bounded) -> list[int]:
+    """Return up to RUNS_SHOWN fire times of all stretches, the newest first."""
+    found: list[int] = []
+    for stretch in stretches:
+        found += past_fires(schedule, stretch.end_ms, stretch.begin_ms, RUNS_SHOWN - len(found))
+        if len(found) == RUNS_SHOWN:
+            break
+    return found
 
 
 def past_fires(schedule: Bounded, now_ms: int, since_ms: int, count: int = RUNS_SHOWN) -> list[int]:

@@ -29,10 +29,11 @@ from django_wheelbeat.rows import UNSAVED_ID
 from django_wheelbeat.words import schedule_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from celery_wheelbeat.rows import MonitorRow
     from celery_wheelbeat.settings import Settings
+    from django_wheelbeat.stretches import Stretch
 
 FIRES = 10
 _FAST_MS = 1_000
@@ -107,11 +108,16 @@ def next_fire_ms(row: MonitorRow, now_ms: int, settings: Settings) -> int | None
     return computed(row, lambda: next(_fire_times(row, now_ms, settings), None), None)
 
 
-def last_fire_ms(row: MonitorRow, now_ms: int, settings: Settings) -> int | None:
-    """Return when a row was due last since its definition took effect; None where it was not, or is switched off."""
-    if not row.enabled or row.finished_at_ms is not None or check(row, limits=Limits.of(settings)):
+def last_fire_ms(row: MonitorRow, stretches: Iterable[Stretch], settings: Settings) -> int | None:
+    """Return when a row was due last in its ``stretches``, the newest first; None where it was not, or is done."""
+    if row.finished_at_ms is not None or check(row, limits=Limits.of(settings)):
         return None
-    return computed(row, lambda: last_fire(_schedule_of(row, settings), now_ms, row.effective_from_ms), None)
+    return computed(row, lambda: _last_fire_in(_schedule_of(row, settings), stretches), None)
+
+
+def _last_fire_in(schedule: Bounded, stretches: Iterable[Stretch]) -> int | None:
+    found = (last_fire(schedule, stretch.end_ms, stretch.begin_ms) for stretch in stretches)
+    return next((fire_ms for fire_ms in found if fire_ms is not None), None)
 
 
 def _fire_times(row: MonitorRow, now_ms: int, settings: Settings) -> Iterator[int]:

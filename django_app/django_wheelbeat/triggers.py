@@ -15,6 +15,7 @@ from django.db import transaction
 from celery_wheelbeat.sources.statements import read_statements
 from django_wheelbeat.actors import TOLD
 from django_wheelbeat.audit_triggers import audit_statements
+from django_wheelbeat.stretches import DIGITS, KEPT, LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +33,24 @@ LOGGED_COLUMNS = (
     "finished_at",
 )  # fmt: skip
 """Columns that matter to scheduling or sending; a change of any other column causes no row in the change log."""
+
+_STRETCH = {
+    "postgresql": (
+        "concat(lpad(trunc(extract(epoch FROM OLD.effective_from) * 1000)::bigint::text, {digits}, '0'), '-', "
+        "lpad(trunc(extract(epoch FROM statement_timestamp()) * 1000)::bigint::text, {digits}, '0'), ',')"
+    ),
+    "sqlite": (
+        "printf('%0{digits}d-%0{digits}d,', "
+        "strftime('%s', substr(OLD.effective_from, 1, 19)) * 1000"
+        " + CAST(substr(OLD.effective_from, 21, 3) AS INTEGER), "
+        "strftime('%s', 'now') * 1000 + CAST(substr(strftime('%f', 'now'), 4, 3) AS INTEGER))"
+    ),
+    "mysql": (
+        "concat(lpad(timestampdiff(MICROSECOND, '1970-01-01', OLD.effective_from) DIV 1000, {digits}, '0'), '-', "
+        "lpad(timestampdiff(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000, {digits}, '0'), ',')"
+    ),
+}
+"""The text of the stretch that ends when a monitor is paused."""
 
 _INSTALLED = {
     "postgresql": """
@@ -109,6 +128,20 @@ def uninstall(connection: Any) -> None:
             _drop(connection, cursor, name)
 
 
+def uninstall_stretches(connection: Any) -> None:
+    """Drop what keeps ``active_before``, before the column goes."""
+    with connection.cursor() as cursor:
+        for name in reversed(read_statements("django_wheelbeat", f"sql/stretches_{connection.vendor}.sql")):
+            _drop(connection, cursor, name)
+
+
+def _has_stretches(connection: Any) -> bool:
+    """Whether a migration has made the column that they are kept in."""
+    with connection.cursor() as cursor:
+        columns = connection.introspection.get_table_description(cursor, "wheelbeat_monitor")
+    return any(column.name == "active_before" for column in columns)
+
+
 def _drop(connection: Any, cursor: Any, name: str) -> None:
     kind, _, plain = name.partition("_")
     if kind == "trigger":
@@ -125,11 +158,16 @@ def _statements(connection: Any) -> Mapping[str, str]:
         "schema": schema_of(connection),
         "logged": _differs(vendor, LOGGED_COLUMNS, "o", "n"),
         "rearming": f"({_differs(vendor, SCHEDULE_COLUMNS)} OR (NEW.enabled AND NOT OLD.enabled))",
+        "rescheduled": _differs(vendor, SCHEDULE_COLUMNS),
+        "stretch": _STRETCH[vendor].replace("{digits}", str(DIGITS)),
+        "kept": str(KEPT * LENGTH),
     }
     statements = {
         **read_statements("django_wheelbeat", f"sql/{vendor}.sql"),
         **_per_statement(vendor, "log"),
     }
+    if _has_stretches(connection):
+        statements |= read_statements("django_wheelbeat", f"sql/stretches_{vendor}.sql")
     audit = audit_statements(connection)
     if audit:
         statements |= {**audit, **_per_statement(vendor, "audit")}

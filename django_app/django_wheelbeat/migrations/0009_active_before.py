@@ -1,0 +1,31 @@
+"""When a monitor was enabled before it was paused, so that pausing does not end what is known about its runs."""
+
+from django.db import migrations, models
+
+from django_wheelbeat import triggers
+
+
+def install(apps, schema_editor):
+    if triggers.supported(schema_editor.connection.vendor):
+        triggers.install(schema_editor.connection)
+
+
+def uninstall(apps, schema_editor):
+    if triggers.supported(schema_editor.connection.vendor):
+        triggers.uninstall_stretches(schema_editor.connection)
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ('wheelbeat', '0008_digests'),
+    ]
+
+    operations = [
+        migrations.AddField(
+            model_name='monitor',
+            name='active_before',
+            field=models.CharField(blank=True, db_default='', default='', editable=False, max_length=255, verbose_name='enabled before'),
+        ),
+        migrations.RunPython(install, uninstall),
+    ]

@@ -1,0 +1,52 @@
+"""The stretches of time in which a monitor was enabled with the schedule that it has: when its fire times were due.
+
+The last one, of an enabled monitor, begins at ``effective_from``. Those before a pause are in ``active_before``, which
+a trigger writes when a monitor is paused: ``begin-end,`` in milliseconds since the Unix epoch, fifteen digits each.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from django_wheelbeat.rows import to_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from django_wheelbeat.models import Monitor
+
+DIGITS = 15
+LENGTH = 2 * DIGITS + 2
+KEPT = 7
+"""Stretches before the present one; of more pauses the oldest are forgotten."""
+
+
+class Stretch(NamedTuple):
+    """From an instant to another, in ms; both inclusive."""
+
+    begin_ms: int
+    end_ms: int
+
+
+def stretches_of(monitor: Monitor, now_ms: int) -> list[Stretch]:
+    """Return the stretches of a stored monitor up to ``now_ms``, the newest first."""
+    text = str(monitor.active_before)
+    pieces = [text[first : first + LENGTH] for first in range(0, len(text), LENGTH)]
+    known = [_read(piece) for piece in pieces]
+    begin_ms = to_ms(monitor.effective_from)
+    if monitor.enabled and begin_ms is not None:
+        known.append(Stretch(begin_ms, now_ms))
+    return [stretch for stretch in reversed(known) if stretch is not None]
+
+
+def pauses_of(stretches: Sequence[Stretch]) -> list[Stretch]:
+    """Return what lies between ``stretches``, the newest first."""
+    return [Stretch(before.end_ms, after.begin_ms) for after, before in pairwise(stretches)]
+
+
+def _read(piece: str) -> Stretch | None:
+    """Read one stretch; None for what no trigger has written."""
+    begin, _, end = piece.removesuffix(",").partition("-")
+    well_formed = len(piece) == LENGTH and all(part.isascii() and part.isdigit() for part in (begin, end))
+    return Stretch(int(begin), int(end)) if well_formed else None
