@@ -14,10 +14,11 @@ import numpy as np
 
 from celery_wheelbeat.clock import Motion
 from celery_wheelbeat.dispatch import Rendering
+from celery_wheelbeat.gap_lines import GapLines
 from celery_wheelbeat.jobs import NEVER_MS, ChangeBatch, DueBatch, overlap_of
 from celery_wheelbeat.lane_lines import LaneLines
 from celery_wheelbeat.loading import Loading
-from celery_wheelbeat.marks import EntryMark, InvalidMark, MarkDocument, choose
+from celery_wheelbeat.marks import EntryMark, MarkDocument, choose
 from celery_wheelbeat.monitors import REPLACEABLE_ENTRY
 from celery_wheelbeat.monitors import key_of as monitor_key
 from celery_wheelbeat.refusals import Refusals
@@ -25,11 +26,12 @@ from celery_wheelbeat.runs import RunIds
 from celery_wheelbeat.sources.entries import key_of as entry_key
 from celery_wheelbeat.sources.monitor_entries import private_entry
 from celery_wheelbeat.sources.news import Changed, Loaded, News, Opened, Remembered, Sized
+from celery_wheelbeat.stored_marks import known_marks
 from celery_wheelbeat.worker.headers import ClaimHeaders, visibility_timeout_s
 from celery_wheelbeat.zones import database_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from celery_wheelbeat.clock import Reading
     from celery_wheelbeat.errors import InvalidMonitor
@@ -70,6 +72,7 @@ class Beat:
         self._entries_seen: tuple[int, int] | None = None
         self._due_at_start: list[DueBatch] = []
         self._lane_lines = LaneLines(parts.engine, self.key_of)
+        self._gap_lines = GapLines(parts.ledger)
         self.loading = Loading(parts.engine)
 
     def start(self) -> None:
@@ -91,6 +94,8 @@ class Beat:
             parts.mark.step_back(parts.engine.cursor_ms)
         elif reading.motion in (Motion.STALLED, Motion.FORWARD):
             logger.warning("beat: %.1f s passed unnoticed (%s)", reading.gap_ms / 1000, reading.motion.value)
+            if self.state != "starting":
+                self._gap_lines.begin_stall(reading)
         return reading
 
     def take_in_changes(self, reading: Reading) -> None:
@@ -102,13 +107,18 @@ class Beat:
         if self.state != "starting":
             self._update_entries(reading.now_ms)
             self.refusals.look_at_entries()
+        if self.state == "running":
+            self._gap_lines.end_start()
 
     def advance(self, reading: Reading) -> list[DueBatch]:
         """Empty every slot up to now; returns the runs that are due."""
         if self.state == "starting":
             return []
         due, self._due_at_start = self._due_at_start, []
-        due += self.parts.engine.advance(reading.now_ms, cause=reading.skip_reason)
+        engine = self.parts.engine
+        due += self._gap_lines.in_stall(lambda: engine.advance(reading.now_ms, cause=reading.skip_reason))
+        if engine.caught_up(reading.now_ms):
+            self._gap_lines.end_stall()
         self._lane_lines.look()
         return due
 
@@ -218,12 +228,14 @@ class Beat:
 
     def _begin(self, opened: Opened, now_ms: int) -> None:
         """Start the engine with what earlier processes left, or learn it late."""
-        known = self._known_marks(opened.marks, now_ms)
+        known = known_marks(opened.marks, now_ms)
         self.refusals.recall(opened.quarantined)
         if self.state == "starting":
             self._start_engine(known, now_ms)
             self.state = "loading" if opened.loading else "running"
         self.parts.engine.misfires.first_start = not known
+        latest_ms = max((document.mark_ms for document in known.values()), default=None)
+        self._gap_lines.begin_start(None if latest_ms is None else self._begun_ms - latest_ms)
         self._marks = {self.parts.publisher.destination: self._begun_ms, **{to: m.mark_ms for to, m in known.items()}}
 
     def _begin_without_database(self, now_ms: int) -> None:
@@ -249,22 +261,6 @@ class Beat:
         self._begun_ms = self.parts.engine.cursor_ms
         if self._stored is not None:  # by a clock that ran ahead, the mark may lie behind what is about to fire
             self.parts.mark.mark_ms = min(self._stored.mark_ms, self._begun_ms)
-
-    def _known_marks(self, stored: Mapping[str, Sequence[Mapping[str, Any]]], now_ms: int) -> dict[str, MarkDocument]:
-        known = {}
-        for destination, documents in stored.items():
-            readable = []
-            for values in documents:
-                try:
-                    readable.append(MarkDocument.from_json(values))
-                except InvalidMark as error:
-                    logger.warning("beat: A mark of %s cannot be used: %s", destination, error)
-            chosen = choose(readable, now_ms)
-            if chosen.ignored:
-                logger.warning("beat: %d marks of %s lie ahead of the clock: ignored", len(chosen.ignored), destination)
-            if chosen.document is not None:
-                known[destination] = chosen.document
-        return known
 
     def _set_namespace(self, installation: str | None) -> None:
         self._namespace = self.parts.namespace_of(installation)
@@ -296,7 +292,7 @@ class Beat:
             there.pop(REPLACEABLE_ENTRY, None)
         changes = entries.changes(there, now_ms)
         if first:
-            self._due_at_start += self.parts.engine.load(changes.upserts, self._marks)
+            self._settle_start(changes.upserts)
         elif len(changes.upserts) or len(changes.deleted_ids):
             self._apply(changes)
 
@@ -307,8 +303,12 @@ class Beat:
             self._apply(ChangeBatch(batch.take(np.flatnonzero(again)), np.empty(0, np.int64)))
             batch = batch.take(np.flatnonzero(~again))
         self._loaded_to = max([self._loaded_to, *batch.ids[-1:].tolist()])
-        self._due_at_start += self.parts.engine.load(batch, self._marks)
+        self._settle_start(batch)
         self._keep_done(self.parts.dispatch.one_offs.load(batch))
+
+    def _settle_start(self, batch: DefinitionBatch) -> None:
+        """Load jobs; what they missed is offered with the next advance."""
+        self._due_at_start += self._gap_lines.in_start(lambda: self.parts.engine.load(batch, self._marks))
 
     def _apply(self, changes: ChangeBatch) -> None:
         parts = self.parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import time
 from collections import Counter
@@ -19,6 +20,8 @@ from celery_wheelbeat.runs import entry_id, interval_offset_ms
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from processes import Process
 
 pytestmark = pytest.mark.processes
 
@@ -66,7 +69,7 @@ def test_monitors_are_offered_as_their_policy_says(tmp_path: Path, redis_url: st
         )
         project.worker()
         beat = project.beat()
-        beat.wait_for("jobs loaded")
+        said = gap_line(beat)
         loaded_ms = round(time.time() * 1000)
 
         accounts: list[dict[str, Any]] = []
@@ -97,12 +100,72 @@ def test_monitors_are_offered_as_their_policy_says(tmp_path: Path, redis_url: st
             "quick latest": tens[-1:],
             "quick all": tens,
         }
+        assert said.away_s == pytest.approx(GAP_MS / 1000, abs=60)
+        assert said.replayed == sum(map(len, offered.values())), "one line says what is sent now"
+        assert said.reasons == {"restart": accounts[-1]["skipped"]["restart"]}, (
+            "and what is skipped, as the ledger has it"
+        )
         keys = {name: f"monitor:{number}" for number, name in enumerate(
             (f"{name} {policy}" for policy in ("auto", "skip", "latest", "all") for name in ("hour", "quick")), start=1
         )}  # fmt: skip
         for run in runs:
             if run.name in keys:
                 assert run.id == run_id(keys[run.name], run.fire_ms or 0, "tests")
+
+
+class GapLine(NamedTuple):
+    """What a beat's log says of a restart."""
+
+    away_s: float
+    replayed: int
+    reasons: dict[str, int]
+    again: int
+
+
+def gap_line(beat: Process) -> GapLine:
+    """Wait for the line and read it."""
+    text = beat.lines[beat.wait_for("beat: Restart after") - 1]
+    found = re.search(
+        r"after ([\d.]+) s: replayed (\S+) runs?, skipped (\S+)(?: \((.*)\))?, offered (\S+) again$", text
+    )
+    assert found is not None, text
+    reasons = {word: _number(count) for word, count in re.findall(r"(\w+) ([\d,]+)", found[4] or "")}
+    assert sum(reasons.values()) == _number(found[3])
+    return GapLine(float(found[1]), _number(found[2]), reasons, _number(found[5]))
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+@pytest.mark.promise("time-that-was-missed-is-treated-by-one-rule")
+def test_a_restart_says_in_one_line_what_it_replays_and_skips(tmp_path: Path, redis_url: str) -> None:
+    """The restart is real: the first beat is killed, and time passes until the second one is there."""
+    entries = {name: {"task": "proj.note", "schedule": 1.0} for name in ("a", "b", "c")}
+    with Project(tmp_path, redis_conf(redis_url, beat_schedule=entries)) as project:
+        file = project.folder / "celerybeat-schedule.wheelbeat"
+
+        def row() -> dict[str, Any]:
+            return json.loads(file.read_text()) if file.exists() else {"pid": None}
+
+        first = project.beat()
+        first.wait_for("beat: First start: replayed 0 runs, skipped 0")
+        project.wait_for(lambda: row()["pid"] == first.pid and row()["status"]["runs"]["sent"] >= 9, "runs are sent")
+        first.kill()
+        stopped_ms = row()["marks"]["broker"]["mark_ms"]
+        project.wait_for(lambda: time.time() * 1000 > stopped_ms + 9_000, "time passes without a beat")
+        second = project.beat()
+        line = gap_line(second)
+        project.wait_for(
+            lambda: row()["pid"] == second.pid and row()["status"]["runs"]["sent"], "the second one reports"
+        )
+        account = row()["status"]["runs"]
+        assert line.away_s >= 9.0
+        assert line.again == 3 * 5, "the lookback of three entries"
+        assert line.replayed == 3, "of each entry the newest run"
+        assert line.reasons == {"restart": account["skipped"]["restart"]}
+        assert line.reasons["restart"] // 3 - int(line.away_s) + 6 in (0, 1), "a mark may lie just before a second"
+        assert account["difference"] == 0
 
 
 def settled(account: dict[str, Any]) -> int:

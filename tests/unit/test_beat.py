@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -56,12 +58,13 @@ class Moved:
 class Bench:
     """A beat on the memory transport whose turns the test takes."""
 
-    def __init__(self, folder: Path, **conf: Any) -> None:
+    def __init__(self, folder: Path, later_s: float = 0, **conf: Any) -> None:
         self.app = Celery("beat", broker="memory://", set_as_current=False)
         entries = {"a": {"task": "t", "schedule": 1.0}}
         self.app.conf.update({"wheelbeat_namespace": "tests", "beat_schedule": entries, "result_expires": None, **conf})
         self.scheduler = WheelScheduler(app=self.app, schedule_filename=str(folder / "schedule"))
         self.clock = Moved()
+        self.clock.passed_s = later_s
         self.beat = Beat(assemble(self.scheduler, self.scheduler.settings, self.clock))
         self.supervision = Supervision(self.beat)
         self.beat.start()
@@ -259,6 +262,87 @@ def test_a_stall_is_replayed_and_a_longer_one_goes_by_the_policy(make: Callable[
     assert parts.ledger.skipped["stall"] >= 3590
     assert parts.ledger.sent - before < 60
     assert parts.ledger.difference(0) == 0
+
+
+class Line(NamedTuple):
+    """What the log says of missed time."""
+
+    length_s: float
+    replayed: int
+    skipped: int
+    reasons: dict[str, int]
+
+
+def missed(caplog: pytest.LogCaptureFixture, what: str) -> list[Line]:
+    """Read the lines about missed time that begin with ``what``."""
+    found = []
+    for text in caplog.messages:
+        line = re.fullmatch(rf"beat: {what}(?: (?:\w+ )?([\d.]+) s)?: replayed (\S+) runs?, skipped (\S+)(.*)", text)
+        if line is not None:
+            numbers = [int(number.replace(",", "")) for number in line.groups()[1:3]]
+            reasons = {reason: int(count.replace(",", "")) for reason, count in re.findall(r"(\w+) ([\d,]+)", line[4])}
+            reasons.pop("offered", None)
+            assert sum(reasons.values()) == numbers[1]
+            found.append(Line(float(line[1] or 0), *numbers, reasons))
+    return found
+
+
+@pytest.mark.promise("time-that-was-missed-is-treated-by-one-rule")
+@pytest.mark.parametrize(("passed_s", "skips"), [(60, False), (3_600, True)])
+@pytest.mark.parametrize("step", [False, True], ids=["Stall", "Clock set forward"])
+def test_after_a_stall_one_line_says_what_was_replayed_and_skipped(
+    make: Callable[..., Bench], caplog: pytest.LogCaptureFixture, passed_s: int, skips: bool, step: bool
+) -> None:
+    bench = make()
+    ledger = bench.beat.parts.ledger
+    bench.turn_until(lambda: ledger.sent)
+    before, expected = ledger.skipped.copy(), ledger.expected
+    if step:
+        bench.clock.wall_s += passed_s
+    else:
+        bench.clock.passed_s += passed_s
+    bench.turn_until(lambda: ledger.expected > expected + passed_s // 2)
+    (line,) = missed(caplog, "Clock set forward" if step else "Stall")
+    assert passed_s <= line.length_s < passed_s + 60
+    assert line.reasons == dict(ledger.skipped - before)
+    assert line.replayed + line.skipped == ledger.expected - expected
+    assert (line.reasons.keys() == {"clock" if step else "stall"}) == skips
+    assert (line.replayed > 55) != skips
+
+
+def test_a_stall_that_takes_many_turns_to_catch_up_with_is_one_line(
+    make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make()
+    ledger = bench.beat.parts.ledger
+    bench.turn_until(lambda: ledger.sent)
+    object.__setattr__(bench.beat.parts.engine, "config", replace(bench.beat.parts.engine.config, runs_per_advance=10))
+    expected = ledger.expected
+    bench.clock.passed_s += 100
+    bench.turn_until(lambda: missed(caplog, "Stall"))
+    (line,) = missed(caplog, "Stall")
+    assert line.replayed == ledger.expected - expected >= 100
+
+
+def test_every_start_says_in_one_line_what_was_replayed_and_skipped(
+    make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="celery.beat")
+    first = make()
+    first.turn_until(lambda: first.beat.parts.ledger.sent >= 2)
+    assert [line[1:] for line in missed(caplog, "First start")] == [(0, 0, {})]
+    first.close()
+    second = make(
+        later_s=1_000, beat_schedule={"a": {"task": "t", "schedule": 1.0}, "b": {"task": "t", "schedule": 7.0}}
+    )
+    ledger = second.beat.parts.ledger
+    second.turn_until(lambda: missed(caplog, "Restart"))
+    (line,) = missed(caplog, "Restart")
+    assert 1_000 <= line.length_s < 1_060
+    assert line.reasons == {"restart": ledger.skipped["restart"]} == {"restart": line.skipped}
+    assert line.replayed == 1, "latest: the newest run of a; b is new"
+    assert line.skipped >= 990
+    assert re.search(r"skipped \S+ \(restart \S+\), offered 5 again$", caplog.text, re.MULTILINE)
 
 
 def test_a_clock_set_back_is_followed_with_other_ids_and_the_number_is_kept(
