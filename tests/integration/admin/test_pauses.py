@@ -148,7 +148,7 @@ def test_the_column_goes_and_comes_back_with_its_migration(
         connection = stack.enter_context(site_database(url))
         stack.enter_context(as_default(connection))
         for _ in range(2):
-            call_command("migrate", "wheelbeat", "0008", verbosity=0)
+            call_command("migrate", "wheelbeat", "0009", verbosity=0)
             assert triggers.missing(connection) == []
             call_command("migrate", "wheelbeat", verbosity=0)
             assert triggers.missing(connection) == []

@@ -236,9 +236,7 @@ def test_sqlites_table_rebuild_drops_triggers_and_they_come_back(sqlite: Place) 
     wider.model = Monitor
     with sqlite.connection.schema_editor() as editor:
         editor.alter_field(Monitor, field, wider)
-    assert len(triggers.missing(sqlite.connection)) == 9, (
-        "five of the change log, three of the audit, one of the pauses"
-    )
+    assert len(triggers.missing(sqlite.connection)) == 9, "five of the log, three of the audit, one of the pauses"
     call_command("migrate", verbosity=0)
     assert triggers.missing(sqlite.connection) == []
 

@@ -18,7 +18,7 @@ def uninstall(apps, schema_editor):
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('wheelbeat', '0008_digests'),
+        ('wheelbeat', '0009_claim_digest'),
     ]
 
     operations = [
