@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -78,11 +78,16 @@ def definitions_of(batch: DefinitionBatch) -> dict[int, tuple[object, ...]]:
 
 
 def execute_each(place: Place, statements: Iterable[tuple[str, tuple[Any, ...]]]) -> int:
-    """Run the statements in one transaction, those that the database refuses without effect; returns how many ran."""
+    """Run the statements, those that the database refuses without effect; returns how many ran.
+
+    In one transaction where a refused statement does not end it, and without waiting for the disk where it does.
+    """
     done = 0
-    with transaction.atomic():
+    if place.vendor == "postgresql":
+        place.execute("SET synchronous_commit = off")
+    with nullcontext() if place.vendor == "postgresql" else transaction.atomic():
         for statement, values in statements:
-            with suppress(DatabaseError, ValueError), transaction.atomic():
+            with suppress(DatabaseError, ValueError):
                 place.execute(statement, *values)
                 done += 1
     return done
