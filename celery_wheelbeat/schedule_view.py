@@ -32,7 +32,7 @@ class ScheduleView(MutableMapping[str, Any]):
         return _Names(self)
 
     def replace(self, data: dict[str, Any]) -> None:
-        """Make ``data`` the entries. Whoever holds the view sees them."""
+        """Make ``data`` the entries, also for those who hold the view."""
         self.data = data
         self.broken.clear()
         self.version += 1
