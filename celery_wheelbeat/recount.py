@@ -2,8 +2,8 @@
 
 The wheel counts what it hands out; this part recomputes the number from the schedules that were in force, and the sum
 of the definitions from every change, without looking at the wheel. Where both sides differ, a run was lost or fired
-twice, or a column changed that nobody changed. It keeps replaced definitions until they are counted, never longer
-than ``PENDING_ROWS`` rows.
+twice, or a column changed that nobody changed. It keeps replaced definitions until they are counted, never more than
+``PENDING_CHANGES`` changes or ``PENDING_ROWS`` rows: a change of one row takes about a kilobyte in its arrays.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.schedule_columns import spans
-from celery_wheelbeat.stored_rows import ENABLED, POLLED, decode, widened
+from celery_wheelbeat.stored_rows import ENABLED, POLLED, Rows, decode, widened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from celery_wheelbeat.cron import CronTable
-    from celery_wheelbeat.stored_rows import Rare, Rows
+    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.stored_rows import Rare
     from celery_wheelbeat.table import Table
 
 PENDING_ROWS = 8_192
+PENDING_CHANGES = 64
 _SEAL_BITS = 2**64
 _MIXERS = tuple(np.uint64(odd) for odd in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
 
@@ -63,14 +65,15 @@ class Recount:
             return
         self._pending.append(change)
         self._pending_rows += len(change.rows.ids)
-        if self._pending_rows > PENDING_ROWS:
+        if self._pending_rows > PENDING_ROWS or len(self._pending) >= PENDING_CHANGES:
             self._fold(crons)
 
     def difference(self, table: Table, cursor_ms: int, crons: CronTable) -> int:
         """Return expected minus passed fire times up to ``cursor_ms``; the only good value is 0."""
         self._fold(crons)
         rows = table.living_rows()
-        return self._runs + self._count(rows, table.rare, cursor_ms, crons) - self.passed
+        until_ms = np.full(len(rows.ids), cursor_ms)
+        return self._runs + self._count(rows, table.rare, until_ms, crons) - self.passed
 
     def definitions_intact(self, table: Table, crons: CronTable) -> bool:
         """Say whether the definitions are those of the last sweep plus the changes since."""
@@ -78,20 +81,35 @@ class Recount:
         return self._seal is None or self._seal == seal_of(table.living_rows())
 
     def _fold(self, crons: CronTable) -> None:
-        for rows, rare, sign, at_ms in self._pending:
-            self._runs += sign * self._count(rows, rare, at_ms, crons)
-            if self._seal is not None:
-                self._seal = (self._seal - sign * seal_of(rows)) % _SEAL_BITS
+        for sign in (1, -1):
+            changes = [change for change in self._pending if change.sign == sign]
+            plain = [change for change in changes if not change.rare]
+            alone = [[change] for change in changes if change.rare]  # of a job that is in two changes, each has its own
+            for together in [plain, *alone] if plain else alone:
+                rows = _joined(together)
+                at_ms = np.repeat([change.at_ms for change in together], [len(change.rows.ids) for change in together])
+                self._runs += sign * self._count(rows, together[0].rare, at_ms, crons)
+                if self._seal is not None:
+                    self._seal = (self._seal - sign * seal_of(rows)) % _SEAL_BITS
         self._pending.clear()
         self._pending_rows = 0
 
-    def _count(self, rows: Rows, rare: Mapping[int, Rare], until_ms: int, crons: CronTable) -> int:
-        rows = rows.take(np.flatnonzero((rows.flags & (ENABLED | POLLED)) == ENABLED))
-        if until_ms <= self.since_ms or not len(rows.ids):
+    def _count(self, rows: Rows, rare: Mapping[int, Rare], until_ms: Int64s, crons: CronTable) -> int:
+        counted = np.flatnonzero(((rows.flags & (ENABLED | POLLED)) == ENABLED) & (until_ms > self.since_ms))
+        if not len(counted):
             return 0
+        rows = rows.take(counted)
         after = np.where(rows.interval > 0, self.since_ms, self.settled_ms)
-        span = spans(decode(rows, rare), after, np.full(len(after), until_ms), crons)
-        return int(span.counts.sum())
+        return int(spans(decode(rows, rare), after, until_ms[counted], crons).counts.sum())
+
+
+def _joined(changes: Sequence[Change]) -> Rows:
+    """Return the rows of all ``changes``; some of them may be narrow."""
+    columns = [change.rows for change in changes]
+    if len(columns) == 1:
+        return columns[0]
+    wide = [rows._replace(ids=rows.ids.astype(np.int64), interval=widened(rows.interval)) for rows in columns]
+    return Rows(*(np.concatenate(column) for column in zip(*wide, strict=True)))
 
 
 def seal_of(rows: Rows) -> int:
