@@ -26,7 +26,7 @@ LEVELS_DESCRIBED = 8
 KEY_BYTES = 16
 NONCE_BYTES = 8
 EXECUTION_BYTES = 4
-DIGEST_BYTES = 8
+HALF_A_DIGEST_BYTES = 4
 """A claim of an older release holds the first half."""
 _HEX = "0123456789abcdef"
 _ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+")
@@ -144,7 +144,7 @@ def claim_key(task_id: str, fire_ms: int, nesting: int, retries: int, apart: str
 
 def content_id(task: str, args: Any, kwargs: Any) -> str:
     """Name a run by what it does: SHA-256 of task name and arguments, in place of its task id."""
-    return sha256(_text_of(task, args, kwargs)).hexdigest()
+    return sha256(_text_of(task, args, kwargs)[0]).hexdigest()
 
 
 def execution_token(owner: str) -> str:
@@ -152,9 +152,19 @@ def execution_token(owner: str) -> str:
     return blake2b(owner.encode(errors="surrogatepass"), digest_size=EXECUTION_BYTES).hexdigest()
 
 
-def digest_of(task: str, args: Any, kwargs: Any) -> str:
-    """Digest of task name and arguments, to tell a copy from another task's message under the same id."""
-    return blake2b(_text_of(task, args, kwargs), digest_size=DIGEST_BYTES).hexdigest()
+def digest_of(task: str, args: Any, kwargs: Any, job: str = "") -> str:
+    """Digest of what a run does and for which job, to tell a copy from another message under the same id: 64 bits.
+
+    Somebody may choose what another message says, but cannot find one with the digest of a given run. The first half is
+    that of an older release, which knows neither the job nor whether ``"Decimal('1')"`` was a text or a number.
+    """
+    text, described = _text_of(task, args, kwargs)
+    whole = b"%d:%d:%b%b%b" % (len(text), len(described), text, described, _octets(job))
+    halves = (
+        blake2b(text, digest_size=HALF_A_DIGEST_BYTES),
+        blake2b(whole, digest_size=HALF_A_DIGEST_BYTES, person=b"rest"),
+    )
+    return halves[0].hexdigest() + halves[1].hexdigest()
 
 
 def nonce_token(nonce: str) -> str:
@@ -164,12 +174,31 @@ def nonce_token(nonce: str) -> str:
     return blake2b(_octets(nonce), digest_size=NONCE_BYTES).hexdigest()
 
 
-def _text_of(task: str, args: Any, kwargs: Any) -> bytes:
+def _text_of(task: str, args: Any, kwargs: Any) -> tuple[bytes, bytes]:
+    """Write task and arguments as JSON; beside it, what that describes in words because JSON does not know it."""
+    described: list[str] = []
+
+    def describe(value: object) -> str:
+        described.append(_stable(value))
+        return described[-1]
+
     try:
-        return "".join(_pieces_of([task, args, kwargs], 0)).encode()
+        try:
+            return "".join(_pieces_of([task, args, kwargs], 0)).encode(), b""
+        except _NotJson:
+            text = JSONEncoder(sort_keys=True, check_circular=False, default=describe).encode([task, args, kwargs])
+            return text.encode(), _octets("\0".join(described))
     except (TypeError, ValueError, RecursionError):
         # keys that are no strings, arguments in a circle or very deep: only pickle carries those
-        return _octets(f"{task}\0{_stable(args)}\0{_stable(kwargs)}")
+        return _octets(f"{task}\0{_stable(args)}\0{_stable(kwargs)}"), b""
+
+
+class _NotJson(Exception):
+    pass
+
+
+def _refuse(_: object) -> str:
+    raise _NotJson
 
 
 def _stable(value: object, levels: int = LEVELS_DESCRIBED) -> str:
@@ -194,11 +223,11 @@ _pieces_of: Callable[[object, int], Iterable[str]]
 if c_make_encoder := getattr(encoder, "c_make_encoder", None):
     # JSONEncoder builds one for each message, which takes as long as the encoding, in order to recognize circles; here
     # they end in a RecursionError
-    _pieces_of = c_make_encoder(None, _stable, encoder.encode_basestring_ascii, None, ": ", ", ", True, False, True)
+    _pieces_of = c_make_encoder(None, _refuse, encoder.encode_basestring_ascii, None, ": ", ", ", True, False, True)
 else:
 
     def _pieces_of(value: object, _depth: int) -> Iterable[str]:
-        return JSONEncoder(sort_keys=True, default=_stable).iterencode(value)
+        return JSONEncoder(sort_keys=True, default=_refuse).iterencode(value)
 
 
 def _octets(text: str) -> bytes:

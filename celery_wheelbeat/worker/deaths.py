@@ -63,7 +63,7 @@ def guard_failures(tasks: Mapping[str, Any], deaths: Deaths) -> None:
 
 def _guarded(mark_as_failure: Any, tasks: Mapping[str, Any], deaths: Deaths) -> Any:
     def mark(self: Any, task_id: str, exc: Any, *more: Any, request: Any = None, **options: Any) -> Any:
-        message = {} if request is None else vars(request)
+        message = getattr(request, "__dict__", {})
         if isinstance(exc, (TimeLimitExceeded, WorkerLostError)) and FIRE_MS in message:
             task = tasks.get(message.get("task", ""))
             if task is not None:

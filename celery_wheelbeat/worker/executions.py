@@ -41,14 +41,13 @@ class Execution(NamedTuple):
         return claims_of(self.run, self.policy, self.request.task.name, self.request.args, self.request.kwargs)
 
 
-def claims_of(run: RunHeaders, policy: Policy, *content: Any) -> Iterator[str]:
-    """Name the claim that a message asks for, then the one that it asks for where another task has the same id.
-
-    ``content`` is task name, arguments and keyword arguments.
-    """
-    identity = content_id(*content) if policy.key == "content" else run.task_id
+def claims_of(run: RunHeaders, policy: Policy, task: str, args: Any, kwargs: Any) -> Iterator[str]:
+    """Name the claim that a message asks for, then the one that it asks for where another run has the same id."""
+    identity = content_id(task, args, kwargs) if policy.key == "content" else run.task_id
     yield claim_key(identity, run.fire_ms, run.nesting, run.retries, run.node)
-    yield claim_key(run.task_id, run.fire_ms, run.nesting, run.retries, run.node + digest_of(*content))
+    yield claim_key(
+        run.task_id, run.fire_ms, run.nesting, run.retries, run.node + digest_of(task, args, kwargs, policy.job_of(run))
+    )
 
 
 class Executions:

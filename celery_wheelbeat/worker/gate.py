@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.states import REJECTED
 
 from celery_wheelbeat.errors import ClaimStoreDown
@@ -34,7 +34,7 @@ from celery_wheelbeat.worker.claims import (
 )
 from celery_wheelbeat.worker.headers import FENCE, RunHeaders
 from celery_wheelbeat.worker.overlap import Contention, contend, lease_name, place_name
-from celery_wheelbeat.worker.policy import Policy
+from celery_wheelbeat.worker.policy import LEASE_MAX_S, Policy
 from celery_wheelbeat.worker.waiting import publish_again
 
 if TYPE_CHECKING:
@@ -102,7 +102,15 @@ class Gate:
         except (TypeError, ValueError) as error:
             logger.warning("%s[%s] runs without a claim: its headers are not ours: %r", task.name, task_id, error)
             return Admission()
-        attempt = self._attempt(task, run, args, kwargs, request)
+        try:
+            return self._admit(self._attempt(task, run, args, kwargs, request))
+        except SoftTimeLimitExceeded:
+            raise
+        except Exception:
+            logger.exception("%s[%s] runs without a claim", task.name, task_id)
+            return Admission()
+
+    def _admit(self, attempt: Attempt) -> Admission:
         if self._breaker.failing and not self._breaker.allows(time.monotonic()):
             return self._without_store(attempt)
         try:
@@ -151,7 +159,7 @@ class Gate:
         execution = execution_token(run.owner) if run.owner else os.urandom(EXECUTION_BYTES).hex()
         identity = content_id(task.name, args, kwargs) if policy.key == "content" else run.task_id
         redelivered = run.redelivered or run.dead_lettered or not self._flags_redelivery
-        tokens = (nonce_token(run.nonce), execution, digest_of(task.name, args, kwargs))
+        tokens = (nonce_token(run.nonce), execution, digest_of(task.name, args, kwargs, policy.job_of(run)))
         values = (
             task,
             args,
@@ -301,4 +309,8 @@ class Gate:
 
 
 def _time_limit_s(task: Any, request: MutableMapping[str, Any]) -> float:
-    return float((request.get("timelimit") or (None,))[0] or task.time_limit or UNRENEWED_LEASE_S)
+    limits = request.get("timelimit")
+    hard = limits[0] if isinstance(limits, (list, tuple)) and limits else None
+    if not isinstance(hard, (int, float)) or not 0 < hard <= LEASE_MAX_S:
+        hard = task.time_limit or UNRENEWED_LEASE_S
+    return float(hard)

@@ -15,6 +15,7 @@ from celery_wheelbeat.publishers.broker import driver_type
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+NAME = "periodic_task_name"
 FIRE_MS = "wheelbeat_fire_ms"
 NONCE = "wheelbeat_nonce"
 OVERLAP = "wheelbeat_overlap"
@@ -66,6 +67,8 @@ class RunHeaders(NamedTuple):
     """Namespace and key of the job: what must not overlap."""
     node: str = ""
     """The worker, where each is to execute the run."""
+    name: str = ""
+    """Name of the job: the headers say which one it is, whatever id it has chosen."""
     owner: str = ""
     """The name of this delivery in the worker; empty where its main process has not seen it."""
 
@@ -102,6 +105,7 @@ class RunHeaders(NamedTuple):
             str(get(OVERLAP) or ""),
             str(get(JOB) or ""),
             str(delivery.get(NODE) or ""),
+            str(get(NAME) or ""),
             str(delivery.get(DELIVERY) or ""),
         )
         return tuple.__new__(cls, values)  # the constructor with its keywords takes three times as long

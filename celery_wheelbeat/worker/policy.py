@@ -11,6 +11,7 @@ from celery_wheelbeat.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from celery_wheelbeat.settings import Settings
+    from celery_wheelbeat.worker.headers import RunHeaders
 
 LEASE_MAX_S = 604_800
 """A week: what died holds up its job no longer."""
@@ -40,6 +41,10 @@ class Policy:
     """A lease is free this long after its worker died."""
     wait_s: float = 5.0
     """How often a waiting run looks whether the lease is free."""
+
+    def job_of(self, run: RunHeaders) -> str:
+        """Name the job that copies of ``run`` must share; empty where their content alone makes them copies."""
+        return "" if self.key == "content" else run.name
 
     @classmethod
     def of(cls, settings: Settings) -> Policy:

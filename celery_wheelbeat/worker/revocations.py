@@ -51,13 +51,14 @@ class Revocations:
 
     def _is_copy(self, task: Any, run: RunHeaders, request: Mapping[str, Any]) -> bool:
         content = (task.name, request.get("args"), request.get("kwargs"))
-        for key in claims_of(run, self._gate.policy_of(task), *content):
+        policy = self._gate.policy_of(task)
+        for key in claims_of(run, policy, *content):
             held = self._gate.store.read(key)
             if held is None:
                 return False
             if held.nonce == nonce_token(run.nonce):
                 return held.state in (State.DONE, State.SKIPPED)
-            if held.is_about(digest_of(*content)):
+            if held.is_about(digest_of(*content, policy.job_of(run))):
                 return True
         return False
 

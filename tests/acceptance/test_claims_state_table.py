@@ -212,6 +212,15 @@ def test_a_constant_task_id_runs_at_every_fire_time(project: ClaimProject) -> No
     project.until(lambda: events(project, run_id).count("done") == 3, "three days")
 
 
+def test_two_jobs_that_share_an_id_do_not_take_each_other_s_runs(project: ClaimProject) -> None:
+    run_id, fire_ms = f"nightly-{uuid4()}", now_ms()
+    for _ in range(2):
+        for name in ("one", "other"):
+            project.publish("record", run_id, fire_ms=fire_ms, headers={"periodic_task_name": name})
+    until_logged(project, run_id, "dropped (other)", 2)
+    project.until(lambda: events(project, run_id).count("done") == 2, "one run of each")
+
+
 def test_what_shares_an_id_without_being_a_copy_runs_and_its_copies_do_not(project: ClaimProject) -> None:
     run_id, fire_ms = str(uuid4()), now_ms()
     project.publish("record", run_id, fire_ms=fire_ms)

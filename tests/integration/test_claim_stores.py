@@ -33,6 +33,7 @@ from services import (
     wait_until,
 )
 
+from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.errors import ClaimStoreDown, InvalidSetting
 from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
 from celery_wheelbeat.worker.stores import redis as redis_store
@@ -536,6 +537,36 @@ def test_a_lease_that_is_not_renewed_is_free(store: Store) -> None:
     wait_until(lambda: store.acquire(name, "two", 60).granted, "end of the lease", timeout_s=10)
     assert not store.renew(name, "one", 60)
     assert store.acquire(name, "two", 60).fence > first.fence
+
+
+def test_a_lease_does_not_end_by_the_clock_of_a_worker(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, mine_ms = f"job:{uuid4()}", SystemClock.wall_ms
+    taken = opened.store.acquire(name, "one", 30)
+    assert taken.granted
+    for skew_ms in (-60_000, 60_000):
+        monkeypatch.setattr(SystemClock, "wall_ms", lambda clock, skew_ms=skew_ms: mine_ms(clock) + skew_ms)
+        with closing(open_store(opened.url)) as elsewhere:
+            assert not elsewhere.acquire(name, "two", 30).granted
+            assert elsewhere.renew(name, "one", 30)
+            assert elsewhere.acquire(name, "one", 30) == taken
+    assert not opened.store.acquire(name, "two", 30).granted
+    opened.store.release(name, "one")
+    assert opened.store.acquire(name, "two", 30).fence > taken.fence
+
+
+def test_a_lease_may_have_any_name(store: Store) -> None:
+    names = [f"run:{uuid4()}{odd}" for odd in ("x" * 10_000, "x" * 9_999 + "y", "\0", "\r\n", " ", "é", "\ud800", "")]
+    for name in names:
+        assert store.acquire(name, "one", 60).granted
+        assert store.renew(name, "one", 60)
+        assert not store.acquire(name, "two", 60).granted
+
+
+@pytest.mark.redis
+def test_no_lease_has_a_key_of_any_length_in_redis(redis_url: str) -> None:
+    with closing(open_store(redis_url)) as store, redis.Redis.from_url(redis_url) as client:
+        store.acquire(f"run:{uuid4()}" + "x" * 1_000_000, "one", 60)
+        assert max(len(key) for key in client.scan_iter("wb:lease:*")) < 1_000
 
 
 def test_of_many_at_once_one_gets_the_lease(store: Store) -> None:

@@ -107,6 +107,30 @@ def test_a_digest_tells_tasks_and_arguments_apart_and_survives_what_json_brings(
     assert len(content_id("t", (), {})) == 64
 
 
+def test_a_digest_begins_as_that_of_an_older_release() -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    frozen = {
+        "08ac6646": ((1,), {"a": "é"}),
+        "3aa8c4fd": ((moment, Decimal(1)), {}),
+        "7a99d45f": (({1: 2, "a": {3}},), {}),
+    }
+    for half, (args, kwargs) in frozen.items():
+        for job in ("", "nightly"):
+            digest = digest_of("t", args, kwargs, job)
+            assert digest[:8] == half
+            assert len(digest) == 16
+
+
+def test_nothing_that_somebody_else_may_send_has_the_digest_of_a_run() -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    mine = digest_of("t", (moment, Decimal(1)), {}, "nightly")
+    assert mine == digest_of("t", [moment, Decimal(1)], {}, "nightly")
+    for args in ((repr(moment), Decimal(1)), (moment, repr(Decimal(1))), (repr(moment), repr(Decimal(1)))):
+        assert digest_of("t", args, {}, "nightly") != mine
+    assert digest_of("t", (moment, Decimal(1)), {}, "another") != mine
+    assert digest_of("t", ("a",), {}, "bc") != digest_of("t", ("a",), {}, "b")
+
+
 class Unfriendly:
     """What a pickled message may hold."""
 

@@ -72,10 +72,10 @@ ROWS = [
     ),
     Row(
         "another message was elected",
-        "same id and fire time, but another task or other arguments",
+        "same id and fire time, but another job, another task or other arguments",
         "runs, with a warning (`unlike`)",
         ENDS,
-        ({**COPY, "args": (2,)},),
+        ({**COPY, "args": (2,)}, {**COPY, "periodic_task_name": "another"}),
         "runs",
         "unlike",
     ),

@@ -1,6 +1,7 @@
 """Claims and leases in memcached, as well as it can: whatever it evicts, or loses in a restart, is forgotten.
 
-``add`` elects, ``cas`` replaces. memcached has no clock to ask, so instants are this worker's.
+``add`` elects, ``cas`` replaces. Leases end by the server's clock, which tells whole seconds. Start and end of an
+execution, by which nothing is decided, are instants of this worker's: to ask would cost each claim a round trip.
 """
 
 from __future__ import annotations
@@ -32,9 +33,7 @@ FENCE_REMEMBERED_S = 86_400
 class MemcachedStore:
     """Claims under ``wb:`` and their key in the one server at ``url`` (``memcached://host:port``)."""
 
-    best_effort = (
-        "memcached forgets what it evicts and everything when it restarts, and leases there go by the workers' clocks"
-    )
+    best_effort = "memcached forgets what it evicts, and everything when it restarts"
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url.partition(";")[0])
@@ -114,10 +113,10 @@ class MemcachedStore:
     def acquire(self, name: str, owner: str, lease_s: float) -> Lease:
         """See ``LeaseStore``."""
         lease = Lease(granted=False, fence=0)
+        now_ms = self._server_ms()
 
         def replace(text: str | None) -> str | None:
             nonlocal lease
-            now_ms = self._wall_ms()
             holder, until_ms, fence = _lease_of(text)
             if holder == owner and until_ms > now_ms:
                 lease = Lease(granted=True, fence=fence)
@@ -133,25 +132,27 @@ class MemcachedStore:
 
     def renew(self, name: str, owner: str, lease_s: float) -> bool:
         """See ``LeaseStore``."""
-        return self._set_until(name, owner, lambda: self._wall_ms() + round(lease_s * 1000))
+        return self._set_until(name, owner, self._server_ms() + round(lease_s * 1000))
 
     def release(self, name: str, owner: str) -> None:
         """See ``LeaseStore``."""
-        self._set_until(name, owner, lambda: 0)
+        self._set_until(name, owner, 0)
 
     def close(self) -> None:
         """Close the free connections of this process."""
         self._connections.close()
 
-    def _set_until(self, name: str, owner: str, until_ms: Callable[[], int]) -> bool:
+    def _server_ms(self) -> int:
+        return int(self._connections.lend(lambda client: client.stats()[b"time"])) * 1000
+
+    def _set_until(self, name: str, owner: str, until_ms: int) -> bool:
         holds = False
 
         def replace(text: str | None) -> str | None:
             nonlocal holds
             holder, _, fence = _lease_of(text)
             holds = holder == owner
-            until = until_ms()
-            return f"{owner if until else ''}|{until}|{fence}" if holds else None
+            return f"{owner if until_ms else ''}|{until_ms}|{fence}" if holds else None
 
         self._change(_lease_at(name), replace, FENCE_REMEMBERED_S)
         return holds

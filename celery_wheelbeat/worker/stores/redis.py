@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any
 
 from redis import ConnectionPool
@@ -27,6 +28,8 @@ from celery_wheelbeat.worker.stores.sentinels import asked_once
 
 TIMEOUT_S = 1.0
 FENCE_REMEMBERED_S = 86_400
+LEASE_NAME_BYTES = 400
+"""Up to here a lease can be read in the name of its key."""
 _LAYOUT = struct.Struct(">c8s4s4s6s4s4s")
 """State, nonce, execution, half of the digest, start in ms, run time in ms, the other half of the digest.
 
@@ -284,7 +287,10 @@ class RedisStore:
         return None if verdict in (Verdict.TAKEN_OVER, Verdict.REOPENED) else verdict
 
     def _lease_at(self, name: str) -> bytes:
-        return self._claims + b"lease:" + name.encode(errors="surrogatepass")
+        text = name.encode(errors="surrogatepass")
+        if len(text) > LEASE_NAME_BYTES:  # a task may have an id of any length
+            text = blake2b(text, digest_size=KEY_BYTES).hexdigest().encode()
+        return self._claims + b"lease:" + text
 
 
 @lru_cache(maxsize=64)
