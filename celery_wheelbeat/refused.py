@@ -42,8 +42,10 @@ class Refused:
         """Quarantine jobs with ``form``; the log names one of them, once."""
         views = self._quarantine(dict.fromkeys(ids.tolist(), refusal.reason))
         if views and form not in self._jobs:
-            said = "beat: %s is quarantined, and every monitor that is sent like it: %s"
-            logger.error(said, views[0].name, refusal.reason, exc_info=refusal.error)
+            name, reason = views[0].name, refusal.reason
+            logger.error(
+                "beat: %s and all monitors sent like it are quarantined: %s", name, reason, exc_info=refusal.error
+            )
         self._jobs.setdefault(form, set()).update(ids.tolist())
 
     def refuse_alone(self, reasons: Mapping[int, str]) -> None:
