@@ -24,7 +24,7 @@ from admin_table import fill, fill_history
 from monitor_table import SETTINGS
 from report import Report, at_most, cpu_s
 
-from celery_wheelbeat.observe.lateness import BOUNDS_S
+from celery_wheelbeat.dispatch.reports.lateness import BOUNDS_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,11 +28,11 @@ from claim_floors import floors_of
 from report import Report, at_most
 from services import postgres_database, redis_database
 
-from celery_wheelbeat.clock import SystemClock
+from celery_wheelbeat.runtime.clock import SystemClock
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.worker.counters import Counters
-from celery_wheelbeat.worker.gate import Gate
-from celery_wheelbeat.worker.hook import guarded
+from celery_wheelbeat.worker.hooks.tracer_hook import guarded
+from celery_wheelbeat.worker.lifecycle.admission import Gate
 from celery_wheelbeat.worker.stores.choice import open_store
 
 if TYPE_CHECKING:

@@ -20,16 +20,17 @@ import psycopg
 from monitor_table import postgres_table, small_table
 from report import Report, at_most, in_process, resident_bytes
 
-from celery_wheelbeat.columns import Shapes
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.monitors import compile_rows
-from celery_wheelbeat.observe.memory import prepare, settle
-from celery_wheelbeat.sources.databases import from_url
-from celery_wheelbeat.sources.definitions import Definitions
-from celery_wheelbeat.sources.follower import Follower
-from celery_wheelbeat.sources.news import Loaded, Sized
+from celery_wheelbeat.beat.loading import prepare, settle
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.jobs.compile_columns import Shapes
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.sources.changelog.follower import Follower
+from celery_wheelbeat.sources.changelog.translator import Definitions
+from celery_wheelbeat.sources.databases.open import from_url
+from celery_wheelbeat.sources.messages import Loaded, Sized
 
 MANY = 25_000_000
 """Monitors from which on the targets hold."""

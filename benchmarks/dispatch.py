@@ -33,21 +33,22 @@ from services.server import tree
 from synthetic import BATCH, batch_of
 from synthetic import numbered as numbered_texts
 
-from celery_wheelbeat.bodies import Bodies
-from celery_wheelbeat.fast_dispatch import BLOCK_RUNS
-from celery_wheelbeat.job_messages import columns_of
-from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, DefinitionBatch, Misfire, flags_of
-from celery_wheelbeat.observe.memory import prepare, settle
-from celery_wheelbeat.payloads import Payloads
-from celery_wheelbeat.publishers.envelope import Envelope
-from celery_wheelbeat.publishers.envelope_maker import Arguments
+from celery_wheelbeat.beat.loading import prepare, settle
+from celery_wheelbeat.dispatch.fast_lane.lane import BLOCK_RUNS
+from celery_wheelbeat.dispatch.fast_lane.rendering import columns_of
+from celery_wheelbeat.dispatch.messages.envelope import Envelope
+from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
+from celery_wheelbeat.dispatch.messages.part_cache import Bodies
+from celery_wheelbeat.engine.payloads import Payloads
+from celery_wheelbeat.jobs.definitions import DefinitionBatch, Misfire, flags_of
+from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from services import PrivateServer
 
-    from celery_wheelbeat.publishers.batches import Batch, Parcel
+    from celery_wheelbeat.dispatch.fast_lane.batches import Batch, Parcel
 
 INTERVAL_MS = 60_000
 CELERY_SENDS = 500

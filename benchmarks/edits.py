@@ -26,16 +26,17 @@ from monitor_table import postgres_table
 from report import Report, at_most, quantile
 from services import PrivateRedis
 
-from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.observe.memory import settle
-from celery_wheelbeat.sources.news import Changed
-from celery_wheelbeat.sources.tail import NEWS_MAX, POLL_S, TAKE_MAX
+from celery_wheelbeat.beat.loading import settle
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.sources.changelog.reader import NEWS_MAX, POLL_S, TAKE_MAX
+from celery_wheelbeat.sources.messages import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_wheelbeat.sources.news import News
+    from celery_wheelbeat.sources.messages import News
 
 TICK_MS = 100
 PATIENCE_S = 900.0

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from report import Report, at_most, in_process, quantile
 from synthetic import MINUTE_MS, MIXED_MS, engine_with
 
-from celery_wheelbeat.observe.memory import settle
-from celery_wheelbeat.supervision import SWEEP_EVERY_S
+from celery_wheelbeat.beat.loading import settle
+from celery_wheelbeat.beat.supervision import SWEEP_EVERY_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_wheelbeat.engine import Engine
+    from celery_wheelbeat.engine.engine import Engine
 
 HOUR_MS = 3_600_000
 DAY_MS = 86_400_000

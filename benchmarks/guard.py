@@ -23,16 +23,16 @@ import numpy as np
 from synthetic import MINUTE_MS, MIXED_MS, batch_of, engine_with
 from table_of_monitors import PLAIN
 
-from celery_wheelbeat.columns import Shapes
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.jobs import ChangeBatch
-from celery_wheelbeat.monitors import compile_rows
-from celery_wheelbeat.stored_rows import Rows
+from celery_wheelbeat.engine.packing import Rows
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.jobs.compile_columns import Shapes
+from celery_wheelbeat.jobs.definitions import ChangeBatch
+from celery_wheelbeat.schedules.cron import CronTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from celery_wheelbeat.engine import Engine
+    from celery_wheelbeat.engine.engine import Engine
 
 BASELINE = Path(__file__).parent / "baseline.json"
 TOLERANCE = 1.25

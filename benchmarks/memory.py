@@ -16,8 +16,8 @@ import numpy as np
 from report import Report, at_most, in_process, resident_bytes
 from synthetic import MIXED_MS, NAME, PAYLOAD, batch_of, engine_with
 
-from celery_wheelbeat.jobs import ChangeBatch
-from celery_wheelbeat.observe.memory import settle
+from celery_wheelbeat.beat.loading import settle
+from celery_wheelbeat.jobs.definitions import ChangeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, DefinitionBatch, Flag, Kind, Route
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.runs import interval_offset_ms
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.jobs.definitions import DefinitionBatch, Flag, Route
+from celery_wheelbeat.jobs.identity import interval_offset_ms
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 
-from celery_wheelbeat.observe.memory import available_bytes
+from celery_wheelbeat.beat.loading import available_bytes
 
 PIECE = 250_000
 WRITERS = 2

@@ -1,9 +1,9 @@
 """A drop-in Celery beat scheduler: monitors fire from a sharded time wheel, with computed schedules and ids."""
 
-from celery_wheelbeat.cron import Cron
 from celery_wheelbeat.errors import InvalidSchedule, WheelbeatError
-from celery_wheelbeat.runs import run_id
-from celery_wheelbeat.schedules import Interval, Once
+from celery_wheelbeat.jobs.identity import run_id
+from celery_wheelbeat.schedules.cron import Cron
+from celery_wheelbeat.schedules.intervals import Interval, Once
 
 __version__ = "0.1.0"
 

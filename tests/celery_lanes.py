@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from celery.beat import ScheduleEntry, Scheduler
 
-from celery_wheelbeat.clock import SystemClock
-from celery_wheelbeat.publishers import Confirmed, Failed, Run
-from celery_wheelbeat.publishers.attempt import current
-from celery_wheelbeat.publishers.broker import open_connection
-from celery_wheelbeat.publishers.celery_lane import CeleryLane
-from celery_wheelbeat.publishers.run_sender import LaneEdges
+from celery_wheelbeat.dispatch import Confirmed, Failed, Run
+from celery_wheelbeat.dispatch.broker import open_connection
+from celery_wheelbeat.dispatch.celery_lane.publisher import CeleryLane
+from celery_wheelbeat.dispatch.celery_lane.run_sender import LaneEdges
+from celery_wheelbeat.dispatch.messages.attempt import current
+from celery_wheelbeat.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

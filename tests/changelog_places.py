@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from django_site import as_default
 
-from celery_wheelbeat.sources.databases import open_database
+from celery_wheelbeat.sources.databases.open import open_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_wheelbeat.monitors import MonitorRow
+    from celery_wheelbeat.jobs.rows import MonitorRow
     from celery_wheelbeat.sources import MonitorDatabase
 
 

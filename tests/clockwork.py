@@ -13,21 +13,21 @@ import numpy as np
 from celery import Celery
 from celery.beat import ScheduleEntry
 
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.fires import ms_of
-from celery_wheelbeat.jobs import ChangeBatch, Offer
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.monitors import compile_rows
-from celery_wheelbeat.rows import MonitorRow
-from celery_wheelbeat.sources.celery_zones import timezone_of
-from celery_wheelbeat.sources.entries import Entries
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.jobs.definitions import ChangeBatch, Offer
+from celery_wheelbeat.jobs.rows import MonitorRow
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.schedules.fire_times import ms_of
+from celery_wheelbeat.sources.beat_schedule.celery_zones import timezone_of
+from celery_wheelbeat.sources.beat_schedule.entries import Entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from celery_wheelbeat.jobs import DueBatch
-    from celery_wheelbeat.marks import EntryMark
+    from celery_wheelbeat.jobs.definitions import DueBatch, EntryMark
 
 STEP_MS = 240_000
 """How far the clock moves at once: below the stall limit, so every slot is replayed."""

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, ChangeBatch, DefinitionBatch, Kind, Misfire, flags_of
-from celery_wheelbeat.runs import interval_offset_ms
-from celery_wheelbeat.schedules import Bounded, Interval, Once
+from celery_wheelbeat.jobs.definitions import ChangeBatch, DefinitionBatch, Misfire, flags_of
+from celery_wheelbeat.jobs.identity import interval_offset_ms
+from celery_wheelbeat.schedules.intervals import Bounded, Interval, Once
+from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from celery_wheelbeat.cron import Cron, CronTable
-    from celery_wheelbeat.jobs import Polled
+    from celery_wheelbeat.schedules.cron import Cron, CronTable
+    from celery_wheelbeat.schedules.kinds import Polled
 
 
 @dataclass(frozen=True)

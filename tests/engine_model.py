@@ -9,7 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from celery_wheelbeat.jobs import ALWAYS_MS, Kind, Misfire, Offer
+from celery_wheelbeat.jobs.definitions import Misfire, Offer
+from celery_wheelbeat.schedules.kinds import ALWAYS_MS, Kind
 
 if TYPE_CHECKING:
     from definitions import Job
@@ -150,7 +151,7 @@ def endless(job: Job) -> object:
     """The schedule without its end."""
     from dataclasses import replace
 
-    from celery_wheelbeat.jobs import NEVER_MS
+    from celery_wheelbeat.schedules.kinds import NEVER_MS
 
     return replace(job, end_ms=NEVER_MS).schedule
 

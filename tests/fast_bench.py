@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from definitions import Job, batch_of
 
-from celery_wheelbeat.dispatch import Rendering
-from celery_wheelbeat.jobs import ChangeBatch, Route, overlap_of
-from celery_wheelbeat.lanes import Lanes
-from celery_wheelbeat.monitors import key_of
-from celery_wheelbeat.parts import assemble
-from celery_wheelbeat.runs import RunIds
-from celery_wheelbeat.scheduler import WheelScheduler
+from celery_wheelbeat.beat.assembly import assemble
+from celery_wheelbeat.beat.scheduler import WheelScheduler
+from celery_wheelbeat.dispatch.celery_lane.lane import Rendering
+from celery_wheelbeat.dispatch.dispatcher import Lanes
+from celery_wheelbeat.dispatch.messages.claim_headers import ClaimHeaders, visibility_timeout_s
+from celery_wheelbeat.dispatch.messages.run_ids import RunIds
+from celery_wheelbeat.jobs.definitions import ChangeBatch, Route, overlap_of
+from celery_wheelbeat.jobs.rows import key_of
 from celery_wheelbeat.settings import Settings
-from celery_wheelbeat.worker.headers import ClaimHeaders, visibility_timeout_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from celery import Celery
 
-    from celery_wheelbeat.jobs import DefinitionBatch
+    from celery_wheelbeat.jobs.definitions import DefinitionBatch
 
 START_MS = 1_764_000_000_000
 MINUTE_MS = 60_000

@@ -12,20 +12,19 @@ import numpy as np
 from celery import Celery
 from celery.beat import ScheduleEntry
 
-from celery_wheelbeat.bodies import Columns
-from celery_wheelbeat.clock import SystemClock
-from celery_wheelbeat.jobs import Route
-from celery_wheelbeat.publishers.amqp_lane import AmqpWire
-from celery_wheelbeat.publishers.batch_maker import Load, make_batch
-from celery_wheelbeat.publishers.batches import Answer, Batch, Outcome, Verdict
-from celery_wheelbeat.publishers.broker import open_connection
-from celery_wheelbeat.publishers.envelope import Envelope
-from celery_wheelbeat.publishers.envelope_maker import Arguments, EnvelopeMaker
-from celery_wheelbeat.publishers.patterns import Form, with_own
-from celery_wheelbeat.publishers.redis_lane import RedisWire
-from celery_wheelbeat.publishers.sender import Sender
-from celery_wheelbeat.runs import RunIds
-from celery_wheelbeat.scheduler import WheelScheduler
+from celery_wheelbeat.beat.scheduler import WheelScheduler
+from celery_wheelbeat.dispatch.broker import open_connection
+from celery_wheelbeat.dispatch.fast_lane.amqp_wire import AmqpWire
+from celery_wheelbeat.dispatch.fast_lane.batches import Batch, Load, Outcome, Verdict, make_batch
+from celery_wheelbeat.dispatch.fast_lane.publisher import Sender
+from celery_wheelbeat.dispatch.fast_lane.redis_wire import RedisWire
+from celery_wheelbeat.dispatch.messages.envelope import Answer, Envelope
+from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments, EnvelopeMaker
+from celery_wheelbeat.dispatch.messages.part_cache import Columns
+from celery_wheelbeat.dispatch.messages.patterns import Form, with_own
+from celery_wheelbeat.dispatch.messages.run_ids import RunIds
+from celery_wheelbeat.jobs.definitions import Route
+from celery_wheelbeat.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

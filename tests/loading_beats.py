@@ -6,22 +6,23 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from celery_wheelbeat.columns import Shapes
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.monitors import compile_rows
-from celery_wheelbeat.sources.definitions import Definitions
-from celery_wheelbeat.sources.follower import Follower
-from celery_wheelbeat.sources.news import Changed, Loaded
-from celery_wheelbeat.sources.solar import SolarSchedule
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.jobs.compile_columns import Shapes
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.schedules.solar import SolarSchedule
+from celery_wheelbeat.sources.changelog.follower import Follower
+from celery_wheelbeat.sources.changelog.translator import Definitions
+from celery_wheelbeat.sources.messages import Changed, Loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from changelog_places import Place
 
-    from celery_wheelbeat.sources.news import News
+    from celery_wheelbeat.sources.messages import News
 
 START_MS = 1_900_000_000_000
 DEADLINE_S = 120.0

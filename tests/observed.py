@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.observe.lateness import Quantiles
+from celery_wheelbeat.dispatch import PublisherHealth
+from celery_wheelbeat.dispatch.reports.lateness import Quantiles
+from celery_wheelbeat.engine.ledger import Ledger
 from celery_wheelbeat.observe.status import ColdStart, DestinationState, EntryState, Jobs, Observed
-from celery_wheelbeat.publishers import PublisherHealth
 
 
 def observed(**changes: Any) -> Observed:

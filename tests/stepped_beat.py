@@ -15,21 +15,21 @@ from simulation.sim_broker import SimBroker, SimPublisher
 from simulation.sim_clock import SimClock
 
 from celery_wheelbeat import sources
-from celery_wheelbeat.beat import Beat
-from celery_wheelbeat.dispatch import Dispatch
+from celery_wheelbeat.beat.assembly import assemble
+from celery_wheelbeat.beat.beat import Beat
+from celery_wheelbeat.beat.scheduler import WheelScheduler
+from celery_wheelbeat.beat.supervision import Supervision
+from celery_wheelbeat.dispatch.celery_lane.lane import Dispatch
 from celery_wheelbeat.observe.liveness import Liveness
-from celery_wheelbeat.parts import assemble
-from celery_wheelbeat.scheduler import WheelScheduler
 from celery_wheelbeat.settings import Settings
-from celery_wheelbeat.sources.news import Changed
-from celery_wheelbeat.sources.tail import NEWS_MAX
-from celery_wheelbeat.supervision import Supervision
+from celery_wheelbeat.sources.changelog.reader import NEWS_MAX
+from celery_wheelbeat.sources.messages import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from celery_wheelbeat.sources import MonitorDatabase
-    from celery_wheelbeat.sources.news import News
+    from celery_wheelbeat.sources.messages import News
 
 STEP_MS = 250
 PATIENCE_MS = 120_000
@@ -173,7 +173,7 @@ class Desk:
         """There is no thread."""
 
     def take(self) -> Sequence[News]:
-        """See ``celery_wheelbeat.sources.news.Desk``."""
+        """See ``celery_wheelbeat.sources.messages.Desk``."""
         news = self.tail.take()
         self.taken.append(len(news))
         self.slices += [
@@ -188,7 +188,7 @@ class Desk:
 
 
 class _NoRest:
-    """See ``celery_wheelbeat.wake.Wake``."""
+    """See ``celery_wheelbeat.runtime.wake.Wake``."""
 
     def wait(self, seconds: float) -> None:
         """The test lets time pass."""

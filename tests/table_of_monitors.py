@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from celery_wheelbeat.errors import CursorLost, SourceError
-from celery_wheelbeat.monitors import MonitorRow
+from celery_wheelbeat.jobs.rows import MonitorRow
 from celery_wheelbeat.sources import Block, Poll, Snapshot
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ def seen_in(process_zone: str) -> dict[str, object]:
     from django.conf import settings
     from django.db import connection
 
-    from celery_wheelbeat.cron import CronTable
-    from celery_wheelbeat.monitors import compile_rows, schedule_of
-    from celery_wheelbeat.sources.databases import open_database
+    from celery_wheelbeat.jobs.compile import compile_rows, schedule_of
+    from celery_wheelbeat.schedules.cron import CronTable
+    from celery_wheelbeat.sources.databases.open import open_database
     from django_wheelbeat.models import Monitor
 
     os.environ["TZ"] = process_zone
@@ -71,9 +71,9 @@ def entry_fire(after_ms: int) -> list[int]:
     from celery.beat import ScheduleEntry
     from celery.schedules import crontab
 
-    from celery_wheelbeat.cron import CronTable
-    from celery_wheelbeat.sources.celery_zones import timezone_of
-    from celery_wheelbeat.sources.entries import Entries
+    from celery_wheelbeat.schedules.cron import CronTable
+    from celery_wheelbeat.sources.beat_schedule.celery_zones import timezone_of
+    from celery_wheelbeat.sources.beat_schedule.entries import Entries
 
     app = Celery("zones", broker="memory://", set_as_current=False)
     app.conf.timezone = CELERY_ZONE

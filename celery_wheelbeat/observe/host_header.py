@@ -11,7 +11,7 @@ import re
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
-from celery_wheelbeat.names import matches
+from celery_wheelbeat.jobs.names import matches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

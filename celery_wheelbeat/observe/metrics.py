@@ -13,10 +13,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_wheelbeat import __version__
-from celery_wheelbeat.findings import FINDINGS
-from celery_wheelbeat.ledger import REASONS
-from celery_wheelbeat.observe.lateness import BOUNDS_S
-from celery_wheelbeat.publishers import FailureKind
+from celery_wheelbeat.dispatch import FailureKind
+from celery_wheelbeat.dispatch.reports.lateness import BOUNDS_S
+from celery_wheelbeat.engine.ledger import REASONS
+from celery_wheelbeat.engine.watchdog import FINDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

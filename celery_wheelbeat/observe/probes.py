@@ -18,17 +18,16 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from celery_wheelbeat.clock import SystemClock
-from celery_wheelbeat.observe.checks import alive, ready
+from celery_wheelbeat.observe.health import alive, ready
 from celery_wheelbeat.observe.host_header import is_known
-from celery_wheelbeat.wake import Wake
+from celery_wheelbeat.runtime.clock import SystemClock
+from celery_wheelbeat.runtime.wake import Wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from urllib.parse import SplitResult
 
-    from celery_wheelbeat.observe.checks import Check
-    from celery_wheelbeat.observe.sight import Sight
+    from celery_wheelbeat.observe.health import Check, Sight
 
 logger = logging.getLogger("celery.beat")
 

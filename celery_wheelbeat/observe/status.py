@@ -8,14 +8,14 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery_wheelbeat.observe.lateness import BOUNDS_S, Histogram
+from celery_wheelbeat.dispatch.reports.lateness import BOUNDS_S, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from celery_wheelbeat.ledger import Ledger
-    from celery_wheelbeat.observe.lateness import Quantiles
-    from celery_wheelbeat.publishers import PublisherHealth
+    from celery_wheelbeat.dispatch import PublisherHealth
+    from celery_wheelbeat.dispatch.reports.lateness import Quantiles
+    from celery_wheelbeat.engine.ledger import Ledger
 
 VERSION = 1
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from celery_wheelbeat.jobs import Int64s
-    from celery_wheelbeat.monitors import MonitorRow
-    from celery_wheelbeat.sources.bulk import ColumnReader
+    from celery_wheelbeat.jobs.definitions import Finished
+    from celery_wheelbeat.jobs.rows import MonitorRow
+    from celery_wheelbeat.schedules.kinds import Int64s
+    from celery_wheelbeat.sources.changelog.bulk_load import ColumnReader
 
 
 class Poll(NamedTuple):
@@ -79,15 +80,6 @@ class BeatRow(NamedTuple):
     age_s: float
     """Seconds since it was written, by the database's clock."""
     status: Mapping[str, Any]
-
-
-class Finished(NamedTuple):
-    """That a one-off monitor is done; instants in ms."""
-
-    at_ms: int
-    """When its run was confirmed."""
-    armed_ms: int
-    """``effective_from`` of the definition that the run was sent for: a newer one is not done."""
 
 
 class BeatStore(Protocol):

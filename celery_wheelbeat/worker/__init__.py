@@ -14,6 +14,6 @@ def install(app: Any) -> None:
 
     ``wheelbeat_worker = False`` switches it off. Settings and task options are checked when a worker starts.
     """
-    from celery_wheelbeat.worker.side import install_side  # noqa: PLC0415 - a beat imports this package for its headers
+    from celery_wheelbeat.worker.hooks.install import install_side  # noqa: PLC0415 - a beat imports this package for its headers
 
     install_side(app)

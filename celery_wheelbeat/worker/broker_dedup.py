@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery.signals import before_task_publish
 
+from celery_wheelbeat.jobs.headers import FIRE_MS, WAITING
 from celery_wheelbeat.worker.claims import claim_key
-from celery_wheelbeat.worker.headers import FIRE_MS, WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping

@@ -1,47 +1,34 @@
-"""The headers by which a worker recognises a run, and how long its claim has to be remembered.
+"""The headers of a message as a worker reads them.
 
-Whoever publishes runs calls ``worker_headers``; the worker reads them back with ``RunHeaders.read``. A message without
-``wheelbeat_fire_ms`` is none of ours and costs a worker one look-up.
+``dispatch.messages.claim_headers`` writes them; ``RunHeaders.read`` reads them back. A message without
+``wheelbeat_fire_ms`` is not ours and costs a worker one look-up.
 """
 
 from __future__ import annotations
 
-import math
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery_wheelbeat.publishers.broker import driver_type
+from celery_wheelbeat.jobs.headers import (
+    CLAIM_TTL,
+    DELIVERY,
+    FIRE_MS,
+    JOB,
+    NODE,
+    NONCE,
+    OVERLAP,
+    REMEMBERED_MAX_S,
+    WAITING,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NAME = "periodic_task_name"
-FIRE_MS = "wheelbeat_fire_ms"
-NONCE = "wheelbeat_nonce"
-OVERLAP = "wheelbeat_overlap"
-JOB = "wheelbeat_job"
-CLAIM_TTL = "wheelbeat_claim_ttl"
-WAITING = "wheelbeat_waiting"
-"""Set by a worker on a message that it published again because it has to wait for a lease."""
-DELIVERY = "wheelbeat_delivery"
-"""Set by the worker's main process in the ``delivery_info`` of a message: names the delivery, which owns its lease."""
-NODE = "wheelbeat_node"
-"""Set there for a message of a fanout exchange, which every worker is to execute: the worker's name."""
-FENCE = "wheelbeat_fence"
-"""Set on the request of a running task: the fence number of its lease (``self.request.wheelbeat_fence``)."""
 DEATHS = "x-death"
 """Written by RabbitMQ: why and how often a message was dead-lettered."""
 DELIVERED_BEFORE = ("rejected", "delivery_limit")
 """Reasons of RabbitMQ for which only a message that a consumer has had is dead-lettered."""
-
-REMEMBERED_MAX_S = 31_536_000
-"""As for ``wheelbeat_dedup_ttl``: a year."""
-INTERVALS_REMEMBERED = 20
-VISIBILITY_TIMEOUTS_REMEMBERED = 2
-VISIBILITY_TIMEOUT_S = {"redis": 3_600.0, "sqs": 1_800.0}
-"""Defaults of kombu by driver type: a message that is not acknowledged for this long is delivered again."""
-DELIVERY_TIMEOUT_S = 1_800.0
-"""The same for other brokers: RabbitMQ's default ``consumer_timeout``."""
 
 
 class RunHeaders(NamedTuple):
@@ -128,69 +115,3 @@ def _ms_of(eta: Any) -> int:
         return round(datetime.fromisoformat(eta).timestamp() * 1000)
     except (TypeError, ValueError, OverflowError):  # nothing that Celery would wait for
         return 0
-
-
-def worker_headers(
-    key: str, namespace: str, *, overlap: str = "allow", ttl_s: int = 0, remembered_s: int = 0
-) -> dict[str, Any]:
-    """Return the headers that a message of job ``key`` needs beside fire time and nonce; ``{}`` for most jobs.
-
-    ``ttl_s`` is ``claim_ttl_s(...)`` of the job, ``remembered_s`` the installation's ``wheelbeat_dedup_ttl``: equal
-    ones need no header. ``overlap`` is the monitor's choice; the tasks' own choice is made in the worker.
-    """
-    headers: dict[str, Any] = {}
-    if ttl_s and ttl_s != remembered_s:
-        headers[CLAIM_TTL] = ttl_s
-    if overlap != "allow":
-        headers[OVERLAP] = overlap
-        headers[JOB] = f"{namespace}/{key}"  # the last one: the fast lane wants it near the name
-    return headers
-
-
-def claim_ttl_s(
-    remembered_s: float, *, visibility_timeout_s: float, interval_ms: int | None = None, expires_s: float | None = None
-) -> int:
-    """Return how long a claim has to be remembered, in whole seconds.
-
-    ``min(remembered_s, max(2 visibility timeouts, 20 intervals, expires))``, rounded up to a power of two, so that
-    few distinct values exist in rendered messages. Jobs without an interval are remembered for ``remembered_s``.
-    """
-    if not interval_ms:
-        return math.ceil(remembered_s)
-    needed_s = max(
-        VISIBILITY_TIMEOUTS_REMEMBERED * visibility_timeout_s,
-        INTERVALS_REMEMBERED * interval_ms / 1000,
-        expires_s or 0,
-        1,
-    )
-    return min(math.ceil(remembered_s), 1 << math.ceil(math.log2(needed_s)))
-
-
-def visibility_timeout_s(app: Any) -> float:
-    """Return after how many seconds the broker of ``app`` delivers an unacknowledged message again; no I/O."""
-    options = app.conf.broker_transport_options or {}
-    return float(options.get("visibility_timeout") or VISIBILITY_TIMEOUT_S.get(driver_type(app), DELIVERY_TIMEOUT_S))
-
-
-class ClaimHeaders(NamedTuple):
-    """Writes the headers of one installation's jobs."""
-
-    namespace: str
-    remembered_s: int
-    """``wheelbeat_dedup_ttl``."""
-    visibility_timeout_s: float
-
-    def of(self, key: str, overlap: str, schedule: Any, expires: Any = None) -> dict[str, Any]:
-        """Return the headers of job ``key``.
-
-        ``schedule`` is its Celery schedule: those with ``run_every``, a timedelta, have an interval. ``expires`` counts
-        where it is a number of seconds.
-        """
-        every = getattr(schedule, "run_every", None)
-        ttl_s = claim_ttl_s(
-            self.remembered_s,
-            visibility_timeout_s=self.visibility_timeout_s,
-            interval_ms=round(every.total_seconds() * 1000) if isinstance(every, timedelta) else None,
-            expires_s=expires if isinstance(expires, (int, float)) else None,
-        )
-        return worker_headers(key, self.namespace, overlap=overlap, ttl_s=ttl_s, remembered_s=self.remembered_s)

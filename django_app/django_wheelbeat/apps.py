@@ -21,8 +21,9 @@ class WheelbeatConfig(AppConfig):
         """Register the checks, the database and the installation of triggers. No query is made here."""
         from celery_wheelbeat import sources  # noqa: PLC0415 - models have to be loaded first
         from celery_wheelbeat.worker import stores  # noqa: PLC0415 - same
-        from celery_wheelbeat.worker.autoinstall import install_where_wanted  # noqa: PLC0415 - same
-        from django_wheelbeat import checks, claims, database  # noqa: F401, PLC0415 - same; checks register themselves
+        from celery_wheelbeat.worker.hooks.autoinstall import install_where_wanted  # noqa: PLC0415 - same
+        from django_wheelbeat.database import claim_store as claims  # noqa: PLC0415 - same; checks register themselves
+        from django_wheelbeat.database import opening as database  # noqa: PLC0415 - same
 
         sources.register(database.monitor_database)
         stores.register("django-db", claims.claim_store)
@@ -31,6 +32,6 @@ class WheelbeatConfig(AppConfig):
 
 
 def _install_triggers(using: str, **_kwargs: Any) -> None:
-    from django_wheelbeat import database  # noqa: PLC0415 - models have to be loaded first
+    from django_wheelbeat.database import opening as database  # noqa: PLC0415 - models have to be loaded first
 
     database.install_triggers(using)

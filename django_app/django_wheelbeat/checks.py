@@ -12,13 +12,13 @@ from django.conf import settings
 from django.core import checks
 from django.db import connections, router
 
-from django_wheelbeat import triggers
+from django_wheelbeat.database import triggers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-SCHEDULER_PATH = "celery_wheelbeat.scheduler:WheelScheduler"
+SCHEDULER_PATH = "celery_wheelbeat.beat.scheduler:WheelScheduler"
 
 
 @checks.register(checks.Tags.compatibility)

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_wheelbeat.constraints import MONITOR_CONSTRAINTS
-from django_wheelbeat.incidents import end_incident, start_incident
-from django_wheelbeat.instant_field import InstantField, UtcNow
-from django_wheelbeat.queries import MonitorQuerySet
-from django_wheelbeat.run_now import run_monitor
-from django_wheelbeat.tag_lookup import TagLookup
-from django_wheelbeat.text_fields import JsonListField, JsonObjectField, TagListField
-from django_wheelbeat.validation import refuse_invalid
-from django_wheelbeat.zones import default_timezone
+from django_wheelbeat.monitors.columns import InstantField, TagLookup, UtcNow, default_timezone
+from django_wheelbeat.monitors.constraints import MONITOR_CONSTRAINTS
+from django_wheelbeat.monitors.incidents import end_incident, start_incident
+from django_wheelbeat.monitors.queryset import MonitorQuerySet
+from django_wheelbeat.monitors.run_now import run_monitor
+from django_wheelbeat.monitors.text_fields import JsonListField, JsonObjectField, TagListField
+from django_wheelbeat.monitors.validation import refuse_invalid
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -147,8 +145,8 @@ class Monitor(models.Model):
         """Send one run of the monitor as it is stored, at once and with all of its options; returns the run id.
 
         From this process, whatever the monitor's schedule and state, and before any open transaction ends. The same
-        ``request`` (``celery_wheelbeat.run_now.new_request``) again is the same run. Raises ``InvalidMonitor`` for a
-        definition that cannot be sent, ``SendFailed`` where the broker does not take it.
+        ``request`` (``celery_wheelbeat.commands.run_now.new_request``) again is the same run. Raises ``InvalidMonitor``
+        for a definition that cannot be sent, ``SendFailed`` where the broker does not take it.
         """
         return run_monitor(self, request)
 

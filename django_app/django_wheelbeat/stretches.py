@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from django_wheelbeat.rows import to_ms
+from django_wheelbeat.monitors.rows import to_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from celery_wheelbeat.findings import FINDINGS
-from celery_wheelbeat.ledger import REASONS
-from celery_wheelbeat.observe.lateness import BOUNDS_S
+from celery_wheelbeat.dispatch import FailureKind
+from celery_wheelbeat.dispatch.reports.lateness import BOUNDS_S
+from celery_wheelbeat.engine.ledger import REASONS
+from celery_wheelbeat.engine.watchdog import FINDINGS
 from celery_wheelbeat.observe.metrics import FAMILIES, RESYNCS, STATES
-from celery_wheelbeat.publishers import FailureKind
 
 HEAD = """# Metrics
 

@@ -146,7 +146,8 @@ def test_every_page_is_free_of_barriers_in_light_and_dark(browser: Any, site: st
 def test_bulk_edit_runs_through_its_steps_by_itself(
     browser: Any, site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django_wheelbeat import chunks, walks
+    from django_wheelbeat.bulk import progress as walks
+    from django_wheelbeat.database import chunks
     from django_wheelbeat.models import Monitor
 
     monkeypatch.setattr(chunks.chunks_of_ids, "__defaults__", (2,))

@@ -50,7 +50,8 @@ def fill(count: int, **columns: Any) -> None:
 def test_run_now_is_clicked_on_one_and_on_all_that_match(
     browser: Any, site: str, app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django_wheelbeat import run_admin, walks
+    from django_wheelbeat.admin import run_page as run_admin
+    from django_wheelbeat.bulk import progress as walks
     from django_wheelbeat.models import Monitor
 
     monkeypatch.setattr(run_admin, "CHUNK_SENT", 50)

@@ -15,7 +15,7 @@ from processes import DjangoProject, redis_conf
 from services import PrivatePostgres, PrivateRedis
 
 from celery_wheelbeat import Cron, run_id
-from celery_wheelbeat.runs import fnv1a64
+from celery_wheelbeat.jobs.identity import fnv1a64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -111,9 +111,9 @@ def test_sentry_checks_in_and_adds_its_headers(tmp_path: Path, redis_url: str) -
             from celery.schedules import crontab
             from kombu import Queue
             from proj import app
-            from celery_wheelbeat.publishers import Run
-            from celery_wheelbeat.publishers.attempt import Attempt
-            from celery_wheelbeat.scheduler import WheelScheduler
+            from celery_wheelbeat.dispatch import Run
+            from celery_wheelbeat.dispatch.messages.attempt import Attempt
+            from celery_wheelbeat.beat.scheduler import WheelScheduler
 
             def entry():
                 return ScheduleEntry(name="tick", task="proj.note", schedule=crontab(), app=app)

@@ -46,7 +46,7 @@ def test_an_embedded_beat_of_a_prefork_worker_reads_the_database(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    "setting", [{}, {"beat_scheduler": "celery_wheelbeat.scheduler:WheelScheduler"}], ids=["-S", "setting"]
+    "setting", [{}, {"beat_scheduler": "celery_wheelbeat.beat.scheduler:WheelScheduler"}], ids=["-S", "setting"]
 )
 def test_an_app_with_django_celery_beat_still_installed(
     tmp_path: Path, redis_url: str, setting: Mapping[str, str]
@@ -63,7 +63,7 @@ def test_an_app_with_django_celery_beat_still_installed(
         )
         project.worker()
         beat = project.celery("beat", "-l", "info") if setting else project.beat()
-        beat.wait_for("celery_wheelbeat.scheduler")
+        beat.wait_for("celery_wheelbeat.beat.scheduler")
         runs = project.wait_for_runs(
             lambda runs: {run.name for run in runs} >= {"a", "tick"} and len(runs) >= 4, "monitor and entry run"
         )

@@ -15,8 +15,9 @@ from processes import DjangoProject, Project, RunLine, redis_conf
 from services import PrivateRedis
 
 from celery_wheelbeat import run_id
-from celery_wheelbeat.marks import EntryMark, MarkDocument
-from celery_wheelbeat.runs import entry_id, interval_offset_ms
+from celery_wheelbeat.beat.marks import MarkDocument
+from celery_wheelbeat.jobs.definitions import EntryMark
+from celery_wheelbeat.jobs.identity import entry_id, interval_offset_ms
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -72,7 +72,7 @@ TALLY = """
     import logging
     from celery.signals import worker_process_init
 
-    for chatty in ("celery.worker.strategy", "celery.app.trace", "celery_wheelbeat.worker.gate"):
+    for chatty in ("celery.worker.strategy", "celery.app.trace", "celery_wheelbeat.worker.lifecycle.admission"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
     @worker_process_init.connect

@@ -16,7 +16,7 @@ from claim_project import ClaimProject, django_project, now_ms
 from kombu import Connection
 from services import PrivateRedis, TcpProxy
 
-from celery_wheelbeat.worker.headers import worker_headers
+from celery_wheelbeat.dispatch.messages.claim_headers import worker_headers
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ import redis
 from claim_project import ClaimProject, django_project, now_ms
 from processes import filesystem_conf
 
-from celery_wheelbeat.worker.headers import worker_headers
+from celery_wheelbeat.dispatch.messages.claim_headers import worker_headers
 from project import folder_broker
 
 if TYPE_CHECKING:

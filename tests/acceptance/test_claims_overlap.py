@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 from claim_project import ClaimProject, now_ms
 
+from celery_wheelbeat.dispatch.messages.claim_headers import worker_headers
 from celery_wheelbeat.worker.claims import State, claim_key
-from celery_wheelbeat.worker.headers import worker_headers
 from celery_wheelbeat.worker.stores.choice import open_store
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from fast_bench import MINUTE_MS, FastBench, numbered
 from lanes import make_app
 from services import PrivateRedis, TcpProxy
 
-from celery_wheelbeat.blocks import BLOCK_BYTES
+from celery_wheelbeat.dispatch.fast_lane.batches import BLOCK_BYTES
 from celery_wheelbeat.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from services import PrivateRabbit
 
-    from celery_wheelbeat.publishers.batches import Batch
+    from celery_wheelbeat.dispatch.fast_lane.batches import Batch
 
 
 class Trouble:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from processes import ROOT
 
-from celery_wheelbeat.lane_rules import CHECKED_IN
+from celery_wheelbeat.dispatch.lane_rules import CHECKED_IN
 
 SENTRY = """
     import sentry_sdk
@@ -43,7 +43,7 @@ RUN = """
     import json, logging, sys
     from fast_bench import FastBench, numbered
     from lanes import make_app
-    from celery_wheelbeat.jobs import OVERLAP_SHIFT, Overlap
+    from celery_wheelbeat.jobs.definitions import OVERLAP_SHIFT, Overlap
 
     app = make_app({url!r}, task_default_queue={queue!r})
     install_first = {when!r} == "before"

@@ -13,7 +13,7 @@ from lanes import make_app
 from processes import Project, redis_conf
 from services import PrivateRedis
 
-from celery_wheelbeat.runs import run_id
+from celery_wheelbeat.jobs.identity import run_id
 
 if TYPE_CHECKING:
     from pathlib import Path

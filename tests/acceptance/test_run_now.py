@@ -22,7 +22,7 @@ def test_a_double_click_runs_once_and_a_second_request_again(tmp_path: Path, red
             import time
 
             import proj
-            from celery_wheelbeat.run_now import new_request
+            from celery_wheelbeat.commands.run_now import new_request
 
             monitor = Monitor.objects.create(
                 name="paused", task="proj.note", interval_ms=86_400_000, args="[7]", enabled=False, headers='{"h": 1}'

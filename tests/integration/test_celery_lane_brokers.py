@@ -13,7 +13,7 @@ from kombu import Exchange, Queue
 from redis import Redis
 from services import PrivateRabbit, PrivateRedis, TcpProxy
 
-from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind
+from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

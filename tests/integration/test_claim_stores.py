@@ -33,8 +33,8 @@ from services import (
     wait_until,
 )
 
-from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.errors import ClaimStoreDown, InvalidSetting
+from celery_wheelbeat.runtime.clock import SystemClock
 from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
 from celery_wheelbeat.worker.stores import redis as redis_store
 from celery_wheelbeat.worker.stores import sql

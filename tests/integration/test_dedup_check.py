@@ -13,7 +13,7 @@ from celery import Celery
 from click.testing import CliRunner
 from services import TcpProxy, free_port
 
-from celery_wheelbeat.worker.check import dedup_check
+from celery_wheelbeat.commands.dedup_check import dedup_check
 
 if TYPE_CHECKING:
     from pathlib import Path

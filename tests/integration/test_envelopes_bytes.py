@@ -17,17 +17,17 @@ from kombu import Exchange, Queue
 from lanes import FIRE_MS, form_of, make_app, make_entry, make_wire
 from services import TcpProxy
 
-from celery_wheelbeat.jobs import Route
-from celery_wheelbeat.names import header_problem
-from celery_wheelbeat.publishers import Run
-from celery_wheelbeat.publishers.amqp_lane import AmqpWire
-from celery_wheelbeat.publishers.attempt import Attempt
-from celery_wheelbeat.publishers.batches import Batch, Parcel
-from celery_wheelbeat.publishers.capture import Recording
-from celery_wheelbeat.publishers.envelope import Envelope, Sample
-from celery_wheelbeat.publishers.envelope_maker import Arguments, rendered
-from celery_wheelbeat.publishers.patterns import Own, own_of, pattern_of
-from celery_wheelbeat.scheduler import WheelScheduler
+from celery_wheelbeat.beat.scheduler import WheelScheduler
+from celery_wheelbeat.dispatch import Run
+from celery_wheelbeat.dispatch.fast_lane.amqp_wire import AmqpWire
+from celery_wheelbeat.dispatch.fast_lane.batches import Batch, Parcel
+from celery_wheelbeat.dispatch.messages.attempt import Attempt
+from celery_wheelbeat.dispatch.messages.envelope import Envelope, Sample
+from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments, rendered
+from celery_wheelbeat.dispatch.messages.patterns import Own, own_of, pattern_of
+from celery_wheelbeat.dispatch.messages.recording import Recording
+from celery_wheelbeat.jobs.definitions import Route
+from celery_wheelbeat.jobs.names import header_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from celery import Celery
     from celery.beat import ScheduleEntry
 
-    from celery_wheelbeat.publishers.patterns import Form
+    from celery_wheelbeat.dispatch.messages.patterns import Form
 
 KINDS = ("redis", "amqp")
 VARIANTS: Mapping[str, Mapping[str, Any]] = {

@@ -11,16 +11,16 @@ from kombu import Exchange, Queue
 from lanes import FIRE_MS, Lane, make_app
 from services import TcpProxy
 
-from celery_wheelbeat.publishers import FailureKind
-from celery_wheelbeat.publishers.batches import Refusal
-from celery_wheelbeat.runs import run_id
+from celery_wheelbeat.dispatch import FailureKind
+from celery_wheelbeat.dispatch.messages.envelope import Refusal
+from celery_wheelbeat.jobs.identity import run_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from services import PrivateRabbit
 
-    from celery_wheelbeat.publishers.batches import Outcome
+    from celery_wheelbeat.dispatch.fast_lane.batches import Outcome
 
 pytestmark = pytest.mark.amqp
 

@@ -21,14 +21,15 @@ from kombu.messaging import Producer
 from lanes import make_app
 from services import PrivateRedis
 
-from celery_wheelbeat.jobs import OVERLAP_SHIFT, ChangeBatch, DueBatch, Flag, Overlap
-from celery_wheelbeat.pairs import STEP_SHIFT
-from celery_wheelbeat.runs import RunIds, run_id
+from celery_wheelbeat.dispatch.messages.run_ids import RunIds
+from celery_wheelbeat.dispatch.pending import STEP_SHIFT
+from celery_wheelbeat.jobs.definitions import OVERLAP_SHIFT, ChangeBatch, DueBatch, Flag, Overlap
+from celery_wheelbeat.jobs.identity import run_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_wheelbeat.publishers.batches import Batch
+    from celery_wheelbeat.dispatch.fast_lane.batches import Batch
 
 pytestmark = pytest.mark.redis
 
@@ -386,7 +387,7 @@ def test_arguments_that_do_not_fit_the_task_concern_their_job_alone(bench: FastB
 
 def test_many_jobs_that_do_not_fit_cost_no_more_memory(bench: FastBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not remembered is found out again: the runs go the same way."""
-    monkeypatch.setattr("celery_wheelbeat.outsiders.REMEMBERED_MAX", 3)
+    monkeypatch.setattr("celery_wheelbeat.dispatch.lane_exceptions.REMEMBERED_MAX", 3)
     route = bench.route()
     bad = [Job(id=at, interval_ms=MINUTE_MS, route_index=route, payload=b"[[1, 2, 3, 4], {}]") for at in range(90, 100)]
     bench.load([*numbered(50, route), *bad])

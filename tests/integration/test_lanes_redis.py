@@ -11,15 +11,15 @@ from lanes import FIRE_MS, Lane, make_app
 from services import PrivateRedis, TcpProxy, free_port
 from services.server import wait_until
 
-from celery_wheelbeat.fast_dispatch import BLOCK_RUNS
-from celery_wheelbeat.publishers import FailureKind
-from celery_wheelbeat.publishers.redis_lane import SLOTS
-from celery_wheelbeat.runs import run_id
+from celery_wheelbeat.dispatch import FailureKind
+from celery_wheelbeat.dispatch.fast_lane.lane import BLOCK_RUNS
+from celery_wheelbeat.dispatch.fast_lane.redis_wire import SLOTS
+from celery_wheelbeat.jobs.identity import run_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from celery_wheelbeat.publishers.batches import Outcome
+    from celery_wheelbeat.dispatch.fast_lane.batches import Outcome
 
 pytestmark = pytest.mark.redis
 

@@ -15,14 +15,14 @@ from kombu import Exchange, Queue
 from lanes import make_app
 from services import PrivateRedis
 
-from celery_wheelbeat.publishers.trial import on_channel
+from celery_wheelbeat.dispatch.fast_lane.amqp_refusals import on_channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from services import PrivateRabbit
 
-    from celery_wheelbeat.lane import Settled
+    from celery_wheelbeat.dispatch.lane import Settled
 
 GOOD = 200
 BAD = range(1000, 1003)

@@ -16,12 +16,12 @@ from kombu import Exchange, Queue
 from lanes import make_app
 from services import PrivateRedis
 
-from celery_wheelbeat import fast_parts
-from celery_wheelbeat.jobs import OVERLAP_SHIFT, ChangeBatch, Overlap
-from celery_wheelbeat.lane_rules import TOO_MANY_FORMS, UNFIT
-from celery_wheelbeat.publishers.forms import Forms
-from celery_wheelbeat.route_sweep import RouteSweep
-from celery_wheelbeat.schedules import INTERVAL_MAX_MS
+from celery_wheelbeat.beat import fast_assembly as fast_parts
+from celery_wheelbeat.beat.route_sweep import RouteSweep
+from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Forms
+from celery_wheelbeat.dispatch.lane_rules import TOO_MANY_FORMS, UNFIT
+from celery_wheelbeat.jobs.definitions import OVERLAP_SHIFT, ChangeBatch, Overlap
+from celery_wheelbeat.schedules.intervals import INTERVAL_MAX_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -139,7 +139,7 @@ def test_an_alarm_is_waited_for_over_tls(rabbit: PrivateRabbit, tls: Certificate
 @pytest.mark.amqp
 def test_a_slow_line_is_not_taken_for_a_dead_one(rabbit: PrivateRabbit, tls: Certificates, monkeypatch: Any) -> None:
     """A batch takes longer than a connection may stand still, and moves all the time."""
-    monkeypatch.setattr("celery_wheelbeat.publishers.amqp_lane.STALLED_S", 1.5)
+    monkeypatch.setattr("celery_wheelbeat.dispatch.fast_lane.amqp_wire.STALLED_S", 1.5)
     with TcpProxy(amqps_port(rabbit)) as proxy:
         app = amqps_app(proxy.port, tls, task_default_queue="slow")
         with Lane(app, kind="amqp", options={"mandatory": True}).connected() as lane:

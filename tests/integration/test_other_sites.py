@@ -166,7 +166,7 @@ task("clocked in vain", clocked=ahead, one_off=True, expires=now + timedelta(day
 task("clocked before", clocked=passed, one_off=True)
 first = run("wheelbeat_import_celery_beat")
 def utc(name, column):
-    from django_wheelbeat.rows import to_datetime, to_ms
+    from django_wheelbeat.monitors.rows import to_datetime, to_ms
     return to_datetime(to_ms(getattr(Monitor.objects.get(name=name), column))).replace(tzinfo=None)
 seen = {
     "first": first,
@@ -229,7 +229,7 @@ seen = {"said": said, "rows": sorted(map(list, Monitor.objects.values_list(*colu
 
 @pytest.mark.parametrize(
     ("scheduler", "found", "status"),
-    [("wheelbeat", ["wheelbeat.W001"], 500), ("celery_wheelbeat.scheduler:WheelScheduler", [], 200)],
+    [("wheelbeat", ["wheelbeat.W001"], 500), ("celery_wheelbeat.beat.scheduler:WheelScheduler", [], 200)],
 )
 def test_the_short_name_of_the_scheduler_breaks_another_admin_and_a_check_says_so(
     sqlite_url: str, scheduler: str, found: list[str], status: int

@@ -12,7 +12,7 @@ from celery_lanes import Lane, a_run
 from kombu import Queue
 from redis import Redis
 
-from celery_wheelbeat.publishers import FailureKind
+from celery_wheelbeat.dispatch import FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

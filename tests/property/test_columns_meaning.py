@@ -13,22 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_of_monitors import PLAIN
 
-from celery_wheelbeat import columns as columns_module
-from celery_wheelbeat.columns import RARE, Columns, Shapes
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.jobs import DefinitionBatch
-from celery_wheelbeat.monitors import Compiled, compile_rows
-from celery_wheelbeat.rows import Limits
-from celery_wheelbeat.sources import definitions as definitions_module
-from celery_wheelbeat.sources.definitions import Definitions
-from celery_wheelbeat.stored_rows import encode
+from celery_wheelbeat.engine.packing import encode
+from celery_wheelbeat.jobs import compile_columns as columns_module
+from celery_wheelbeat.jobs.compile import Compiled, compile_rows
+from celery_wheelbeat.jobs.compile_columns import RARE, Columns, Shapes
+from celery_wheelbeat.jobs.definitions import DefinitionBatch
+from celery_wheelbeat.jobs.rows import Limits
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.sources.changelog import translator as definitions_module
+from celery_wheelbeat.sources.changelog.translator import Definitions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pytest
 
-    from celery_wheelbeat.rows import MonitorRow
+    from celery_wheelbeat.jobs.rows import MonitorRow
 
 LIMIT = 1_024
 """``max_payload_bytes`` of these tests."""

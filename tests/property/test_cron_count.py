@@ -12,11 +12,11 @@ from definitions import Job, batch_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheelbeat.cron import Cron, CronTable
 from celery_wheelbeat.errors import InvalidSchedule
-from celery_wheelbeat.fires import fires, ms_of
-from celery_wheelbeat.schedule_columns import ScheduleColumns, spans
-from celery_wheelbeat.zones import Segment, Zone
+from celery_wheelbeat.schedules.columns import spans
+from celery_wheelbeat.schedules.cron import Cron, CronTable
+from celery_wheelbeat.schedules.fire_times import fires, ms_of
+from celery_wheelbeat.schedules.zones import Segment, Zone
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,7 +110,7 @@ def test_the_jobs_of_a_group_share_what_lies_between(
     )
     after = np.array([begin_ms + late for late, _, _ in jobs])
     until = after + np.array([length for _, length, _ in jobs])
-    found = spans(ScheduleColumns.of(batch), after, until, table)
+    found = spans(batch.schedules(), after, until, table)
     for number, (_, _, offset) in enumerate(jobs):
         low, high = int(after[number]) - offset * 1000, int(until[number]) - offset * 1000
         walked = list(takewhile(lambda fire: fire <= high, fires(cron, low)))  # noqa: B023 - used up at once
@@ -126,7 +126,7 @@ def looks_for(monkeypatch: pytest.MonkeyPatch, after: NDArray[np.int64], until: 
     monkeypatch.setattr(Cron, "next_fire", lambda cron, after_ms: asked.append(after_ms) or walk(cron, after_ms))
     table = CronTable()
     batch = batch_of([Job(number, cron=Cron("* * * * *"), offset_ms=number * 1000) for number in range(60)], table)
-    found = spans(ScheduleColumns.of(batch), after, until, table)
+    found = spans(batch.schedules(), after, until, table)
     offset = batch.offset_ms
     expected = np.maximum((until - offset) // 60_000 - (after - offset) // 60_000, 0)
     assert found.counts.tolist() == expected.tolist()

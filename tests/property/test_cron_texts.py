@@ -12,13 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from celery_wheelbeat import Cron, InvalidSchedule
-from celery_wheelbeat.checks import cron_of
-from celery_wheelbeat.cron_days import Days
 from celery_wheelbeat.errors import InvalidMonitor
-from celery_wheelbeat.fires import fires
-from celery_wheelbeat.schedules import Bounded
-from celery_wheelbeat.sources.celery_objects import celery_schedule_of
-from celery_wheelbeat.zones import EARLIEST_S, LATEST_S, Zone
+from celery_wheelbeat.jobs.validation import cron_of
+from celery_wheelbeat.schedules.cron_days import Days
+from celery_wheelbeat.schedules.fire_times import fires
+from celery_wheelbeat.schedules.intervals import Bounded
+from celery_wheelbeat.schedules.zones import EARLIEST_S, LATEST_S, Zone
+from celery_wheelbeat.sources.beat_schedule.celery_objects import celery_schedule_of
 
 MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 WEEKDAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]

@@ -13,11 +13,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from celery_wheelbeat.cron import Cron, CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.jobs import ALWAYS_MS, NEVER_MS, Kind, Misfire, Route
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.stored_rows import DEAD
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.engine.packing import DEAD
+from celery_wheelbeat.jobs.definitions import Misfire, Route
+from celery_wheelbeat.schedules.cron import Cron, CronTable
+from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS, Kind
 
 SPRING_FORWARD_MS = 1_774_745_700_000
 """2026-03-29 00:55 UTC, five minutes before Berlin skips an hour."""

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_wheelbeat.settings import Settings
-from celery_wheelbeat.worker import gate as gate_module
 from celery_wheelbeat.worker.counters import Counters
-from celery_wheelbeat.worker.deaths import Deaths
-from celery_wheelbeat.worker.deliveries import Deliveries
-from celery_wheelbeat.worker.executions import Executions
-from celery_wheelbeat.worker.gate import Gate
-from celery_wheelbeat.worker.revocations import Revocations
+from celery_wheelbeat.worker.hooks.revocations import Revocations
+from celery_wheelbeat.worker.lifecycle import admission as gate_module
+from celery_wheelbeat.worker.lifecycle.admission import Gate
+from celery_wheelbeat.worker.lifecycle.deaths import Deaths
+from celery_wheelbeat.worker.lifecycle.deliveries import Deliveries
+from celery_wheelbeat.worker.lifecycle.executions import Executions
 from celery_wheelbeat.worker.stores.choice import open_store
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from celery.schedules import crontab
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from celery_wheelbeat import Cron, InvalidSchedule, cron_fields
-from celery_wheelbeat.sources.celery_schedules import translate
-from celery_wheelbeat.zones import Zone
+from celery_wheelbeat import Cron, InvalidSchedule
+from celery_wheelbeat.schedules import cron_fields
+from celery_wheelbeat.schedules.zones import Zone
+from celery_wheelbeat.sources.beat_schedule.celery_schedules import translate
 
 MINUTE = timedelta(minutes=1)
 MONTH_LENGTHS = dict(enumerate((31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31), start=1))

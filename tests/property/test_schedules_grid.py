@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_wheelbeat import Interval
-from celery_wheelbeat.fires import fires
-from celery_wheelbeat.schedules import ALWAYS_MS, NEVER_MS, Bounded, count_grid_fires
+from celery_wheelbeat.schedules.fire_times import fires
+from celery_wheelbeat.schedules.intervals import ALWAYS_MS, NEVER_MS, Bounded, count_grid_fires
 
 SPAN_MS = 600
 instants = st.integers(-SPAN_MS, SPAN_MS)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from celery_wheelbeat.slices import LENGTHS_MAX, Slices
+from celery_wheelbeat.dispatch.messages.byte_ranges import LENGTHS_MAX, Slices
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=200), st.randoms(use_true_random=False))

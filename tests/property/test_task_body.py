@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kombu import serialization
 from kombu.utils import json as kombu_json
 
-from celery_wheelbeat.publishers.task_body import Encoded, TaskBody
+from celery_wheelbeat.dispatch.messages.task_body import Encoded, TaskBody
 
 EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 JSON = ("application/json", "utf-8")

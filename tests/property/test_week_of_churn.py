@@ -15,15 +15,16 @@ import numpy as np
 import pytest
 from clockwork import row
 
-from celery_wheelbeat.backlog import Backlog
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.jobs import ChangeBatch, Misfire, misfire_of
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.monitors import compile_rows
+from celery_wheelbeat.dispatch.backlog import Backlog
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.jobs.definitions import ChangeBatch, Misfire, misfire_of
+from celery_wheelbeat.schedules.cron import CronTable
 
 if TYPE_CHECKING:
-    from celery_wheelbeat.rows import MonitorRow
+    from celery_wheelbeat.jobs.rows import MonitorRow
 
 START_MS = 1_900_000_000_000
 STEP_MS = 240_000

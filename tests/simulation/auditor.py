@@ -12,10 +12,10 @@ import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from celery_wheelbeat.clock import Motion
-from celery_wheelbeat.jobs import Offer
-from celery_wheelbeat.publishers import Confirmed, FailureKind
-from celery_wheelbeat.sources.news import Changed, Loaded, Opened
+from celery_wheelbeat.dispatch import Confirmed, FailureKind
+from celery_wheelbeat.jobs.definitions import Offer
+from celery_wheelbeat.runtime.clock import Motion
+from celery_wheelbeat.sources.messages import Changed, Loaded, Opened
 from simulation.deliveries import Deliveries
 from simulation.expectation import Expectation, Job, Offered, Rules
 from simulation.fates import Fates, Situation
@@ -26,12 +26,12 @@ from simulation.promises import demand
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from celery_wheelbeat.beat import Beat
-    from celery_wheelbeat.clock import Reading
-    from celery_wheelbeat.jobs import ChangeBatch, DefinitionBatch, DueBatch
-    from celery_wheelbeat.publishers import Failed, Run
-    from celery_wheelbeat.sources.news import News
-    from celery_wheelbeat.supervision import Supervision
+    from celery_wheelbeat.beat.beat import Beat
+    from celery_wheelbeat.beat.supervision import Supervision
+    from celery_wheelbeat.dispatch import Failed, Run
+    from celery_wheelbeat.jobs.definitions import ChangeBatch, DefinitionBatch, DueBatch
+    from celery_wheelbeat.runtime.clock import Reading
+    from celery_wheelbeat.sources.messages import News
     from simulation.sim_broker import SimBroker, SimPublisher
     from simulation.sim_clock import SimClock
     from simulation.sim_database import SimTable

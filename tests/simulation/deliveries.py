@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from celery_wheelbeat.jobs import Flag
+from celery_wheelbeat.jobs.definitions import Flag
 from simulation.expectation import Job
 from simulation.fire_times import plan_of
 from simulation.promises import demand
@@ -13,7 +13,7 @@ from simulation.promises import demand
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from celery_wheelbeat.jobs import DefinitionBatch
+    from celery_wheelbeat.jobs.definitions import DefinitionBatch
     from simulation.sim_database import Commit, SimTable
 
 EDIT_MS = 3_000

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_wheelbeat.checks import check
+from celery_wheelbeat.jobs.validation import check
 from simulation.sim_database import BLANK
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Collection
 
-    from celery_wheelbeat.rows import MonitorRow
+    from celery_wheelbeat.jobs.rows import MonitorRow
     from simulation.sim_clock import SimClock
     from simulation.sim_database import SimTable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from celery_wheelbeat.publishers import FailureKind
+from celery_wheelbeat.dispatch import FailureKind
 from simulation.expectation import Offered
 
 if TYPE_CHECKING:

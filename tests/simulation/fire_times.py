@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from celery_wheelbeat.cron import Cron
+from celery_wheelbeat.schedules.cron import Cron
 
 if TYPE_CHECKING:
-    from celery_wheelbeat.rows import MonitorRow
+    from celery_wheelbeat.jobs.rows import MonitorRow
 
 CRON_JITTER_S = 30
 NEVER_MS = 2**62

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 
 from celery_wheelbeat import sources
-from celery_wheelbeat.beat import Beat
-from celery_wheelbeat.clock import ClockGuard
-from celery_wheelbeat.dispatch import Dispatch
+from celery_wheelbeat.beat.assembly import assemble
+from celery_wheelbeat.beat.beat import Beat
+from celery_wheelbeat.beat.scheduler import WheelScheduler
+from celery_wheelbeat.beat.supervision import Supervision
+from celery_wheelbeat.dispatch.celery_lane.lane import Dispatch
 from celery_wheelbeat.observe.liveness import Liveness
-from celery_wheelbeat.parts import assemble
-from celery_wheelbeat.scheduler import WheelScheduler
-from celery_wheelbeat.sources.tail import NEWS_MAX, Tail
-from celery_wheelbeat.supervision import Supervision
+from celery_wheelbeat.runtime.clock import ClockGuard
+from celery_wheelbeat.sources.changelog.reader import NEWS_MAX, Tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from celery_wheelbeat.clock import Reading
-    from celery_wheelbeat.jobs import DueBatch
-    from celery_wheelbeat.publishers import Confirmed, Failed, Run
+    from celery_wheelbeat.dispatch import Confirmed, Failed, Run
+    from celery_wheelbeat.jobs.definitions import DueBatch
+    from celery_wheelbeat.runtime.clock import Reading
     from celery_wheelbeat.settings import Settings
     from celery_wheelbeat.sources import MonitorDatabase
-    from celery_wheelbeat.sources.news import News
+    from celery_wheelbeat.sources.messages import News
     from simulation.auditor import Auditor
     from simulation.sim_broker import SimPublisher
     from simulation.sim_clock import SimClock
@@ -124,7 +124,7 @@ class _Guard(ClockGuard):
 
 
 class _Wake:
-    """See ``celery_wheelbeat.wake.Wake``."""
+    """See ``celery_wheelbeat.runtime.wake.Wake``."""
 
     def __init__(self, rest: Callable[[float], None]) -> None:
         self._rest = rest

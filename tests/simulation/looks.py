@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_wheelbeat.clock import Motion
+from celery_wheelbeat.runtime.clock import Motion
 
 
 class Looks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, PublisherHealth, Run
+from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind, PublisherHealth, Run
 
 if TYPE_CHECKING:
     import random
@@ -48,7 +48,7 @@ class SimBroker:
 
 
 class SimPublisher:
-    """See ``celery_wheelbeat.publishers.Publisher``. ``step`` is a turn of its thread."""
+    """See ``celery_wheelbeat.dispatch.Publisher``. ``step`` is a turn of its thread."""
 
     destination = "broker"
     ended_by = None

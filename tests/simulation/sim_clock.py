@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SimClock:
-    """See ``celery_wheelbeat.clock.Clock``. ``elapsed_ms``: the time that really passed, which nobody knows."""
+    """See ``celery_wheelbeat.runtime.clock.Clock``. ``elapsed_ms``: the time that really passed, which nobody knows."""
 
     def __init__(self, wall_ms: int) -> None:
         self.elapsed_ms = 0

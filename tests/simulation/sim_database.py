@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.errors import CursorLost, SourceError
-from celery_wheelbeat.rows import MonitorRow
-from celery_wheelbeat.sources import Block, Finished, Poll, Snapshot
+from celery_wheelbeat.jobs.rows import MonitorRow
+from celery_wheelbeat.sources import Block, Poll, Snapshot
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Mapping, Sequence
 
+    from celery_wheelbeat.jobs.definitions import Finished
     from simulation.sim_clock import SimClock
 
 REARMING = ("interval_ms", "cron", "timezone", "once_at_ms", "jitter_s", "start_at_ms", "end_at_ms", "one_off")

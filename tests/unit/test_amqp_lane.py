@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheelbeat.clock import SystemClock
-from celery_wheelbeat.publishers import FailureKind
-from celery_wheelbeat.publishers.amqp_lane import AmqpWire, _OnTheWay
-from celery_wheelbeat.publishers.batches import NONCE_LENGTH, Batch
+from celery_wheelbeat.dispatch import FailureKind
+from celery_wheelbeat.dispatch.fast_lane.amqp_wire import AmqpWire, _OnTheWay
+from celery_wheelbeat.dispatch.fast_lane.batches import NONCE_LENGTH, Batch
+from celery_wheelbeat.runtime.clock import SystemClock
 
 SIZES = (3, 1, 5, 4)
 LAST = sum(SIZES)

@@ -12,13 +12,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from celery_wheelbeat.backlog import Backlog
-from celery_wheelbeat.jobs import DueBatch, Int64s, Offer
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.pairs import Pair
+from celery_wheelbeat.dispatch.backlog import Backlog
+from celery_wheelbeat.dispatch.pending import Pair
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.jobs.definitions import DueBatch, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from celery_wheelbeat.schedules.kinds import Int64s
 
 REPLAYED = {7, 8, 9}
 """Job ids of the tests that have ``misfire=all``."""

@@ -18,18 +18,18 @@ from kombu import Queue
 from table_of_monitors import PLAIN
 
 from celery_wheelbeat import run_id
-from celery_wheelbeat.beat import OPENING_S, Beat
-from celery_wheelbeat.cron import CronTable
+from celery_wheelbeat.beat.assembly import assemble
+from celery_wheelbeat.beat.beat import OPENING_S, Beat
+from celery_wheelbeat.beat.marks import MarkDocument
+from celery_wheelbeat.beat.scheduler import WheelScheduler
+from celery_wheelbeat.beat.supervision import Supervision
 from celery_wheelbeat.errors import InvalidMonitor
-from celery_wheelbeat.jobs import ChangeBatch
-from celery_wheelbeat.marks import MarkDocument
-from celery_wheelbeat.monitors import compile_rows
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.jobs.definitions import ChangeBatch
 from celery_wheelbeat.observe.status import REFUSED_SHOWN
-from celery_wheelbeat.parts import assemble
-from celery_wheelbeat.scheduler import WheelScheduler
-from celery_wheelbeat.sources.installation_file import InstallationFile
-from celery_wheelbeat.sources.news import Changed, Opened
-from celery_wheelbeat.supervision import Supervision
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.sources.files.installation_file import InstallationFile
+from celery_wheelbeat.sources.messages import Changed, Opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheelbeat.backlog import Backlog
-from celery_wheelbeat.blocks import BLOCK_BYTES, Blocks
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.pairs import Pairs
+from celery_wheelbeat.dispatch.backlog import Backlog
+from celery_wheelbeat.dispatch.fast_lane.batches import BLOCK_BYTES, Blocks
+from celery_wheelbeat.dispatch.pending import Pairs
+from celery_wheelbeat.engine.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

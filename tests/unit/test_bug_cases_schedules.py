@@ -15,15 +15,15 @@ from celery.schedules import crontab
 from clockwork import Clockwork, ms, row
 from definitions import Job, batch_of
 
-from celery_wheelbeat import engine, shard
-from celery_wheelbeat.cron import Cron
+from celery_wheelbeat.engine import engine, shard
+from celery_wheelbeat.engine.payloads import PAGE_BYTES
 from celery_wheelbeat.errors import InvalidSchedule
-from celery_wheelbeat.fires import fires
-from celery_wheelbeat.jobs import Offer
-from celery_wheelbeat.monitors import schedule_of
-from celery_wheelbeat.payloads import PAGE_BYTES
+from celery_wheelbeat.jobs.compile import schedule_of
+from celery_wheelbeat.jobs.definitions import Offer
+from celery_wheelbeat.schedules.cron import Cron
+from celery_wheelbeat.schedules.fire_times import fires
 from celery_wheelbeat.settings import Settings
-from celery_wheelbeat.sources.definition_lookup import definition_of_row
+from celery_wheelbeat.sources.lookup import definition_of_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

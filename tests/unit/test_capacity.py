@@ -12,14 +12,14 @@ import pytest
 from celery.utils.log import LoggingProxy
 from definitions import Job, changes_of
 
-from celery_wheelbeat import capacity
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
+from celery_wheelbeat.beat import loading as capacity
+from celery_wheelbeat.beat import loading as memory
+from celery_wheelbeat.beat.loading import ERASE, Loading, TerminalLine
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
 from celery_wheelbeat.errors import TooManyJobs
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.loading import Loading
-from celery_wheelbeat.observe import memory
-from celery_wheelbeat.observe.terminal import ERASE, TerminalLine
+from celery_wheelbeat.schedules.cron import CronTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

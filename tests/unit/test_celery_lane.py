@@ -13,10 +13,10 @@ from kombu import Producer
 from kombu.exceptions import EncodeError
 
 from celery_wheelbeat import run_id
-from celery_wheelbeat.clock import SystemClock
-from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind
-from celery_wheelbeat.publishers.attempt import Attempt, current
-from celery_wheelbeat.publishers.run_sender import BATCH_MAX
+from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind
+from celery_wheelbeat.dispatch.celery_lane.run_sender import BATCH_MAX
+from celery_wheelbeat.dispatch.messages.attempt import Attempt, current
+from celery_wheelbeat.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,11 +15,11 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from celery_wheelbeat import Cron, Interval, InvalidSchedule
-from celery_wheelbeat.jobs import NEVER_MS, Asked
-from celery_wheelbeat.sources.celery_schedules import CustomSchedule, polled, translate
-from celery_wheelbeat.sources.celery_zones import zone_name
-from celery_wheelbeat.sources.solar import EVENTS, SolarSchedule
-from celery_wheelbeat.zones import LATEST_S
+from celery_wheelbeat.schedules.kinds import NEVER_MS, Asked
+from celery_wheelbeat.schedules.solar import EVENTS, SolarSchedule
+from celery_wheelbeat.schedules.zones import LATEST_S
+from celery_wheelbeat.sources.beat_schedule.celery_schedules import CustomSchedule, polled, translate
+from celery_wheelbeat.sources.beat_schedule.celery_zones import zone_name
 
 NOW_MS = 1_750_000_000_000
 

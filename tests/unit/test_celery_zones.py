@@ -16,17 +16,17 @@ from celery.schedules import crontab, schedule
 from celery.utils.time import LocalTimezone
 from dateutil import tz
 
-from celery_wheelbeat import zones
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.sources import celery_zones
-from celery_wheelbeat.sources.celery_schedules import nameless, translate
-from celery_wheelbeat.sources.celery_zones import timezone_of, zone_name
-from celery_wheelbeat.sources.entries import Entries
+from celery_wheelbeat.schedules import zones
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.sources.beat_schedule import celery_zones
+from celery_wheelbeat.sources.beat_schedule.celery_schedules import nameless, translate
+from celery_wheelbeat.sources.beat_schedule.celery_zones import timezone_of, zone_name
+from celery_wheelbeat.sources.beat_schedule.entries import Entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_wheelbeat.jobs import DefinitionBatch
+    from celery_wheelbeat.jobs.definitions import DefinitionBatch
 
 NIGHT = datetime(2031, 7, 1, tzinfo=UTC)
 
@@ -234,11 +234,11 @@ def test_a_relative_interval_without_a_name_for_its_zone_is_asked(made: Callable
 
 
 def test_new_monitors_get_a_zone_with_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from django_wheelbeat.zones import default_timezone
+    from django_wheelbeat.monitors.columns import default_timezone
 
     for chosen, expected in (("Asia/Tokyo", "Asia/Tokyo"), (ZoneInfo("Asia/Tokyo"), "Asia/Tokyo"), (Village(), "UTC")):
         stub = SimpleNamespace(CELERY_TIMEZONE=chosen, TIME_ZONE="UTC")
-        monkeypatch.setattr("django_wheelbeat.zones.settings", stub)
+        monkeypatch.setattr("django_wheelbeat.monitors.columns.settings", stub)
         assert default_timezone() == expected
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheelbeat.clock import ClockGuard, Motion, Reading, SystemClock
+from celery_wheelbeat.runtime.clock import ClockGuard, Motion, Reading, SystemClock
 
 NOON_MS = 1_700_000_000_000
 

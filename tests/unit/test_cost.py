@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from celery_wheelbeat.shard import Shard
+from celery_wheelbeat.engine.shard import Shard
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from celery_wheelbeat import Cron, InvalidSchedule, WheelbeatError, cron_fields, zones
-from celery_wheelbeat.cron import CronTable
+from celery_wheelbeat import Cron, InvalidSchedule, WheelbeatError
+from celery_wheelbeat.schedules import cron_fields, zones
+from celery_wheelbeat.schedules.cron import CronTable
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "cron_cases.json").read_text("utf-8"))
 NOT_SUPPORTED = {"W", "seconds", "seconds-last", "year"}

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 import pytest
 import tzdata
 
-from celery_wheelbeat import zones
-from celery_wheelbeat.cron import Cron
-from celery_wheelbeat.zones import EARLIEST_S, LATEST_S, Zone, zone
+from celery_wheelbeat.schedules import zones
+from celery_wheelbeat.schedules.cron import Cron
+from celery_wheelbeat.schedules.zones import EARLIEST_S, LATEST_S, Zone, zone
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,7 @@ def test_the_first_and_the_last_instant(name: str) -> None:
 
 
 def test_blocks_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_wheelbeat.zones._BLOCKS_MAX", 3)
+    monkeypatch.setattr("celery_wheelbeat.schedules.zones._BLOCKS_MAX", 3)
     fresh = Zone("Europe/Berlin")
     for year in range(10):
         instant_s = year * 31_557_600

@@ -18,17 +18,11 @@ from celery.signals import before_task_publish
 from kombu.messaging import Producer
 from lanes import make_app
 
-from celery_wheelbeat.publishers import detection
-from celery_wheelbeat.publishers.detection import (
-    Guard,
-    all_hooks,
-    configuration_reasons,
-    entry_reasons,
-    hooks,
-)
-from celery_wheelbeat.publishers.observers import CheckIns, check_ins, new_traces, only_observers
-from celery_wheelbeat.runs import rows_of
-from celery_wheelbeat.scheduler import WheelScheduler
+from celery_wheelbeat.beat.scheduler import WheelScheduler
+from celery_wheelbeat.dispatch.messages import hooks as detection
+from celery_wheelbeat.dispatch.messages.hooks import Guard, all_hooks, configuration_reasons, entry_reasons, hooks
+from celery_wheelbeat.dispatch.messages.run_ids import rows_of
+from celery_wheelbeat.dispatch.messages.tracing import CheckIns, check_ins, new_traces, only_observers
 
 
 @pytest.fixture

@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from celery_wheelbeat.backlog import Backlog
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.dispatch import Dispatch, Rendering
-from celery_wheelbeat.engine import Engine, EngineConfig
+from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind, PublisherHealth, Run
+from celery_wheelbeat.dispatch.backlog import Backlog
+from celery_wheelbeat.dispatch.celery_lane.lane import Dispatch, Rendering
+from celery_wheelbeat.dispatch.deferred import PAUSE_S
+from celery_wheelbeat.dispatch.lane import FIRST_CONNECTION_S
+from celery_wheelbeat.dispatch.messages.run_ids import RunIds
+from celery_wheelbeat.dispatch.reports.lateness import Lateness
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
 from celery_wheelbeat.errors import InvalidMonitor
-from celery_wheelbeat.held import PAUSE_S
-from celery_wheelbeat.jobs import ChangeBatch
-from celery_wheelbeat.lane import FIRST_CONNECTION_S
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.monitors import MonitorRow, compile_rows, key_of
-from celery_wheelbeat.observe.lateness import Lateness
-from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind, PublisherHealth, Run
-from celery_wheelbeat.runs import RunIds, run_id
-from celery_wheelbeat.sources import Finished
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.jobs.definitions import ChangeBatch, Finished
+from celery_wheelbeat.jobs.identity import run_id
+from celery_wheelbeat.jobs.rows import MonitorRow, key_of
+from celery_wheelbeat.schedules.cron import CronTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -404,7 +406,7 @@ def test_an_entry_that_is_redefined_before_it_is_settled_is_not_written_down(ben
 
 def test_large_arguments_are_handed_over_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the publisher has is bounded in bytes, too, except for one run; nothing is lost for it."""
-    monkeypatch.setattr("celery_wheelbeat.dispatch.PAYLOAD_BYTES_MAX", 2_500)
+    monkeypatch.setattr("celery_wheelbeat.dispatch.celery_lane.lane.PAYLOAD_BYTES_MAX", 2_500)
     bench = Bench()
     lengths = [1_000, 1_000, 10_000, 1_000, 1_000, 1_000, 100, 100]
     bench.define(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheelbeat.durations import format_duration, parse_duration
 from celery_wheelbeat.errors import InvalidSchedule
+from celery_wheelbeat.schedules.durations import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from definitions import Job, batch_of, changes_of, intervals
 
-from celery_wheelbeat.cron import Cron, CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.engine.poll_lane import PollLane
 from celery_wheelbeat.errors import WheelbeatError
-from celery_wheelbeat.jobs import NEVER_MS, Asked, Flag, Misfire, Offer, Route
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.poll_lane import PollLane
+from celery_wheelbeat.jobs.definitions import Flag, Misfire, Offer, Route
+from celery_wheelbeat.schedules.cron import Cron, CronTable
+from celery_wheelbeat.schedules.kinds import NEVER_MS, Asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

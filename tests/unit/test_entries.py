@@ -10,14 +10,15 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, crontab, schedule
 
-from celery_wheelbeat import runs
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.jobs import Kind, Misfire, misfire_of
-from celery_wheelbeat.sources.celery_zones import timezone_of
-from celery_wheelbeat.sources.entries import Entries
+from celery_wheelbeat.jobs import identity as runs
+from celery_wheelbeat.jobs.definitions import Misfire, misfire_of
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.schedules.kinds import Kind
+from celery_wheelbeat.sources.beat_schedule.celery_zones import timezone_of
+from celery_wheelbeat.sources.beat_schedule.entries import Entries
 
 if TYPE_CHECKING:
-    from celery_wheelbeat.marks import EntryMark
+    from celery_wheelbeat.jobs.definitions import EntryMark
 
 NOW_MS = 1_700_000_000_000
 

@@ -8,10 +8,20 @@ import uuid
 import numpy as np
 import pytest
 
-from celery_wheelbeat.bodies import CHUNK_BYTES, Bodies, Columns
-from celery_wheelbeat.envelopes import Hole, Mark, Pieces, Uncut, cut, delivery_tags, fire_octets, fire_texts, nonces
-from celery_wheelbeat.runs import texts_of
-from celery_wheelbeat.slices import Slices
+from celery_wheelbeat.dispatch.messages.byte_ranges import Slices
+from celery_wheelbeat.dispatch.messages.part_cache import CHUNK_BYTES, Bodies, Columns
+from celery_wheelbeat.dispatch.messages.run_ids import texts_of
+from celery_wheelbeat.dispatch.messages.template import (
+    Hole,
+    Mark,
+    Pieces,
+    Uncut,
+    cut,
+    delivery_tags,
+    fire_octets,
+    fire_texts,
+    nonces,
+)
 
 MESSAGE = b'{"id": "ID", "n": 100%, "root": "ID", "tag": "TAG"}'
 

@@ -13,14 +13,14 @@ from celery.schedules import crontab, schedule, solar
 from click.testing import CliRunner
 
 from celery_wheelbeat import run_id
-from celery_wheelbeat.cli import wheelbeat
-from celery_wheelbeat.explain import Beats, explanation, last_fires
-from celery_wheelbeat.lane_rules import ENTRY, ONE_OFF
-from celery_wheelbeat.publishers.observers import CheckIns
-from celery_wheelbeat.rows import MonitorRow
-from celery_wheelbeat.schedules import Bounded, Interval
+from celery_wheelbeat.commands.cli import wheelbeat
+from celery_wheelbeat.commands.explain import Beats, explanation, last_fires
+from celery_wheelbeat.dispatch.lane_rules import ENTRY, ONE_OFF
+from celery_wheelbeat.dispatch.messages.tracing import CheckIns
+from celery_wheelbeat.jobs.rows import MonitorRow
+from celery_wheelbeat.schedules.intervals import Bounded, Interval
 from celery_wheelbeat.settings import Settings
-from celery_wheelbeat.sources.definition_lookup import Stored
+from celery_wheelbeat.sources.lookup import Stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,7 +156,7 @@ def test_entries_of_every_kind(app: Celery) -> None:
 def test_sentry_keeps_the_jobs_that_it_checks_in_for_off_the_fast_lane(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_wheelbeat.explain.check_ins", lambda: CheckIns(("left-out.*",)))
+    monkeypatch.setattr("celery_wheelbeat.commands.explain.check_ins", lambda: CheckIns(("left-out.*",)))
     assert "lane Celery's own: Sentry checks in for its runs" in of_row(app)
     assert "lane Celery's own: Sentry checks in for its runs" in of_row(app, cron="0 3 * * *")
     for columns in ({"name": "left-out-1"}, {"interval_ms": 30_000}):

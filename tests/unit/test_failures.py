@@ -13,10 +13,10 @@ import pytest
 import redis.exceptions
 from kombu import Connection
 
-from celery_wheelbeat.publishers import FailureKind
-from celery_wheelbeat.publishers.backoff import FIRST_S, LONGEST_S, Backoff
-from celery_wheelbeat.publishers.broker import REPLY_TIMEOUT_S, SENTINEL_TIMEOUT_S, open_connection
-from celery_wheelbeat.publishers.failures import BatchFailed, diagnose, is_state
+from celery_wheelbeat.dispatch import FailureKind
+from celery_wheelbeat.dispatch.broker import REPLY_TIMEOUT_S, SENTINEL_TIMEOUT_S, open_connection
+from celery_wheelbeat.dispatch.failures import BatchFailed, diagnose, is_state
+from celery_wheelbeat.dispatch.publisher_thread import FIRST_S, LONGEST_S, Backoff
 
 PUBLISH, DECLARE = (60, 40), (50, 10)
 

@@ -6,9 +6,9 @@ from itertools import takewhile
 
 import pytest
 
-from celery_wheelbeat.cron import Cron
-from celery_wheelbeat.fires import fires, last_fire
-from celery_wheelbeat.schedules import Bounded, Interval, Once
+from celery_wheelbeat.schedules.cron import Cron
+from celery_wheelbeat.schedules.fire_times import fires, last_fire
+from celery_wheelbeat.schedules.intervals import Bounded, Interval, Once
 
 T = 1_750_000_000_000
 

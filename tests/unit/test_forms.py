@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from celery_wheelbeat.jobs import Overlap, Route
-from celery_wheelbeat.lane_rules import FORMS_MAX, KIND_SHIFT, TOO_MANY_FORMS
-from celery_wheelbeat.publishers import forms as forms_module
-from celery_wheelbeat.publishers.forms import INTERVAL_BITS, Forms, Pending
-from celery_wheelbeat.publishers.patterns import Own, own_of, pattern_of, with_own
-from celery_wheelbeat.publishers.redis_envelope import RedisEnvelope
-from celery_wheelbeat.routes import RouteTable
-from celery_wheelbeat.schedules import INTERVAL_MAX_MS
+from celery_wheelbeat.dispatch.fast_lane import envelope_registry as forms_module
+from celery_wheelbeat.dispatch.fast_lane.envelope_registry import INTERVAL_BITS, Forms, Pending
+from celery_wheelbeat.dispatch.lane_rules import FORMS_MAX, KIND_SHIFT, TOO_MANY_FORMS
+from celery_wheelbeat.dispatch.messages.patterns import Own, own_of, pattern_of, with_own
+from celery_wheelbeat.dispatch.messages.redis_envelope import RedisEnvelope
+from celery_wheelbeat.jobs.definitions import Overlap, Route
+from celery_wheelbeat.jobs.routes import RouteTable
+from celery_wheelbeat.schedules.intervals import INTERVAL_MAX_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from celery_wheelbeat.backlog import Backlog
-from celery_wheelbeat.held import PAUSE_S, Held
-from celery_wheelbeat.jobs import DueBatch
-from celery_wheelbeat.ledger import Ledger
+from celery_wheelbeat.dispatch.backlog import Backlog
+from celery_wheelbeat.dispatch.deferred import PAUSE_S, Held
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.jobs.definitions import DueBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.schedules.kinds import Int64s
 
 FIRST_OF_ALL = 100
 """From this id on, the jobs of the tests have ``misfire=all``."""

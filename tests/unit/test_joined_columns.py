@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from celery_wheelbeat.columns import Shapes
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.monitors import compile_rows
-from celery_wheelbeat.sources.joined_columns import _Joined
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.jobs.compile_columns import Shapes
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.sources.databases.joined_columns import _Joined
 
 SHAPES = Shapes(partial(compile_rows, crons=CronTable()))
 WHOLE = ("7 60000 1 9 0 2 ", "s\x1ft\x1f", "a\x1fü\x1f", "[]\x1f[1]\x1f", "{}\x1f{}\x1f")

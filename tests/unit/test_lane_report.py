@@ -12,18 +12,25 @@ import numpy as np
 import pytest
 from definitions import Job, batch_of
 
-from celery_wheelbeat import lane_census
-from celery_wheelbeat.backlog import Backlog
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.held import Held
-from celery_wheelbeat.jobs import ChangeBatch, DueBatch, Flag, Overlap, Route
-from celery_wheelbeat.lane_report import BEHIND_S, BEHIND_SAID_EVERY_S, PATIENCE_S, QUIET_S, LaneReport
-from celery_wheelbeat.lane_rules import CHECKED_IN, ENTRY, KIND_SHIFT, ONE_OFF
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.publishers import PublisherHealth
-from celery_wheelbeat.publishers.forms import Forms
-from celery_wheelbeat.queue_lag import QueueLag
+from celery_wheelbeat.dispatch import PublisherHealth
+from celery_wheelbeat.dispatch import lane_report as lane_census
+from celery_wheelbeat.dispatch.backlog import Backlog
+from celery_wheelbeat.dispatch.deferred import Held
+from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Forms
+from celery_wheelbeat.dispatch.lane_report import (
+    BEHIND_S,
+    BEHIND_SAID_EVERY_S,
+    PATIENCE_S,
+    QUIET_S,
+    LaneReport,
+    QueueLag,
+)
+from celery_wheelbeat.dispatch.lane_rules import CHECKED_IN, ENTRY, KIND_SHIFT, ONE_OFF
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.jobs.definitions import ChangeBatch, DueBatch, Flag, Overlap, Route
+from celery_wheelbeat.schedules.cron import CronTable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

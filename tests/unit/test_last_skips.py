@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from celery_wheelbeat.last_skips import JOBS_NAMED_MAX, STRETCHES_MAX, LastSkips, Stretch
+from celery_wheelbeat.engine.ledger import JOBS_NAMED_MAX, STRETCHES_MAX, LastSkips, Stretch
 
 
 def columns(*pairs: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:

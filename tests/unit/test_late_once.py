@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from definitions import Job, batch_of, changes_of
 
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.jobs import Misfire, Offer, Route
-from celery_wheelbeat.ledger import Ledger
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.jobs.definitions import Misfire, Offer, Route
+from celery_wheelbeat.schedules.cron import CronTable
 
 START_MS = 1_700_000_000_000
 AT_MS = START_MS + 4_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_wheelbeat.ledger import REASONS, Ledger
+from celery_wheelbeat.engine.ledger import REASONS, Ledger
 
 
 @pytest.mark.promise("every-due-run-is-accounted-for")

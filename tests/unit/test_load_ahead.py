@@ -10,13 +10,13 @@ from definitions import Job, changes_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_wheelbeat.cron import Cron, CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.fires import fires
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.load_ahead import DAY_S, HOUR_S, SPECIAL_MAX, Survey
-from celery_wheelbeat.observe.lateness import Quantiles
-from celery_wheelbeat.observe.surveyor import SURVEY_EVERY_MS, Surveyor
+from celery_wheelbeat.dispatch.reports.lateness import Quantiles
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.observe.forecast import DAY_S, HOUR_S, SPECIAL_MAX, SURVEY_EVERY_MS, Survey, Surveyor
+from celery_wheelbeat.schedules.cron import Cron, CronTable
+from celery_wheelbeat.schedules.fire_times import fires
 
 T = 1_750_000_000_000
 FROM_S = T // 1000 + 1

@@ -20,17 +20,19 @@ from stepped_beat import STEP_MS, SteppedBeat
 from table_of_monitors import PLAIN, TableOfMonitors
 
 from celery_wheelbeat import sources
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.scheduler import WheelScheduler
-from celery_wheelbeat.sources import MonitorDatabase, bulk, walk
-from celery_wheelbeat.sources.bulk import ColumnBlock
+from celery_wheelbeat.beat.scheduler import WheelScheduler
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.sources import MonitorDatabase
+from celery_wheelbeat.sources.changelog import bulk_load as bulk
+from celery_wheelbeat.sources.changelog import table_pass as walk
+from celery_wheelbeat.sources.changelog.bulk_load import ColumnBlock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from celery_wheelbeat.columns import Shapes
-    from celery_wheelbeat.jobs import Int64s
+    from celery_wheelbeat.jobs.compile_columns import Shapes
+    from celery_wheelbeat.schedules.kinds import Int64s
 
 START_MS = 1_800_000_000_000
 FAR_MS = 3_600_000

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_wheelbeat.marks import EntryMark, InvalidMark, Mark, MarkDocument, choose
-from celery_wheelbeat.observe.mark_file import MarkFile
+from celery_wheelbeat.beat.marks import InvalidMark, Mark, MarkDocument, choose
+from celery_wheelbeat.jobs.definitions import EntryMark
+from celery_wheelbeat.sources.files.mark_file import MarkFile
 
 if TYPE_CHECKING:
     from pathlib import Path

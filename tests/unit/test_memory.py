@@ -10,7 +10,7 @@ import pytest
 
 THREADS = """
 import ctypes, threading
-from celery_wheelbeat.observe import memory
+from celery_wheelbeat.beat import loading as memory
 
 memory.prepare()
 allocated = []

@@ -20,20 +20,20 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from celery_wheelbeat.clock import SystemClock
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.findings import FINDINGS
-from celery_wheelbeat.ledger import REASONS
-from celery_wheelbeat.monitors import compile_rows
-from celery_wheelbeat.observe.lateness import BOUNDS_S, Histogram, Lateness
+from celery_wheelbeat.dispatch import PublisherHealth
+from celery_wheelbeat.dispatch.reports.lateness import BOUNDS_S, Histogram, Lateness
+from celery_wheelbeat.engine.ledger import REASONS
+from celery_wheelbeat.engine.watchdog import FINDINGS
+from celery_wheelbeat.jobs.compile import compile_rows
 from celery_wheelbeat.observe.metrics import CAUSES_SHOWN, FAMILIES, RESYNCS, samples
 from celery_wheelbeat.observe.otel import Instruments
 from celery_wheelbeat.observe.prometheus import Exposition
 from celery_wheelbeat.observe.status import DestinationState, Jobs, document
-from celery_wheelbeat.publishers import PublisherHealth
-from celery_wheelbeat.sources.databases import from_url
-from celery_wheelbeat.sources.definitions import Definitions
-from celery_wheelbeat.sources.tail import Tail
+from celery_wheelbeat.runtime.clock import SystemClock
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.sources.changelog.reader import Tail
+from celery_wheelbeat.sources.changelog.translator import Definitions
+from celery_wheelbeat.sources.databases.open import from_url
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/metrics.md"
@@ -186,7 +186,7 @@ def test_the_number_of_series_does_not_depend_on_the_jobs() -> None:
 
 
 def test_the_reasons_of_a_resync_are_those_that_sources_give() -> None:
-    text = "\n".join(path.read_text() for path in (ROOT / "celery_wheelbeat/sources").glob("*.py"))
+    text = "\n".join(path.read_text() for path in (ROOT / "celery_wheelbeat/sources").rglob("*.py"))
     raised = {reason for call in re.findall(r"CursorLost\((.*)\)", text) for reason in re.findall(r'"(\w{2,})"', call)}
     assert raised == {*RESYNCS}
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from definitions import Job, batch_of
 
-from celery_wheelbeat.cron import Cron, CronTable
-from celery_wheelbeat.jobs import Misfire
-from celery_wheelbeat.misfire import Gap, MisfireRule, settle
-from celery_wheelbeat.schedule_columns import ScheduleColumns
+from celery_wheelbeat.engine.misfire import Gap, MisfireRule, settle
+from celery_wheelbeat.jobs.definitions import Misfire
+from celery_wheelbeat.schedules.cron import Cron, CronTable
 
 DAY_MS = 86_400_000
 T = 20_000 * DAY_MS
@@ -29,7 +28,7 @@ def offered(job: Job, policy: Misfire, after_ms: int, until_ms: int, rule: Misfi
     """Settle one job's gap: offered fire times relative to T, and the number that is skipped."""
     crons = CronTable()
     batch = batch_of([replace(job, misfire=policy)], crons)
-    gap = Gap(ScheduleColumns.of(batch), batch.flags, np.array([after_ms]), np.array([until_ms]))
+    gap = Gap(batch.schedules(), batch.flags, np.array([after_ms]), np.array([until_ms]))
     missed = settle(gap, rule, crons)
     assert missed.positions.tolist() == [0] * len(missed.fire_ms)
     return (missed.fire_ms - T).tolist(), missed.skipped
@@ -96,7 +95,7 @@ def test_all_keeps_the_newest_up_to_its_bound(job):
 def test_many_jobs_are_settled_together_in_order_of_fire_time():
     crons = CronTable()
     batch = batch_of([Job(n, interval_ms=3_600_000, misfire=Misfire(n % 4)) for n in range(400)], crons)
-    gap = Gap(ScheduleColumns.of(batch), batch.flags, np.full(400, T), np.full(400, T + 2 * 3_600_000))
+    gap = Gap(batch.schedules(), batch.flags, np.full(400, T), np.full(400, T + 2 * 3_600_000))
     missed = settle(gap, RULE, crons)
     assert missed.expected == 800
     assert (np.diff(missed.fire_ms) >= 0).all()

@@ -13,15 +13,16 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedule
 
-from celery_wheelbeat.cron import Cron, CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.jobs import ChangeBatch
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.monitors import MonitorRow, compile_rows
-from celery_wheelbeat.schedule_view import ScheduleView
-from celery_wheelbeat.schedules import Bounded, Interval, Once
-from celery_wheelbeat.sources.celery_objects import ComputedSchedule, celery_schedule_of
-from celery_wheelbeat.sources.monitor_entries import MonitorEntries, private_entry
+from celery_wheelbeat.beat.schedule_view import MonitorEntries, ScheduleView, private_entry
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.jobs.definitions import ChangeBatch
+from celery_wheelbeat.jobs.rows import MonitorRow
+from celery_wheelbeat.schedules.cron import Cron, CronTable
+from celery_wheelbeat.schedules.intervals import Bounded, Interval, Once
+from celery_wheelbeat.sources.beat_schedule.celery_objects import ComputedSchedule, celery_schedule_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +98,7 @@ def test_options_changed_by_name_affect_later_sends_until_the_definition_changes
 
 
 def test_only_changed_entries_are_remembered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_wheelbeat.sources.monitor_entries.REMEMBERED_MAX", 3)
+    monkeypatch.setattr("celery_wheelbeat.beat.schedule_view.REMEMBERED_MAX", 3)
     bench.define(*(ROW._replace(id=number, name=f"m{number}") for number in range(1, 9)))
     bench.entries.find("m2").options["queue"] = "mine"
     for number in range(1, 9):

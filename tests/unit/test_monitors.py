@@ -8,23 +8,13 @@ import json
 import numpy as np
 import pytest
 
-from celery_wheelbeat.cron import Cron, CronTable
 from celery_wheelbeat.errors import InvalidMonitor, InvalidSchedule
-from celery_wheelbeat.jobs import (
-    ALWAYS_MS,
-    NEVER_MS,
-    Asked,
-    DefinitionBatch,
-    Flag,
-    Kind,
-    Misfire,
-    Overlap,
-    Route,
-    misfire_of,
-    overlap_of,
-)
-from celery_wheelbeat.monitors import Compiled, Limits, MonitorRow, compile_rows, definition_hash, key_of, schedule_of
-from celery_wheelbeat.runs import fnv1a64
+from celery_wheelbeat.jobs.compile import Compiled, compile_rows, schedule_of
+from celery_wheelbeat.jobs.definitions import DefinitionBatch, Flag, Misfire, Overlap, Route, misfire_of, overlap_of
+from celery_wheelbeat.jobs.identity import fnv1a64
+from celery_wheelbeat.jobs.rows import Limits, MonitorRow, definition_hash, key_of
+from celery_wheelbeat.schedules.cron import Cron, CronTable
+from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS, Asked, Kind
 
 NOW_MS = 1_700_000_000_000
 

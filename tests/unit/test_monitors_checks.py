@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_wheelbeat.checks import FIRST_MS, INTERVAL_MAX_MS, LAST_MS, SOLAR_EVENTS, check
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.monitors import Limits, MonitorRow, compile_rows
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.jobs.rows import Limits, MonitorRow
+from celery_wheelbeat.jobs.validation import FIRST_MS, LAST_MS, SOLAR_EVENTS, check
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.schedules.intervals import INTERVAL_MAX_MS
 
 NOW_MS = 1_700_000_000_000
 GOOD = MonitorRow(

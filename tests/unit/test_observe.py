@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from observed import observed
 
-from celery_wheelbeat.ledger import REASONS
-from celery_wheelbeat.observe.lateness import Lateness, Quantiles
+from celery_wheelbeat.dispatch.reports.lateness import Lateness, Quantiles
+from celery_wheelbeat.dispatch.reports.send_log import LINES_MAX, SendLines
+from celery_wheelbeat.engine.ledger import REASONS
 from celery_wheelbeat.observe.liveness import Liveness
-from celery_wheelbeat.observe.send_lines import LINES_MAX, SendLines
 from celery_wheelbeat.observe.status import document
 from celery_wheelbeat.observe.status_text import status_text
 

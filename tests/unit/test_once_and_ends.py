@@ -6,19 +6,24 @@ Compiled rows in a real engine, against the brute-force fire times that the simu
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from simulation.fire_times import plan_of
 from simulation.sim_database import BLANK
 
-from celery_wheelbeat.checks import check
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.jobs import ChangeBatch, Flag
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.monitors import MonitorRow, compile_rows
-from celery_wheelbeat.sources.solar import SolarSchedule
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.jobs.definitions import ChangeBatch, Flag
+from celery_wheelbeat.jobs.validation import check
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.schedules.solar import SolarSchedule
+
+if TYPE_CHECKING:
+    from celery_wheelbeat.jobs.rows import MonitorRow
 
 
 def ms(text: str) -> int:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from definitions import Job, batch_of
 
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.one_offs import OneOffs
-from celery_wheelbeat.shards import Reached, Relived
-from celery_wheelbeat.sources import Finished
+from celery_wheelbeat.dispatch.one_offs import OneOffs
+from celery_wheelbeat.engine.shards import Reached, Relived
+from celery_wheelbeat.jobs.definitions import Finished
+from celery_wheelbeat.schedules.cron import CronTable
 
 JOB = Job(7, interval_ms=1_000, one_off=True, effective_from_ms=5_000)
 ONCE = Job(7, at_ms=6_000, one_off=True, effective_from_ms=5_000)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from celery_wheelbeat import payloads as module
+from celery_wheelbeat.engine import payloads as module
+from celery_wheelbeat.engine.payloads import PAGE_ROWS, Payloads, Text
 from celery_wheelbeat.errors import WheelbeatError
-from celery_wheelbeat.payloads import PAGE_ROWS, Payloads, Text
 
 
 def add(store: Payloads, texts: list[Text]) -> np.ndarray:

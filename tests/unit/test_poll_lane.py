@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheelbeat.jobs import NEVER_MS, Asked
-from celery_wheelbeat.poll_lane import IDLE_MS, RETRY_MS, STALE_MAX, PollLane
+from celery_wheelbeat.engine.poll_lane import IDLE_MS, RETRY_MS, STALE_MAX, PollLane
+from celery_wheelbeat.schedules.kinds import NEVER_MS, Asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

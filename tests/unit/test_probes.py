@@ -16,11 +16,10 @@ import pytest
 from celery import Celery
 from services import free_port
 
+from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.observe import probes
-from celery_wheelbeat.observe.checks import LAG_LIMIT_S, ready
+from celery_wheelbeat.observe.health import LAG_LIMIT_S, Sight, ready
 from celery_wheelbeat.observe.probes import CONNECTIONS_MAX, Answers, Probes
-from celery_wheelbeat.observe.sight import Sight
-from celery_wheelbeat.scheduler import WheelScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from definitions import Job, changes_of
 
-from celery_wheelbeat import recount
-from celery_wheelbeat.cron import Cron, CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.ledger import Ledger
+from celery_wheelbeat.engine import EngineConfig, recount
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.schedules.cron import Cron, CronTable
 
 START_MS = 1_764_000_000_000
 DAY_MS = 86_400_000

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import celery_wheelbeat
 from celery_wheelbeat import errors
+from celery_wheelbeat.jobs import headers
 from celery_wheelbeat.settings import PREFIX, specifications
-from celery_wheelbeat.worker import headers as worker_headers
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -45,7 +45,9 @@ def logged_lines() -> set[Line]:
         for call in calls
         if call.func.attr in LEVELS and ast.unparse(call.func.value).endswith("logger")
     ]
-    events = re.findall(r'Outage\("([^"]+)"', (PACKAGES[0] / "sources" / "tail.py").read_text(encoding="utf-8"))
+    events = re.findall(
+        r'Outage\("([^"]+)"', (PACKAGES[0] / "sources" / "changelog" / "reader.py").read_text(encoding="utf-8")
+    )
     lines = {line for line in templates if not OUTAGE.match(line.text)}
     return lines | {
         line._replace(text=line.text.replace("%s", event, 1))
@@ -79,10 +81,10 @@ def test_the_page_shows_no_line_that_nothing_logs() -> None:
 
 
 def test_every_header_stands_in_the_page() -> None:
-    ours = {value for name, value in vars(worker_headers).items() if name.isupper() and str(value).startswith("wheel")}
+    ours = {value for name, value in vars(headers).items() if name.isupper() and str(value).startswith("wheel")}
     literals = {
         node.value
-        for path in (PACKAGES[0] / "publishers").rglob("*.py")
+        for path in (PACKAGES[0] / "dispatch").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if re.fullmatch(r"wheelbeat_(fire_ms|nonce|[a-z]+_header)|celery_beat_task|periodic_task_name", node.value)
@@ -97,7 +99,7 @@ def test_every_header_stands_in_the_page() -> None:
 def test_every_field_about_the_source_stands_in_the_status_page() -> None:
     keys = {
         key.value
-        for path in ("sources/tail.py", "sources/file_desk.py")
+        for path in ("sources/changelog/reader.py", "sources/files/file_io.py")
         for function in ast.walk(ast.parse((PACKAGES[0] / path).read_text(encoding="utf-8")))
         if isinstance(function, ast.FunctionDef) and function.name == "status"
         for node in ast.walk(function)

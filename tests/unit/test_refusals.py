@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from celery_wheelbeat.beat.quarantine import Refusals
 from celery_wheelbeat.errors import InvalidMonitor
-from celery_wheelbeat.refusals import Refusals
-from celery_wheelbeat.sources.store import MAX_KEY
+from celery_wheelbeat.sources.databases.store import MAX_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

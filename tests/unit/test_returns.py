@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_wheelbeat.publishers import FailureKind
-from celery_wheelbeat.publishers.returns import Returned, Returns
+from celery_wheelbeat.dispatch import FailureKind
+from celery_wheelbeat.dispatch.fast_lane.amqp_refusals import Returned, Returns
 
 if TYPE_CHECKING:
-    from celery_wheelbeat.publishers.batches import Failure
+    from celery_wheelbeat.dispatch.fast_lane.batches import Failure
 
 
 class Broker:
@@ -95,7 +95,7 @@ def test_what_comes_back_while_a_queue_is_declared_is_judged_too() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_wheelbeat.publishers.returns.REMEMBERED_MAX", 3)
+    monkeypatch.setattr("celery_wheelbeat.dispatch.fast_lane.amqp_refusals.REMEMBERED_MAX", 3)
     broker = Broker()
     assert broker.kinds(*range(10)) == [AGAIN] * 10
     assert len(broker.returns._once) == 3

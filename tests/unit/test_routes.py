@@ -10,11 +10,12 @@ from definitions import Job, batch_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.jobs import ChangeBatch, DefinitionBatch, Route
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.routes import RouteTable
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.jobs.definitions import ChangeBatch, DefinitionBatch, Route
+from celery_wheelbeat.jobs.routes import RouteTable
+from celery_wheelbeat.schedules.cron import CronTable
 
 A, B, C = (Route("proj.check", f'{{"queue": "{name}"}}') for name in "abc")
 NOBODY = np.empty(0, np.int64)

@@ -19,17 +19,17 @@ from celery_lanes import Lane, RecordingScheduler, a_run
 from kombu import Producer
 from kombu.exceptions import OperationalError
 
-from celery_wheelbeat.clock import SystemClock
-from celery_wheelbeat.observe.failure_lines import EVERY_S, SUBJECTS_MAX, Pace
-from celery_wheelbeat.observe.send_lines import SendLines
-from celery_wheelbeat.publishers import Confirmed, Failed, FailureKind
-from celery_wheelbeat.publishers.expiry import has_expired
-from celery_wheelbeat.publishers.run_sender import SLOW_S, LaneEdges, RunSender
+from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind
+from celery_wheelbeat.dispatch.celery_lane.run_sender import SLOW_S, LaneEdges, RunSender
+from celery_wheelbeat.dispatch.messages.expiry import has_expired
+from celery_wheelbeat.dispatch.reports.failure_log import EVERY_S, SUBJECTS_MAX, Pace
+from celery_wheelbeat.dispatch.reports.send_log import SendLines
+from celery_wheelbeat.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from celery_wheelbeat.publishers import Run
+    from celery_wheelbeat.dispatch import Run
 
 NOW_MS = 1_700_000_000_000
 

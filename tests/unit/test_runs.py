@@ -11,15 +11,8 @@ import numpy as np
 import pytest
 
 from celery_wheelbeat import run_id
-from celery_wheelbeat.runs import (
-    RunIds,
-    cron_offset_ms,
-    entry_id,
-    fnv1a64,
-    id_hashes,
-    interval_offset_ms,
-    shard_of,
-)
+from celery_wheelbeat.dispatch.messages.run_ids import RunIds
+from celery_wheelbeat.jobs.identity import cron_offset_ms, entry_id, fnv1a64, id_hashes, interval_offset_ms, shard_of
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "frozen_vectors.json").read_text("utf-8"))
 

@@ -21,8 +21,8 @@ from celery.signals import beat_embedded_init
 from kombu import Queue
 
 from celery_wheelbeat import run_id
+from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.errors import InvalidSetting
-from celery_wheelbeat.scheduler import WheelScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from celery_wheelbeat import Interval, InvalidSchedule, Once
-from celery_wheelbeat.cron import Cron, CronTable
-from celery_wheelbeat.fires import fires
-from celery_wheelbeat.schedule_columns import NOT_CRON, ScheduleColumns, next_fires
-from celery_wheelbeat.schedules import (
+from celery_wheelbeat.schedules.columns import NOT_CRON, ScheduleColumns, next_fires
+from celery_wheelbeat.schedules.cron import Cron, CronTable
+from celery_wheelbeat.schedules.fire_times import fires
+from celery_wheelbeat.schedules.intervals import (
     ALWAYS_MS,
     NEVER_MS,
     Bounded,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from celery_wheelbeat.clock import SystemClock
-from celery_wheelbeat.publishers.sender import Sender
+from celery_wheelbeat.dispatch.fast_lane.publisher import Sender
+from celery_wheelbeat.runtime.clock import SystemClock
 
 PATIENCE_S = 20.0
 

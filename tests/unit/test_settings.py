@@ -12,10 +12,10 @@ from types import ModuleType
 import pytest
 from celery import Celery
 
+from celery_wheelbeat.dispatch.broker import driver_type
 from celery_wheelbeat.errors import InvalidSetting, WheelbeatError
-from celery_wheelbeat.publishers.broker import driver_type
 from celery_wheelbeat.settings import Settings, defaults, specifications
-from celery_wheelbeat.sources.databases import from_url
+from celery_wheelbeat.sources.databases.open import from_url
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 

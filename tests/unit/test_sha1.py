@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheelbeat import sha1
-from celery_wheelbeat.runs import RunIds, run_id
+from celery_wheelbeat.dispatch.messages import sha1
+from celery_wheelbeat.dispatch.messages.run_ids import RunIds
+from celery_wheelbeat.jobs.identity import run_id
 
 
 def expected(messages: list[bytes]) -> bytes:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_wheelbeat.end_signals import DROPPED_FOR_S, EndSignals
-from celery_wheelbeat.mailbox import Mailbox
-from celery_wheelbeat.wake import Wake
+from celery_wheelbeat.beat.end_signals import DROPPED_FOR_S, EndSignals
+from celery_wheelbeat.runtime.mailbox import Mailbox
+from celery_wheelbeat.runtime.wake import Wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_wheelbeat.sources.solar import EVENTS, SolarSchedule
-from celery_wheelbeat.zones import EARLIEST_S, LATEST_S
+from celery_wheelbeat.schedules.solar import EVENTS, SolarSchedule
+from celery_wheelbeat.schedules.zones import EARLIEST_S, LATEST_S
 
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000

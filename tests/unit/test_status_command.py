@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from celery_wheelbeat import cli
+from celery_wheelbeat.commands import cli
 
 
 def a_report(version: str, age_s: float = 1.0) -> dict[str, Any]:

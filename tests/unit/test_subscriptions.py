@@ -9,8 +9,8 @@ import pytest
 from celery import Celery
 from celery_lanes import Lane, RecordingScheduler, a_run
 
-from celery_wheelbeat.publishers import Confirmed
-from celery_wheelbeat.publishers.subscriptions import unsubscribed
+from celery_wheelbeat.dispatch import Confirmed
+from celery_wheelbeat.dispatch.messages.subscriptions import unsubscribed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

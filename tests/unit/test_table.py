@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from definitions import Job, batch_of
 
-from celery_wheelbeat.cron import Cron, CronTable
-from celery_wheelbeat.jobs import NEVER_MS
-from celery_wheelbeat.schedule_columns import ScheduleColumns, next_fires
-from celery_wheelbeat.stored_rows import ON_GRID, RARE, encode, narrowed, widened
-from celery_wheelbeat.table import Table
+from celery_wheelbeat.engine.packing import ON_GRID, RARE, encode, narrowed, widened
+from celery_wheelbeat.engine.table import Table
+from celery_wheelbeat.schedules.columns import next_fires
+from celery_wheelbeat.schedules.cron import Cron, CronTable
+from celery_wheelbeat.schedules.kinds import NEVER_MS
 
 NOW_MS = 1_750_000_000_000
 
@@ -99,7 +99,7 @@ def test_a_schedule_survives_encoding(job):
     table = Table()
     table.set_rare(rows.ids, rare)
     table.append(rows)
-    for schedules in (ScheduleColumns.of(batch), table.schedules(np.array([0]))):
+    for schedules in (batch.schedules(), table.schedules(np.array([0]))):
         after = NOW_MS
         for _ in range(20):
             expected = job.schedule.next_fire(after)

@@ -9,18 +9,22 @@ import numpy as np
 import pytest
 from table_of_monitors import TableOfMonitors
 
-from celery_wheelbeat import checks, monitors
-from celery_wheelbeat.columns import Shapes
-from celery_wheelbeat.cron import CronTable
 from celery_wheelbeat.errors import SourceError
-from celery_wheelbeat.monitors import MonitorRow, compile_rows
-from celery_wheelbeat.sources import definitions, follower, walk
-from celery_wheelbeat.sources.definitions import Definitions
-from celery_wheelbeat.sources.follower import Follower
-from celery_wheelbeat.sources.news import Changed, Loaded, Sized
+from celery_wheelbeat.jobs import compile as monitors
+from celery_wheelbeat.jobs import validation as checks
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.jobs.compile_columns import Shapes
+from celery_wheelbeat.jobs.rows import MonitorRow
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.sources.changelog import follower
+from celery_wheelbeat.sources.changelog import table_pass as walk
+from celery_wheelbeat.sources.changelog import translator as definitions
+from celery_wheelbeat.sources.changelog.follower import Follower
+from celery_wheelbeat.sources.changelog.translator import Definitions
+from celery_wheelbeat.sources.messages import Changed, Loaded, Sized
 
 if TYPE_CHECKING:
-    from celery_wheelbeat.sources.news import News
+    from celery_wheelbeat.sources.messages import News
 
 PERIOD_S = 100.0
 

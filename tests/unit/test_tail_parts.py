@@ -11,13 +11,19 @@ from hypothesis import strategies as st
 from table_of_monitors import PLAIN
 
 from celery_wheelbeat.errors import SourceError
-from celery_wheelbeat.sources import fingerprints as fingerprints_module
-from celery_wheelbeat.sources.fingerprints import Fingerprints, fingerprint_of
-from celery_wheelbeat.sources.gaps import Gap, bounded, missing_between, without
-from celery_wheelbeat.sources.outage import LONGEST_WAIT_S, REMIND_S, Outage
-from celery_wheelbeat.sources.outbox import FINISH_BATCH, Outbox
-from celery_wheelbeat.sources.postgres import History, PostgresCursor, _refuse_lost, parse_snapshot, unpack_int64s
-from celery_wheelbeat.sources.statements import read_statements
+from celery_wheelbeat.sources.changelog import fingerprints as fingerprints_module
+from celery_wheelbeat.sources.changelog.fingerprints import Fingerprints, fingerprint_of
+from celery_wheelbeat.sources.changelog.outage import LONGEST_WAIT_S, REMIND_S, Outage
+from celery_wheelbeat.sources.changelog.outbox import FINISH_BATCH, Outbox
+from celery_wheelbeat.sources.databases.mariadb import Gap, bounded, missing_between, without
+from celery_wheelbeat.sources.databases.postgres import (
+    History,
+    PostgresCursor,
+    _refuse_lost,
+    parse_snapshot,
+    unpack_int64s,
+)
+from celery_wheelbeat.sources.databases.statements import read_statements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -213,7 +219,7 @@ def test_every_vendor_has_the_same_statements(vendor: str) -> None:
         "finished_at_ms",
     }  # SQLite's texts
     own |= {"effective_ms", "plain", "shape", "joined", "text_bytes", "cut", "last", "count", "ids"}
-    texts = read_statements("celery_wheelbeat.sources", f"sql/{vendor}.sql")
-    common = read_statements("celery_wheelbeat.sources", "sql/sqlite.sql")
+    texts = read_statements("celery_wheelbeat.sources.databases", f"sql/{vendor}.sql")
+    common = read_statements("celery_wheelbeat.sources.databases", "sql/sqlite.sql")
     assert texts.keys() - own == common.keys() - own
     assert not [name for name, text in texts.items() if not text or re.search(r"\{\w+\}", text)]

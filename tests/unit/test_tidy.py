@@ -26,9 +26,9 @@ BANNED_WORDS = {
 }
 WORD_EXCEPTIONS = {
     "last_run_at": {
-        "sources/celery_objects.py": "argument of Celery's BaseSchedule.is_due",
-        "sources/celery_schedules.py": "argument of Celery's BaseSchedule.is_due",
-        "sources/monitor_entries.py": "attribute of Celery's own ScheduleEntry",
+        "sources/beat_schedule/celery_objects.py": "argument of Celery's BaseSchedule.is_due",
+        "sources/beat_schedule/celery_schedules.py": "argument of Celery's BaseSchedule.is_due",
+        "beat/schedule_view.py": "attribute of Celery's own ScheduleEntry",
         "transfer/celery_beat.py": "column of django-celery-beat",
         "transfer/celery_beat_tables.py": "column of django-celery-beat",
         "transfer/redbeat.py": "key of redbeat's meta",
@@ -40,17 +40,17 @@ BANNED_FILES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 
 CLOCK_CALLS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "timezone.now", "datetime.datetime.now"}
 CLOCK_EXCEPTIONS = {
-    "clock.py": "the one clock",
-    "sources/celery_objects.py": "Celery asks its schedule objects without telling the time",
-    "sources/monitor_entries.py": "Celery's ScheduleEntry, handed out for a monitor, wants to be told the time",
+    "runtime/clock.py": "the one clock",
+    "sources/beat_schedule/celery_objects.py": "Celery asks its schedule objects without telling the time",
+    "beat/schedule_view.py": "Celery's ScheduleEntry, handed out for a monitor, wants to be told the time",
 }
 """Modules of the engine's package that may read the wall clock, and why; everything else is told the time."""
 
 
 UNSAFE_WAITS = {"Queue", "LifoQueue", "PriorityQueue", "SimpleQueue", "Event", "Condition", "Semaphore", "Barrier"}
 WAIT_EXCEPTIONS = {
-    "sources/bulk.py": "the threads that read the initial load; the scheduling thread never comes here",
-    "worker/keeper.py": "the keeper's thread in a worker",
+    "sources/changelog/bulk_load.py": "the threads that read the initial load; the scheduling thread never comes here",
+    "worker/lifecycle/renewer.py": "the keeper's thread in a worker",
 }
 """Modules that may use what a signal handler can leave locked (see ``mailbox``), and whose threads use it there."""
 
@@ -216,7 +216,7 @@ def test_wheel_holds_both_packages_with_their_data(wheel: Path) -> None:
 USER_CODE = """
 from datetime import timedelta
 from celery_wheelbeat import run_id
-from django_wheelbeat.actors import acting
+from django_wheelbeat.database.actors import acting
 from django_wheelbeat.models import Monitor
 
 with acting("ann", "maintenance"):

@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 from definitions import Job, changes_of
 
-from celery_wheelbeat.cron import Cron, CronTable
-from celery_wheelbeat.engine import Engine, EngineConfig
-from celery_wheelbeat.findings import FINDINGS
-from celery_wheelbeat.jobs import NEVER_MS, Asked
-from celery_wheelbeat.ledger import Ledger
-from celery_wheelbeat.payloads import PAGE_ROWS
-from celery_wheelbeat.stored_rows import narrowed
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.engine import Engine
+from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.engine.packing import narrowed
+from celery_wheelbeat.engine.payloads import PAGE_ROWS
+from celery_wheelbeat.engine.watchdog import FINDINGS
+from celery_wheelbeat.schedules.cron import Cron, CronTable
+from celery_wheelbeat.schedules.kinds import NEVER_MS, Asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_wheelbeat.shard import Shard
+    from celery_wheelbeat.engine.shard import Shard
 
 T = 1_750_000_020_000
 """A whole minute."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from celery_wheelbeat.wheel import Wheel
+from celery_wheelbeat.engine.wheel import Wheel
 
 
 def rows(*numbers: int) -> np.ndarray:

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celery_wheelbeat.dispatch.messages.claim_headers import claim_ttl_s, worker_headers
 from celery_wheelbeat.errors import InvalidSetting
 from celery_wheelbeat.settings import Settings
-from celery_wheelbeat.worker.breaker import Breaker
 from celery_wheelbeat.worker.claims import (
     Asked,
     Claim,
@@ -30,9 +30,10 @@ from celery_wheelbeat.worker.claims import (
     digest_of,
     nonce_token,
 )
-from celery_wheelbeat.worker.headers import RunHeaders, claim_ttl_s, worker_headers
+from celery_wheelbeat.worker.headers import RunHeaders
+from celery_wheelbeat.worker.lifecycle.breaker import Breaker
+from celery_wheelbeat.worker.lifecycle.rate import Pace
 from celery_wheelbeat.worker.overlap import Contention, contend, lease_name
-from celery_wheelbeat.worker.pace import Pace
 from celery_wheelbeat.worker.policy import Policy
 
 HELD = Claim(State.RUNNING, "n1", "e1", "d1", started_ms=0)

@@ -12,9 +12,9 @@ from celery_wheelbeat.errors import ClaimStoreDown
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.worker.claims import State
 from celery_wheelbeat.worker.counters import Counters
-from celery_wheelbeat.worker.executions import Executions
-from celery_wheelbeat.worker.gate import Gate
-from celery_wheelbeat.worker.revocations import Revocations, guard_results
+from celery_wheelbeat.worker.hooks.revocations import Revocations, guard_results
+from celery_wheelbeat.worker.lifecycle.admission import Gate
+from celery_wheelbeat.worker.lifecycle.executions import Executions
 from celery_wheelbeat.worker.stores.choice import open_store
 
 if TYPE_CHECKING:

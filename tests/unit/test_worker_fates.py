@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_wheelbeat.settings import Settings
-from celery_wheelbeat.worker import gate as gate_module
 from celery_wheelbeat.worker.claims import Asked, Claim, State, decide, state_after
 from celery_wheelbeat.worker.counters import Counters
-from celery_wheelbeat.worker.deaths import Deaths, guard_failures
-from celery_wheelbeat.worker.gate import Gate
+from celery_wheelbeat.worker.lifecycle import admission as gate_module
+from celery_wheelbeat.worker.lifecycle.admission import Gate
+from celery_wheelbeat.worker.lifecycle.deaths import Deaths, guard_failures
 from celery_wheelbeat.worker.stores.choice import open_store
 
 if TYPE_CHECKING:

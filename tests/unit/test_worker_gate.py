@@ -11,10 +11,10 @@ from celery_wheelbeat.errors import ClaimStoreDown
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.worker.claims import Verdict
 from celery_wheelbeat.worker.counters import Counters
-from celery_wheelbeat.worker.gate import Gate
+from celery_wheelbeat.worker.lifecycle.admission import Gate
 from celery_wheelbeat.worker.overlap import Lease
 from celery_wheelbeat.worker.stores.choice import open_store
-from celery_wheelbeat.worker.stores.lines import Losses
+from celery_wheelbeat.worker.stores.connection import Losses
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,12 +12,12 @@ from celery.app import trace as celery_trace
 from celery.exceptions import Ignore, Reject, Retry
 from celery.signals import before_task_publish
 
-from celery_wheelbeat.worker import hook
-from celery_wheelbeat.worker.attempt import Admission
 from celery_wheelbeat.worker.broker_dedup import name_runs, publish_properties, renumber_attempts
 from celery_wheelbeat.worker.claims import claim_key
 from celery_wheelbeat.worker.counters import NAMES, Counters
-from celery_wheelbeat.worker.hook import PROBE, guard_all, guarded, why_not_live
+from celery_wheelbeat.worker.hooks import tracer_hook as hook
+from celery_wheelbeat.worker.hooks.tracer_hook import PROBE, guard_all, guarded, why_not_live
+from celery_wheelbeat.worker.lifecycle.attempt import Admission
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

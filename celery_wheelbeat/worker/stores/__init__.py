@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict
     from celery_wheelbeat.worker.overlap import Lease
-    from celery_wheelbeat.worker.stores.lines import Losses
+    from celery_wheelbeat.worker.stores.connection import Losses
 
 
 class ClaimStore(Protocol):

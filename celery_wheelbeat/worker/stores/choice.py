@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_wheelbeat.errors import InvalidSetting
-from celery_wheelbeat.urls import scheme_of, split_url
+from celery_wheelbeat.settings.urls import scheme_of, split_url
 from celery_wheelbeat.worker.stores import registered_store
 from celery_wheelbeat.worker.stores.drivers import sql_store
 

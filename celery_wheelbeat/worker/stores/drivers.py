@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
 from celery_wheelbeat.errors import InvalidSetting
-from celery_wheelbeat.urls import conninfo_of, scheme_of, split_url
-from celery_wheelbeat.worker.stores.lines import CursorLine
+from celery_wheelbeat.settings.urls import conninfo_of, scheme_of, split_url
+from celery_wheelbeat.worker.stores.connection import CursorLine
 from celery_wheelbeat.worker.stores.sql import MARIADB, SQLITE, SqlStore
 
 if TYPE_CHECKING:

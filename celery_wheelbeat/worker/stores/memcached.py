@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 from pymemcache.client.base import Client
 from pymemcache.exceptions import MemcacheError
 
-from celery_wheelbeat.clock import SystemClock
 from celery_wheelbeat.errors import ClaimStoreDown
+from celery_wheelbeat.runtime.clock import SystemClock
 from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
 from celery_wheelbeat.worker.overlap import Lease
+from celery_wheelbeat.worker.stores.connection import Losses
 from celery_wheelbeat.worker.stores.connections import Connections
-from celery_wheelbeat.worker.stores.lines import Losses
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ import psycopg
 from psycopg.pq import ConnStatus, ExecStatus
 from psycopg.waiting import Ready, Wait
 
-from celery_wheelbeat.worker.stores.lines import Answer, Losses
+from celery_wheelbeat.worker.stores.connection import Answer, Losses
 from celery_wheelbeat.worker.stores.sql import POSTGRES, SqlStore
 
 if TYPE_CHECKING:

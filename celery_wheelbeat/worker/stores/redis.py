@@ -21,9 +21,9 @@ from redis.retry import Retry
 
 from celery_wheelbeat.worker.claims import KEY_BYTES, Asked, Claim, State, Verdict, decide
 from celery_wheelbeat.worker.overlap import Lease
+from celery_wheelbeat.worker.stores.connection import Losses
 from celery_wheelbeat.worker.stores.connections import Connections
-from celery_wheelbeat.worker.stores.lines import Losses
-from celery_wheelbeat.worker.stores.redis_line import RedisLine, packed
+from celery_wheelbeat.worker.stores.redis_connection import RedisLine, packed
 from celery_wheelbeat.worker.stores.sentinels import asked_once
 
 TIMEOUT_S = 1.0

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery_wheelbeat.errors import ClaimStoreDown
 from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
 from celery_wheelbeat.worker.overlap import Lease
+from celery_wheelbeat.worker.stores.connection import Losses
 from celery_wheelbeat.worker.stores.connections import Connections
-from celery_wheelbeat.worker.stores.lines import Losses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_wheelbeat.worker.stores.lines import Answer, Line
+    from celery_wheelbeat.worker.stores.connection import Answer, Line
 
 ROUNDS = 10
 """How often a claim is decided anew because the row changed in between; each round someone else got on."""

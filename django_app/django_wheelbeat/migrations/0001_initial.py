@@ -1,10 +1,9 @@
 """The tables, their constraints and triggers, and the installation's UUID."""
 
-import django_wheelbeat.instant_field
-import django_wheelbeat.zones
+import django_wheelbeat.monitors.columns
 from django.db import migrations, models
 
-from django_wheelbeat import schema
+from django_wheelbeat.database import schema
 
 
 class Migration(migrations.Migration):
@@ -21,7 +20,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('monitor_id', models.BigIntegerField(null=True, verbose_name='monitor id')),
                 ('operation', models.CharField(max_length=1, verbose_name='operation')),
-                ('at', django_wheelbeat.instant_field.InstantField(db_default=django_wheelbeat.instant_field.UtcNow(), verbose_name='at')),
+                ('at', django_wheelbeat.monitors.columns.InstantField(db_default=django_wheelbeat.monitors.columns.UtcNow(), verbose_name='at')),
                 ('actor', models.CharField(db_default='', default='', max_length=150, verbose_name='actor')),
                 ('reason', models.CharField(db_default='', default='', max_length=200, verbose_name='reason')),
             ],
@@ -52,7 +51,7 @@ class Migration(migrations.Migration):
                 ('job_key', models.CharField(max_length=250, primary_key=True, serialize=False, verbose_name='job')),
                 ('definition_hash', models.CharField(max_length=64, verbose_name='definition')),
                 ('reason', models.TextField(verbose_name='reason')),
-                ('since', django_wheelbeat.instant_field.InstantField(db_default=django_wheelbeat.instant_field.UtcNow(), verbose_name='since')),
+                ('since', django_wheelbeat.monitors.columns.InstantField(db_default=django_wheelbeat.monitors.columns.UtcNow(), verbose_name='since')),
             ],
             options={
                 'verbose_name': 'monitor in quarantine',
@@ -69,8 +68,8 @@ class Migration(migrations.Migration):
                 ('host', models.CharField(max_length=200, verbose_name='host')),
                 ('pid', models.IntegerField(verbose_name='process')),
                 ('version', models.CharField(max_length=40, verbose_name='version')),
-                ('started_at', django_wheelbeat.instant_field.InstantField(verbose_name='started')),
-                ('seen_at', django_wheelbeat.instant_field.InstantField(verbose_name='last report')),
+                ('started_at', django_wheelbeat.monitors.columns.InstantField(verbose_name='started')),
+                ('seen_at', django_wheelbeat.monitors.columns.InstantField(verbose_name='last report')),
                 ('marks', models.TextField(default='{}', verbose_name='marks')),
                 ('status', models.TextField(default='{}', verbose_name='status')),
             ],
@@ -92,15 +91,15 @@ class Migration(migrations.Migration):
                 ('kwargs', models.TextField(blank=True, db_default='{}', default='{}', verbose_name='keyword arguments')),
                 ('interval_ms', models.BigIntegerField(blank=True, null=True, verbose_name='interval')),
                 ('cron', models.CharField(blank=True, db_default='', default='', max_length=255, verbose_name='cron expression')),
-                ('timezone', models.CharField(db_default='UTC', default=django_wheelbeat.zones.default_timezone, max_length=64, verbose_name='time zone')),
+                ('timezone', models.CharField(db_default='UTC', default=django_wheelbeat.monitors.columns.default_timezone, max_length=64, verbose_name='time zone')),
                 ('day_rule', models.CharField(choices=[('and', 'both must match'), ('or', 'either may match')], db_default='and', default='and', max_length=3, verbose_name='day rule')),
-                ('once_at', django_wheelbeat.instant_field.InstantField(blank=True, null=True, verbose_name='once at')),
+                ('once_at', django_wheelbeat.monitors.columns.InstantField(blank=True, null=True, verbose_name='once at')),
                 ('solar_event', models.CharField(blank=True, db_default='', default='', max_length=24, verbose_name='solar event')),
                 ('solar_latitude', models.FloatField(blank=True, null=True, verbose_name='latitude')),
                 ('solar_longitude', models.FloatField(blank=True, null=True, verbose_name='longitude')),
                 ('jitter_s', models.IntegerField(blank=True, null=True, verbose_name='jitter (seconds)')),
-                ('start_at', django_wheelbeat.instant_field.InstantField(blank=True, null=True, verbose_name='start')),
-                ('end_at', django_wheelbeat.instant_field.InstantField(blank=True, null=True, verbose_name='end')),
+                ('start_at', django_wheelbeat.monitors.columns.InstantField(blank=True, null=True, verbose_name='start')),
+                ('end_at', django_wheelbeat.monitors.columns.InstantField(blank=True, null=True, verbose_name='end')),
                 ('one_off', models.BooleanField(db_default=False, default=False, verbose_name='one-off')),
                 ('misfire', models.CharField(choices=[('auto', 'automatic'), ('skip', 'skip'), ('latest', 'the latest only'), ('all', 'all')], db_default='auto', default='auto', max_length=6, verbose_name='missed runs')),
                 ('overlap', models.CharField(choices=[('allow', 'allow'), ('skip', 'skip'), ('queue_one', 'queue one')], db_default='allow', default='allow', max_length=9, verbose_name='overlapping runs')),
@@ -117,9 +116,9 @@ class Migration(migrations.Migration):
                 ('description', models.TextField(blank=True, db_default='', default='', verbose_name='description')),
                 ('tags', models.CharField(blank=True, db_default='', default='', max_length=255, verbose_name='tags')),
                 ('incident_interval_ms', models.BigIntegerField(blank=True, null=True, verbose_name='incident interval')),
-                ('incident_until', django_wheelbeat.instant_field.InstantField(blank=True, null=True, verbose_name='end of the incident')),
-                ('effective_from', django_wheelbeat.instant_field.InstantField(db_default=django_wheelbeat.instant_field.UtcNow(), editable=False, verbose_name='in effect since')),
-                ('finished_at', django_wheelbeat.instant_field.InstantField(blank=True, editable=False, null=True, verbose_name='finished')),
+                ('incident_until', django_wheelbeat.monitors.columns.InstantField(blank=True, null=True, verbose_name='end of the incident')),
+                ('effective_from', django_wheelbeat.monitors.columns.InstantField(db_default=django_wheelbeat.monitors.columns.UtcNow(), editable=False, verbose_name='in effect since')),
+                ('finished_at', django_wheelbeat.monitors.columns.InstantField(blank=True, editable=False, null=True, verbose_name='finished')),
             ],
             options={
                 'verbose_name': 'monitor',

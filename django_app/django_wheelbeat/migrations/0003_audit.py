@@ -1,6 +1,6 @@
 """The table of the audit; its triggers are installed after every migrate."""
 
-import django_wheelbeat.instant_field
+import django_wheelbeat.monitors.columns
 from django.db import migrations, models
 
 
@@ -15,7 +15,7 @@ class Migration(migrations.Migration):
             name='Audit',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('at', django_wheelbeat.instant_field.InstantField(db_default=django_wheelbeat.instant_field.UtcNow(), db_index=True, verbose_name='at')),
+                ('at', django_wheelbeat.monitors.columns.InstantField(db_default=django_wheelbeat.monitors.columns.UtcNow(), db_index=True, verbose_name='at')),
                 ('monitor_id', models.BigIntegerField(db_index=True, null=True, verbose_name='monitor id')),
                 ('operation', models.CharField(choices=[('I', 'added'), ('U', 'changed'), ('D', 'deleted'), ('T', 'table emptied')], max_length=1, verbose_name='operation')),
                 ('monitors', models.BigIntegerField(db_default=1, default=1, verbose_name='monitors')),

@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-from django_wheelbeat import schema
+from django_wheelbeat.database import schema
 
 
 class Migration(migrations.Migration):

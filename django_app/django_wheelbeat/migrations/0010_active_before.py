@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-from django_wheelbeat import triggers
+from django_wheelbeat.database import triggers
 
 
 def install(apps, schema_editor):

@@ -9,8 +9,8 @@ from django import template
 from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext_lazy as _
 
-from django_wheelbeat.banner import beat_silence
-from django_wheelbeat.moments import moment
+from django_wheelbeat.admin.beats import beat_silence
+from django_wheelbeat.admin.moments import moment
 
 if TYPE_CHECKING:
     from django.http import HttpRequest

@@ -16,13 +16,13 @@ from celery.schedules import ParseException, crontab
 from django.conf import settings
 from django.utils import timezone
 
-from celery_wheelbeat.checks import cron_of
-from celery_wheelbeat.cron import Cron
-from celery_wheelbeat.cron_fields import FIELDS, render
-from celery_wheelbeat.durations import format_duration
 from celery_wheelbeat.errors import InvalidMonitor
-from celery_wheelbeat.sources.celery_zones import NAMELESS, timezone_of
-from django_wheelbeat.chunks import chunks_of_ids
+from celery_wheelbeat.jobs.validation import cron_of
+from celery_wheelbeat.schedules.cron import Cron
+from celery_wheelbeat.schedules.cron_fields import FIELDS, render
+from celery_wheelbeat.schedules.durations import format_duration
+from celery_wheelbeat.sources.beat_schedule.celery_zones import NAMELESS, timezone_of
+from django_wheelbeat.database.chunks import chunks_of_ids
 from django_wheelbeat.models import Monitor
 from django_wheelbeat.transfer.celery_beat_tables import PeriodicTask
 from django_wheelbeat.transfer.imports import problem_of

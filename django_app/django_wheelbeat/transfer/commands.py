@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_wheelbeat.database import monitor_alias
+from django_wheelbeat.database.opening import monitor_alias
 from django_wheelbeat.transfer.imports import ERRORS_SHOWN, Importer, import_all
 from django_wheelbeat.transfer.origins import delete, gone
 

@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.errors import InvalidMonitor
-from django_wheelbeat.chunks import chunks_of_ids
+from django_wheelbeat.database.chunks import chunks_of_ids
 from django_wheelbeat.transfer.records import FIELDS, JSON_FIELDS, json_text, record_of
 
 if TYPE_CHECKING:

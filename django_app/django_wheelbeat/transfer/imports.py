@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import IntegrityError, transaction
 
-from celery_wheelbeat.checks import check
 from celery_wheelbeat.errors import InvalidMonitor
-from celery_wheelbeat.rows import Limits
-from django_wheelbeat.actors import acting
-from django_wheelbeat.beat_settings import beat_settings
-from django_wheelbeat.instants import now_ms
+from celery_wheelbeat.jobs.rows import Limits
+from celery_wheelbeat.jobs.validation import check
+from django_wheelbeat.database.actors import acting
 from django_wheelbeat.models import Monitor
-from django_wheelbeat.rows import row_of
+from django_wheelbeat.monitors.rows import row_of
+from django_wheelbeat.monitors.settings import beat_settings
+from django_wheelbeat.monitors.times import now_ms
+from django_wheelbeat.monitors.validation import refusal_of
 from django_wheelbeat.transfer.names import Names
 from django_wheelbeat.transfer.origins import remember
 from django_wheelbeat.transfer.records import columns_of, differing
-from django_wheelbeat.validation import refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from django_wheelbeat.queries import MonitorQuerySet
+    from django_wheelbeat.monitors.queryset import MonitorQuerySet
 
     Given = tuple[int, Mapping[str, Any] | InvalidMonitor]
     """Line (or key of the source) and its record, or why there is none."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from django_wheelbeat.actors import acting
-from django_wheelbeat.chunks import chunks_of_ids
+from django_wheelbeat.bulk.operations import Delete, Note
+from django_wheelbeat.database.actors import acting
+from django_wheelbeat.database.chunks import chunks_of_ids
 from django_wheelbeat.models import Monitor, Origin
-from django_wheelbeat.operations import Delete, Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

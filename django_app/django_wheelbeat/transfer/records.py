@@ -11,12 +11,12 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from celery_wheelbeat.durations import format_duration, parse_duration
 from celery_wheelbeat.errors import InvalidMonitor, InvalidSchedule
-from django_wheelbeat.fields import EXPIRES_NEXT
+from celery_wheelbeat.schedules.durations import format_duration, parse_duration
+from django_wheelbeat.bulk.operations import expiry_columns
 from django_wheelbeat.models import Monitor
-from django_wheelbeat.operations import expiry_columns
-from django_wheelbeat.rows import aware
+from django_wheelbeat.monitors.form_fields import EXPIRES_NEXT
+from django_wheelbeat.monitors.rows import aware
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

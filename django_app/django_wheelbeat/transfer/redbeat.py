@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 
 from kombu.utils import json as kombu_json
 
-from celery_wheelbeat.durations import format_duration
 from celery_wheelbeat.errors import InvalidMonitor
-from celery_wheelbeat.sources.celery_zones import NAMELESS
+from celery_wheelbeat.schedules.durations import format_duration
+from celery_wheelbeat.sources.beat_schedule.celery_zones import NAMELESS
 from django_wheelbeat.transfer.celery_beat import cron_text
 from django_wheelbeat.transfer.imports import problem_of
 from django_wheelbeat.transfer.origins import Source

@@ -15,7 +15,7 @@ LIST = "/admin/wheelbeat/monitor/"
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from django_wheelbeat import chunks
+    from django_wheelbeat.database import chunks
 
     monkeypatch.setattr(chunks.chunks_of_ids, "__defaults__", (3,))
 
@@ -74,7 +74,7 @@ def test_pauses_everything_that_matches_the_filter(
 
 
 def test_an_actor_ends_with_its_block(any_vendor: Any) -> None:
-    from django_wheelbeat.actors import acting
+    from django_wheelbeat.database.actors import acting
     from django_wheelbeat.models import Change, Monitor
 
     with acting("a" * 200, "r" * 300):
@@ -115,9 +115,9 @@ def test_resume_and_pause_never_toggle(db: Any, login: Callable[..., Any], small
 def test_a_failing_chunk_keeps_what_is_done(db: Any, login: Callable[..., Any], small_chunks: None) -> None:
     from django.contrib.auth.models import User
 
-    from django_wheelbeat import walks
+    from django_wheelbeat.bulk import progress as walks
+    from django_wheelbeat.bulk.operations import Pause
     from django_wheelbeat.models import Monitor
-    from django_wheelbeat.operations import Pause
 
     fill(7)
     login("ann")
@@ -251,7 +251,7 @@ def test_touching_puts_rows_into_the_change_log(any_vendor: Any, small_chunks: N
 def test_the_behaviour_does_not_need_django_s_model_admin(db: Any) -> None:
     from django.contrib.admin import ModelAdmin
 
-    from django_wheelbeat.monitor_admin import MonitorAdminMixin
+    from django_wheelbeat.admin.monitor import MonitorAdminMixin
 
     assert not issubclass(MonitorAdminMixin, ModelAdmin)
     *ours, root = MonitorAdminMixin.__mro__

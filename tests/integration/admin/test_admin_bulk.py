@@ -17,7 +17,8 @@ LIST = "/admin/wheelbeat/monitor/"
 @pytest.fixture
 def one_chunk_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each request do one chunk of three monitors."""
-    from django_wheelbeat import chunks, walks
+    from django_wheelbeat.bulk import progress as walks
+    from django_wheelbeat.database import chunks
 
     monkeypatch.setattr(chunks.chunks_of_ids, "__defaults__", (3,))
     monkeypatch.setattr(walks, "STEP_S", 0.0)
@@ -135,7 +136,7 @@ def test_a_large_bulk_is_one_entry_in_each_history(
 ) -> None:
     from django.contrib.admin.models import CHANGE, LogEntry
 
-    from django_wheelbeat import walks
+    from django_wheelbeat.bulk import progress as walks
     from django_wheelbeat.models import Audit, Change
 
     monkeypatch.setattr(walks, "BULK_ROWS", 7 if large else 8)
@@ -165,9 +166,9 @@ def test_a_large_delete_is_one_entry_and_leaves_what_is_kept(
     from django.contrib.admin.models import DELETION, LogEntry
     from django.db.models import ProtectedError
 
-    from django_wheelbeat import walks
+    from django_wheelbeat.bulk import progress as walks
     from django_wheelbeat.models import Audit, Monitor
-    from django_wheelbeat.queries import MonitorQuerySet
+    from django_wheelbeat.monitors.queryset import MonitorQuerySet
 
     monkeypatch.setattr(walks, "BULK_ROWS", 4)
     ids = fill(8)

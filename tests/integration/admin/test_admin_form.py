@@ -359,7 +359,7 @@ def test_without_time_zone_support_instants_are_local(db: Any, login: Callable[.
     from django.test import override_settings
 
     from django_wheelbeat.models import Monitor
-    from django_wheelbeat.rows import row_of
+    from django_wheelbeat.monitors.rows import row_of
 
     with override_settings(USE_TZ=False, TIME_ZONE="Asia/Shanghai"):
         browser = login()

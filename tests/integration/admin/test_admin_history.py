@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_wheelbeat import run_id
-from celery_wheelbeat.cron import Cron
-from celery_wheelbeat.fires import fires
-from celery_wheelbeat.schedules import Bounded, Interval, Once
+from celery_wheelbeat.schedules.cron import Cron
+from celery_wheelbeat.schedules.fire_times import fires
+from celery_wheelbeat.schedules.intervals import Bounded, Interval, Once
 from celery_wheelbeat.worker.claims import Asked, State, claim_key
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def monitor_since(hours: int, **columns: Any) -> Any:
     ids=str,
 )
 def test_past_fires_are_the_last_ones_that_were_due(schedule: Bounded) -> None:
-    from django_wheelbeat.past_runs import past_fires
+    from django_wheelbeat.admin.past_runs import past_fires
 
     since_ms = T - 40 * DAY_MS
     every = list(itertools.takewhile(lambda ms: ms <= T, fires(schedule, since_ms - 1)))
@@ -87,7 +87,7 @@ def test_past_fires_are_the_last_ones_that_were_due(schedule: Bounded) -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 500_000), st.integers(0, 500_000), st.integers(1, 1_000_000))
 def test_past_fires_never_lie_outside_of_the_definition(every_s: int, offset_s: int, age_s: int) -> None:
-    from django_wheelbeat.past_runs import past_fires
+    from django_wheelbeat.admin.past_runs import past_fires
 
     schedule = Bounded(Interval(every_s), offset_s % every_s * 1000)
     since_ms = T - age_s * 1000
@@ -160,8 +160,8 @@ def test_claims_say_when_it_started_and_how_long_it_took(db: Any, tmp_path: Path
 
 
 def test_what_cannot_be_looked_up_is_said(db: Any, login: Callable[..., Any]) -> None:
+    from django_wheelbeat.admin.past_runs import look_up_results
     from django_wheelbeat.models import Monitor
-    from django_wheelbeat.results import look_up_results
 
     assert "keeps nothing" in look_up_results(app_with("disabled://").backend, ["a"]).problem
     away = app_with("redis://127.0.0.1:1/0")
@@ -181,7 +181,7 @@ def test_django_s_own_results_are_found(pg: Any) -> None:
         from django_celery_results.backends.database import DatabaseBackend
         from django_celery_results.models import TaskResult
 
-        from django_wheelbeat.results import look_up_results
+        from django_wheelbeat.admin.past_runs import look_up_results
 
         with connection.schema_editor() as editor:
             editor.create_model(TaskResult)

@@ -103,9 +103,9 @@ def assert_bounded(connection: Any, browser: Any, query: str) -> None:
 def test_pages_are_the_same_wherever_their_rows_are_found(
     pg: Any, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, order: str, through: int
 ) -> None:
-    from django_wheelbeat import selections
+    from django_wheelbeat.admin import paginator as selections
+    from django_wheelbeat.admin.monitor import MonitorAdminMixin
     from django_wheelbeat.models import Monitor
-    from django_wheelbeat.monitor_admin import MonitorAdminMixin
 
     monkeypatch.setattr(selections, "LOOKED_THROUGH", through)
     monkeypatch.setattr(selections, "SORTED_AT_ONCE", 20)

@@ -97,8 +97,7 @@ def test_monitors_with_negative_primary_keys_can_be_found_and_changed(either: An
 
 def test_a_claim_that_was_given_back_is_not_shown_as_running() -> None:
     from celery_wheelbeat.worker.claims import Claim, State
-    from django_wheelbeat.past_runs import PastRun
-    from django_wheelbeat.results import Result
+    from django_wheelbeat.admin.past_runs import PastRun, Result
 
     def run(state: State, ended_ms: int, result: Result | None = None) -> PastRun:
         return PastRun(1_000, "id", result, Claim(state, "n", "e", "d", 1_500, ended_ms))
@@ -126,7 +125,7 @@ def test_the_last_due_time_is_computed_like_the_next(either: Any, login: Callabl
     from django.utils import timezone
 
     from django_wheelbeat.models import Monitor
-    from django_wheelbeat.rows import to_ms
+    from django_wheelbeat.monitors.rows import to_ms
 
     make = Monitor.objects.create
     made = make(name="often", task="t", interval_ms=60_000, jitter_s=0)
@@ -152,8 +151,8 @@ def test_the_last_due_time_is_computed_like_the_next(either: Any, login: Callabl
 def test_an_instant_is_said_in_three_zones_without_a_script(db: Any, login: Callable[..., Any]) -> None:
     from django.test import override_settings
 
+    from django_wheelbeat.admin.moments import moment
     from django_wheelbeat.models import Monitor
-    from django_wheelbeat.moments import moment
 
     with override_settings(TIME_ZONE="America/New_York"):
         shown = str(moment(1_900_000_000_000, "Asia/Tokyo"))
@@ -170,7 +169,7 @@ def test_an_instant_is_said_in_three_zones_without_a_script(db: Any, login: Call
 def test_the_preview_can_be_asked_ten_times_a_second(
     db: Any, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django_wheelbeat import monitor_admin
+    from django_wheelbeat.admin import monitor as monitor_admin
 
     monkeypatch.setattr(monitor_admin, "now_ms", lambda: 1_900_000_000_000)
     browser, other = login("ann"), login("bob")
@@ -192,7 +191,7 @@ def test_the_preview_can_be_asked_ten_times_a_second(
 def test_a_number_that_was_not_counted_is_not_offered_for_selection(
     either: Any, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django_wheelbeat import paginator
+    from django_wheelbeat.admin import paginator
     from django_wheelbeat.models import Monitor
 
     monkeypatch.setattr(paginator, "COUNTED_MAX", 20)
@@ -223,10 +222,9 @@ def admin_of_monitors() -> Any:
 def test_a_result_is_linked_in_the_site_that_has_it(
     db: Any, login: Callable[..., Any], second_site: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django_wheelbeat import history_page
+    from django_wheelbeat.admin import history_page
+    from django_wheelbeat.admin.past_runs import History, PastRun, Result
     from django_wheelbeat.models import Monitor
-    from django_wheelbeat.past_runs import History, PastRun
-    from django_wheelbeat.results import Result
 
     monitor = Monitor.objects.create(name="a", task="t", interval_ms=60_000)
     pages = [("admin:wheelbeat_monitor_change", monitor.pk), ("admin:of_no_site", 7), None]

@@ -27,14 +27,14 @@ def asked(browser: Any, **fields: Any) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests ask more often than a person types."""
-    from django_wheelbeat import monitor_admin
+    from django_wheelbeat.admin import monitor as monitor_admin
 
     monkeypatch.setattr(monitor_admin, "PREVIEWS_PER_S", 1_000)
 
 
 @pytest.fixture
 def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from django_wheelbeat import monitor_admin
+    from django_wheelbeat.admin import monitor as monitor_admin
 
     monkeypatch.setattr(monitor_admin, "now_ms", lambda: NOW_MS)
 
@@ -58,10 +58,10 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_is_what_the_engine_computes_for_the_saved_monitor(
     db: Any, login: Callable[..., Any], frozen: None, fields: dict[str, str]
 ) -> None:
-    from celery_wheelbeat.fires import fires
-    from celery_wheelbeat.monitors import schedule_of
+    from celery_wheelbeat.jobs.compile import schedule_of
+    from celery_wheelbeat.schedules.fire_times import fires
     from django_wheelbeat.models import Monitor
-    from django_wheelbeat.rows import row_of
+    from django_wheelbeat.monitors.rows import row_of
 
     browser = login()
     shown = asked(browser, monitor="4711", **fields)

@@ -11,7 +11,7 @@ from celery import Celery
 from celery._state import _set_current_app, current_app
 
 from celery_wheelbeat import run_id
-from celery_wheelbeat.run_now import fire_ms_of, new_request
+from celery_wheelbeat.commands.run_now import fire_ms_of, new_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -229,7 +229,8 @@ def test_everything_that_matches_is_run_in_steps_with_progress(
 ) -> None:
     from django.contrib.admin.models import LogEntry
 
-    from django_wheelbeat import run_admin, walks
+    from django_wheelbeat.admin import run_page as run_admin
+    from django_wheelbeat.bulk import progress as walks
 
     monkeypatch.setattr(run_admin, "CHUNK_SENT", 2)
     monkeypatch.setattr(walks, "STEP_S", 0.0)
@@ -302,6 +303,6 @@ def test_nothing_is_sent_for_a_get_or_a_forged_form(db: Any, broker: Broker, log
 
 
 def _now_ms() -> int:
-    from django_wheelbeat.instants import now_ms
+    from django_wheelbeat.monitors.times import now_ms
 
     return now_ms()

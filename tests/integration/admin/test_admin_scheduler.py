@@ -17,11 +17,11 @@ NOON = datetime(2030, 6, 3, 12, 0, tzinfo=UTC)
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    from celery_wheelbeat.ledger import Ledger
-    from celery_wheelbeat.observe.lateness import Quantiles
+    from celery_wheelbeat.dispatch import PublisherHealth
+    from celery_wheelbeat.dispatch.reports.lateness import Quantiles
+    from celery_wheelbeat.engine.ledger import Ledger
     from celery_wheelbeat.observe.status import ColdStart, DestinationState, EntryState, Jobs, Observed
     from celery_wheelbeat.observe.status import document as made_of
-    from celery_wheelbeat.publishers import PublisherHealth
 
     ledger = Ledger()
     ledger.expect(10)
@@ -193,10 +193,10 @@ def fill() -> None:
 
 def expected(begin: datetime, length: timedelta) -> set[str]:
     """Ask every monitor for its own next fire time."""
-    from django_wheelbeat.beat_settings import beat_settings
+    from django_wheelbeat.admin.preview import next_fire_ms
     from django_wheelbeat.models import Monitor
-    from django_wheelbeat.preview import next_fire_ms
-    from django_wheelbeat.rows import row_of, to_ms
+    from django_wheelbeat.monitors.rows import row_of, to_ms
+    from django_wheelbeat.monitors.settings import beat_settings
 
     found = {m.name: next_fire_ms(row_of(m), to_ms(begin) - 1, beat_settings()) for m in Monitor.objects.all()}
     return {name for name, fire_ms in found.items() if fire_ms is not None and fire_ms < to_ms(begin + length)}
@@ -206,7 +206,7 @@ def expected(begin: datetime, length: timedelta) -> set[str]:
 def test_what_fires_at_an_instant(
     either: Any, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, span: str, length: timedelta
 ) -> None:
-    from django_wheelbeat import firing
+    from django_wheelbeat.admin import firing
 
     fill()
     monkeypatch.setattr(firing, "CHUNK_ROWS", 7)
@@ -221,7 +221,7 @@ def test_what_fires_at_an_instant(
 
 
 def test_a_search_goes_on_where_it_stopped(db: Any, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from django_wheelbeat import firing
+    from django_wheelbeat.admin import firing
 
     fill()
     monkeypatch.setattr(firing, "CHUNK_ROWS", 5)

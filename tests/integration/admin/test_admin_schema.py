@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_wheelbeat.sources.statements import read_statements
+from celery_wheelbeat.sources.databases.statements import read_statements
 
 
 def test_the_migrations_are_those_of_the_models(db: Any) -> None:
@@ -26,7 +26,7 @@ def test_indexes_of_one_vendor_come_and_go(pg: Any) -> None:
             cursor.execute("SELECT indexname FROM pg_indexes WHERE tablename = 'wheelbeat_monitor'")
             return {name for (name,) in cursor.fetchall()}
 
-    own = set(read_statements("django_wheelbeat", "sql/indexes_postgresql.sql"))
+    own = set(read_statements("django_wheelbeat.database", "sql/indexes_postgresql.sql"))
     assert len(own) == 4
     assert own <= indexes()
     call_command("migrate", "wheelbeat", "0004", verbosity=0)

@@ -54,10 +54,10 @@ class Sides:
         return found
 
     def ours(self, task: Any, now: datetime, count: int) -> list[datetime]:
-        from django_wheelbeat.beat_settings import beat_settings
+        from django_wheelbeat.admin.preview import next_fire_ms
         from django_wheelbeat.models import Monitor
-        from django_wheelbeat.preview import next_fire_ms
-        from django_wheelbeat.rows import row_of, to_datetime, to_ms
+        from django_wheelbeat.monitors.rows import row_of, to_datetime, to_ms
+        from django_wheelbeat.monitors.settings import beat_settings
         from django_wheelbeat.transfer.celery_beat import record_of
         from django_wheelbeat.transfer.records import columns_of
 

@@ -204,7 +204,7 @@ def test_every_line_is_imported_or_refused_by_itself(db: Any, row: dict[str, Any
 def test_an_error_of_our_own_code_is_the_problem_of_its_row(
     db: Any, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    from celery_wheelbeat.cron import Cron
+    from celery_wheelbeat.schedules.cron import Cron
     from django_wheelbeat.models import Monitor
 
     whole = getattr(Cron, broken)

@@ -43,7 +43,7 @@ def fill(count: int, **columns: Any) -> list[int]:
 
 
 def reinstall(connection: Any, monkeypatch: pytest.MonkeyPatch, mode: str, bulk_rows: int = 10_000) -> list[str]:
-    from django_wheelbeat import audit_triggers, triggers
+    from django_wheelbeat.database import audit_triggers, triggers
 
     monkeypatch.setattr(audit_triggers, "beat_settings", lambda: Settings(audit=mode))
     monkeypatch.setattr(audit_triggers, "BULK_ROWS", bulk_rows)
@@ -53,7 +53,7 @@ def reinstall(connection: Any, monkeypatch: pytest.MonkeyPatch, mode: str, bulk_
 
 
 def test_every_change_is_noted_with_before_and_after(any_vendor: Any) -> None:
-    from django_wheelbeat.actors import acting
+    from django_wheelbeat.database.actors import acting
     from django_wheelbeat.models import Monitor
 
     with acting("ann", "new shop"):
@@ -118,7 +118,7 @@ def test_plain_sql_is_noted_under_the_session_user(pg: Any) -> None:
 
 @pytest.mark.postgres
 def test_a_bulk_is_one_row(pg: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from django_wheelbeat.actors import acting
+    from django_wheelbeat.database.actors import acting
     from django_wheelbeat.models import Monitor
 
     reinstall(pg, monkeypatch, "full", bulk_rows=5)
@@ -138,7 +138,7 @@ def test_a_bulk_is_one_row(pg: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.postgres
 def test_a_bulk_of_many_statements_is_one_row_where_it_is_said(pg: Any) -> None:
-    from django_wheelbeat.actors import acting, gather_audit, gathered_audit
+    from django_wheelbeat.database.actors import acting, gather_audit, gathered_audit
     from django_wheelbeat.models import Monitor
 
     ids = fill(6)
@@ -182,7 +182,7 @@ def test_the_summary_holds_no_values(either: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_off_removes_the_triggers(either: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from django_wheelbeat import triggers
+    from django_wheelbeat.database import triggers
     from django_wheelbeat.models import Change, Monitor
 
     installed = reinstall(either, monkeypatch, "off")

@@ -24,7 +24,7 @@ def test_the_page_of_a_job_shows_what_a_switch_of_the_clock_will_do(
     db: Any, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B07: nobody could see beforehand which jobs fall into the hour that is skipped."""
-    from django_wheelbeat import monitor_admin
+    from django_wheelbeat.admin import monitor as monitor_admin
 
     now_ms = int(datetime(2024, 3, 9, 12, tzinfo=UTC).timestamp() * 1000)
     monkeypatch.setattr(monitor_admin, "now_ms", lambda: now_ms)

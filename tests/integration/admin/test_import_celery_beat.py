@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery.schedules import crontab, schedule
 
-from celery_wheelbeat.fires import fires
-from celery_wheelbeat.monitors import schedule_of
+from celery_wheelbeat.jobs.compile import schedule_of
+from celery_wheelbeat.schedules.fire_times import fires
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -117,7 +117,7 @@ def test_a_crontab_longer_than_ours_is_written_with_ranges(
     dcb: Any, site_app: Celery, minute: str, hour: str, text: str
 ) -> None:
     from django_wheelbeat.models import Monitor
-    from django_wheelbeat.rows import row_of, to_ms
+    from django_wheelbeat.monitors.rows import row_of, to_ms
 
     fields = {
         "minute": minute,
@@ -227,7 +227,7 @@ def test_redbeat_is_taken_over(db: Any, site_app: Celery, redis_url: str) -> Non
     from redis import Redis
 
     from django_wheelbeat.models import Monitor
-    from django_wheelbeat.rows import row_of, to_datetime, to_ms
+    from django_wheelbeat.monitors.rows import row_of, to_datetime, to_ms
 
     site_app.conf.redbeat_redis_url = redis_url
     site_app.conf.redbeat_redis_options = {}

@@ -32,8 +32,8 @@ def an_hour_old(**columns: Any) -> Any:
 
 
 def stretches() -> list[tuple[int, int]]:
-    from django_wheelbeat.instants import now_ms
     from django_wheelbeat.models import Monitor
+    from django_wheelbeat.monitors.times import now_ms
     from django_wheelbeat.stretches import stretches_of
 
     return [tuple(stretch) for stretch in stretches_of(Monitor.objects.get(), now_ms())]
@@ -45,7 +45,7 @@ def near(instant_ms: int, expected_ms: int) -> bool:
 
 def test_a_pause_keeps_the_stretch_before_it_and_only_the_database_writes_it(any_vendor: Any) -> None:
     from django_wheelbeat.models import Change, Monitor
-    from django_wheelbeat.rows import to_ms
+    from django_wheelbeat.monitors.rows import to_ms
 
     begin_ms = to_ms(an_hour_old().effective_from)
     stale = Monitor.objects.get()
@@ -94,8 +94,8 @@ def test_what_no_trigger_has_written_is_no_stretch(text: str) -> None:
 
 
 def test_the_last_due_time_and_the_past_runs_go_on_over_a_pause(either: Any, login: Callable[..., Any]) -> None:
-    from django_wheelbeat.instants import now_ms
     from django_wheelbeat.models import Monitor
+    from django_wheelbeat.monitors.times import now_ms
 
     def shown() -> tuple[int | None, int]:
         (row,) = browser.get(LIST).context["cl"].result_list
@@ -116,8 +116,8 @@ def test_the_last_due_time_and_the_past_runs_go_on_over_a_pause(either: Any, log
 
 
 def test_nothing_was_due_within_a_pause(db: Any) -> None:
-    from celery_wheelbeat.schedules import Bounded, Interval
-    from django_wheelbeat.past_runs import RUNS_SHOWN, _past_fires_in
+    from celery_wheelbeat.schedules.intervals import Bounded, Interval
+    from django_wheelbeat.admin.past_runs import RUNS_SHOWN, _past_fires_in
     from django_wheelbeat.stretches import Stretch, pauses_of
 
     parts = [Stretch(1_000_000, 1_050_000), Stretch(700_000, 800_000), Stretch(0, 100_000)]
@@ -136,7 +136,7 @@ def test_the_column_goes_and_comes_back_with_its_migration(
 ) -> None:
     from django.core.management import call_command
 
-    from django_wheelbeat import triggers
+    from django_wheelbeat.database import triggers
     from django_wheelbeat.models import Monitor
 
     with ExitStack() as stack:

@@ -257,7 +257,7 @@ def test_the_page_looks_first_and_then_imports(either: Any, login: Callable[...,
 def test_the_page_refuses_what_is_too_much_or_no_text(
     db: Any, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django_wheelbeat import transfer_page
+    from django_wheelbeat.admin import transfer_page
 
     browser = login()
     assert "UTF-8" in str(upload(browser, b"\xff\xfe\x00").context["form"].errors)

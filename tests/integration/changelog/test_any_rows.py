@@ -18,19 +18,19 @@ from django.db import DatabaseError, transaction
 from kombu.utils.json import dumps, loads
 from loading_beats import ENTRY, START_MS, LoadingBeat
 
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.monitors import compile_rows
-from celery_wheelbeat.sources import follower
-from celery_wheelbeat.sources.news import Changed, Loaded
-from celery_wheelbeat.sources.solar import SolarSchedule
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.schedules.solar import SolarSchedule
+from celery_wheelbeat.sources.changelog import follower
+from celery_wheelbeat.sources.messages import Changed, Loaded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from changelog_places import Place
 
-    from celery_wheelbeat.jobs import DefinitionBatch
-    from celery_wheelbeat.sources.news import News
+    from celery_wheelbeat.jobs.definitions import DefinitionBatch
+    from celery_wheelbeat.sources.messages import News
 
 FETCHED = 500
 BATCH_COLUMNS = (
@@ -134,7 +134,7 @@ def assert_every_reader_takes(value: Any) -> None:
 
 
 def assert_the_reconcile_finds_nothing(beat: NotingBeat, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_wheelbeat.sources.walk.CORE_SHARE", 1e9)
+    monkeypatch.setattr("celery_wheelbeat.sources.changelog.table_pass.CORE_SHARE", 1e9)
     beat.follower._period_s = 0.0
     rounds = beat.follower.findings.reconcile_rounds
     beat.until(lambda: beat.follower.findings.reconcile_rounds == rounds + 2)

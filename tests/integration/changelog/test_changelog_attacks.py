@@ -18,11 +18,12 @@ from django.db import connections, transaction
 from django_site import as_default, site_database
 from stepped_beat import SteppedBeat
 
-from celery_wheelbeat.sources import walk
-from celery_wheelbeat.sources.follower import BLOCK_ROWS, SLICE_ROWS
-from django_wheelbeat import triggers
+from celery_wheelbeat.sources.changelog import table_pass as walk
+from celery_wheelbeat.sources.changelog.bulk_load import BLOCK_ROWS
+from celery_wheelbeat.sources.changelog.follower import SLICE_ROWS
+from django_wheelbeat.database import triggers
+from django_wheelbeat.database.retention import prune_changelog
 from django_wheelbeat.models import Monitor
-from django_wheelbeat.retention import prune_changelog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

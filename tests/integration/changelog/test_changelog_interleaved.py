@@ -9,7 +9,7 @@ import pytest
 from changelog_places import many
 
 from celery_wheelbeat.errors import SourceError
-from celery_wheelbeat.sources import Finished
+from celery_wheelbeat.jobs.definitions import Finished
 from django_wheelbeat.models import Monitor
 
 if TYPE_CHECKING:

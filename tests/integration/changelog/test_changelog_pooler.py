@@ -14,8 +14,8 @@ from processes import DjangoProject, redis_conf
 from services import PrivatePgbouncer
 from stepped_beat import SteppedBeat
 
-from celery_wheelbeat.sources import Finished
-from celery_wheelbeat.sources.databases import from_url
+from celery_wheelbeat.jobs.definitions import Finished
+from celery_wheelbeat.sources.databases.open import from_url
 from django_wheelbeat.models import Beat, Monitor
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from changelog_places import Place, Reader, many, monitor
 from django.db import connections, transaction
 
 from celery_wheelbeat.errors import CursorLost
+from django_wheelbeat.database.retention import SETTLE_S, prune_changelog
 from django_wheelbeat.models import Change, Monitor
-from django_wheelbeat.retention import SETTLE_S, prune_changelog
 
 if TYPE_CHECKING:
     from collections.abc import Callable

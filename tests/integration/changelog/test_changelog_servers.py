@@ -13,8 +13,8 @@ from django_site import as_default, site_database
 from services import PrivatePostgres, wait_until
 from stepped_beat import SteppedBeat
 
-from celery_wheelbeat.sources.databases import from_url
-from celery_wheelbeat.sources.postgres_columns import PostgresColumns
+from celery_wheelbeat.sources.databases.open import from_url
+from celery_wheelbeat.sources.databases.postgres_columns import PostgresColumns
 from django_wheelbeat.models import Monitor
 
 if TYPE_CHECKING:

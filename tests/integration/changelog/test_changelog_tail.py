@@ -13,15 +13,15 @@ from django_site import as_default, site_database
 from services import PrivatePostgres
 from services.server import wait_until
 
-from celery_wheelbeat.clock import SystemClock
-from celery_wheelbeat.cron import CronTable
-from celery_wheelbeat.monitors import compile_rows
-from celery_wheelbeat.sources import Finished
-from celery_wheelbeat.sources.definitions import Definitions
-from celery_wheelbeat.sources.installation_file import InstallationFile
-from celery_wheelbeat.sources.news import Changed, Loaded, Opened, Remembered
-from celery_wheelbeat.sources.tail import Tail
-from django_wheelbeat.database import install_triggers
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.jobs.definitions import Finished
+from celery_wheelbeat.runtime.clock import SystemClock
+from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.sources.changelog.reader import Tail
+from celery_wheelbeat.sources.changelog.translator import Definitions
+from celery_wheelbeat.sources.files.installation_file import InstallationFile
+from celery_wheelbeat.sources.messages import Changed, Loaded, Opened, Remembered
+from django_wheelbeat.database.opening import install_triggers
 from django_wheelbeat.models import Beat, Monitor, Quarantine
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ import pytest
 from loading_beats import ENTRY, START_MS, LoadingBeat
 
 from celery_wheelbeat.errors import SourceError
-from celery_wheelbeat.monitors import compile_rows
-from celery_wheelbeat.sources import bulk, follower
-from celery_wheelbeat.sources.packed import LAYOUT
-from celery_wheelbeat.sources.walk import Purpose
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.sources.changelog import bulk_load as bulk
+from celery_wheelbeat.sources.changelog import follower
+from celery_wheelbeat.sources.changelog.table_pass import Purpose
+from celery_wheelbeat.sources.databases.packed import LAYOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,8 +159,8 @@ def test_ten_thousand_edits_while_a_million_monitors_load(
 def test_the_reconcile_finds_nothing_to_mend_after_a_load(
     beat: LoadingBeat, postgres: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_wheelbeat.sources.walk.RECONCILE_ROWS", 5_000)
-    monkeypatch.setattr("celery_wheelbeat.sources.walk.CORE_SHARE", 1e9)
+    monkeypatch.setattr("celery_wheelbeat.sources.changelog.table_pass.RECONCILE_ROWS", 5_000)
+    monkeypatch.setattr("celery_wheelbeat.sources.changelog.table_pass.CORE_SHARE", 1e9)
     fill(postgres, 20_000)
     postgres.execute("UPDATE wheelbeat_monitor SET start_at = now() WHERE id % 100 = 0")
     beat.load()
@@ -320,10 +321,10 @@ def test_an_empty_table_is_loaded_at_once(beat: LoadingBeat) -> None:
 def test_the_plan_of_a_block_reads_the_index_in_order_and_each_row_once(
     postgres: Place, name: str, parameters: tuple[str, ...]
 ) -> None:
-    from celery_wheelbeat.sources.statements import read_statements
+    from celery_wheelbeat.sources.databases.statements import read_statements
 
     fill(postgres, 50_000)
-    statement = read_statements("celery_wheelbeat.sources", "sql/postgresql.sql")[name]
+    statement = read_statements("celery_wheelbeat.sources.databases", "sql/postgresql.sql")[name]
     for number, parameter in enumerate(parameters, 1):
         statement = statement.replace(f"${number}", parameter)
     plan = "\n".join(row[0] for row in postgres.execute(f"EXPLAIN {statement.replace('%', '%%')}"))

@@ -12,15 +12,17 @@ import pytest
 from changelog_places import Place, monitor
 from loading_beats import ENTRY, LoadingBeat
 
-from celery_wheelbeat.monitors import compile_rows
-from celery_wheelbeat.sources import bulk, follower, joined_columns
-from celery_wheelbeat.sources.joined_columns import JoinedColumns
+from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.sources.changelog import bulk_load as bulk
+from celery_wheelbeat.sources.changelog import follower
+from celery_wheelbeat.sources.databases import joined_columns
+from celery_wheelbeat.sources.databases.joined_columns import JoinedColumns
 from django_wheelbeat.models import Monitor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from celery_wheelbeat.jobs import DefinitionBatch
+    from celery_wheelbeat.jobs.definitions import DefinitionBatch
 
 BLOCK_ROWS = 100
 PLAIN = {"name": "", "task": "proj.check", "interval_ms": 60_000}
@@ -132,7 +134,7 @@ def assert_read_as_compiled_one_by_one(beat: LoadingBeat, monkeypatch: pytest.Mo
 
 def assert_the_reconcile_finds(beat: LoadingBeat, wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Go once through the whole table."""
-    monkeypatch.setattr("celery_wheelbeat.sources.walk.CORE_SHARE", 1e9)
+    monkeypatch.setattr("celery_wheelbeat.sources.changelog.table_pass.CORE_SHARE", 1e9)
     beat.follower._period_s = 0.0
     rounds = beat.follower.findings.reconcile_rounds
     beat.until(lambda: beat.follower.findings.reconcile_rounds == rounds + 2)

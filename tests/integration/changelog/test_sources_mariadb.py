@@ -11,8 +11,8 @@ from django.db import connections, transaction
 from services.found import OWN_NAME
 
 from celery_wheelbeat.errors import CursorLost
-from celery_wheelbeat.sources import mariadb
-from celery_wheelbeat.sources.databases import open_database
+from celery_wheelbeat.sources.databases import mariadb
+from celery_wheelbeat.sources.databases.open import open_database
 from django_wheelbeat.models import Change, Monitor
 
 if TYPE_CHECKING:

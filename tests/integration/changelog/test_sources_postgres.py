@@ -15,11 +15,11 @@ from django.test import override_settings
 from services.found import OWN_NAME, with_path
 
 from celery_wheelbeat.errors import CursorLost, SourceError
-from celery_wheelbeat.sources import Finished
-from celery_wheelbeat.sources.databases import from_url, open_database
-from celery_wheelbeat.sources.postgres import PostgresSource
-from celery_wheelbeat.sources.session import Session
-from django_wheelbeat.database import monitor_database
+from celery_wheelbeat.jobs.definitions import Finished
+from celery_wheelbeat.sources.databases.open import from_url, open_database
+from celery_wheelbeat.sources.databases.postgres import PostgresSource
+from celery_wheelbeat.sources.databases.session import Session
+from django_wheelbeat.database.opening import monitor_database
 from django_wheelbeat.models import Change, Monitor
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from django.core.management import call_command
 from loading_beats import LoadingBeat
 
 from celery_wheelbeat.errors import CursorLost, SourceError
-from celery_wheelbeat.sources import sqlite
-from celery_wheelbeat.sources.databases import open_database
+from celery_wheelbeat.sources.databases import sqlite
+from celery_wheelbeat.sources.databases.open import open_database
 from django_wheelbeat.models import Change, Monitor
 
 if TYPE_CHECKING:

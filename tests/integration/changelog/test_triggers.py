@@ -12,11 +12,11 @@ from django.core.management import CommandError, call_command
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from celery_wheelbeat.sources import Finished
-from django_wheelbeat import triggers
-from django_wheelbeat.actors import acting
+from celery_wheelbeat.jobs.definitions import Finished
 from django_wheelbeat.checks import check_triggers
-from django_wheelbeat.database import install_triggers
+from django_wheelbeat.database import triggers
+from django_wheelbeat.database.actors import acting
+from django_wheelbeat.database.opening import install_triggers
 from django_wheelbeat.models import Change, Monitor
 
 if TYPE_CHECKING:

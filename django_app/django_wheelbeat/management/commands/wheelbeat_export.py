@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_wheelbeat.database import monitor_alias
+from django_wheelbeat.database.opening import monitor_alias
 from django_wheelbeat.models import Monitor
 from django_wheelbeat.transfer.files import FORMATS, export, format_of
 

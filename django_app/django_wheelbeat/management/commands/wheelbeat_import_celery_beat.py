@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery import current_app
 from django.core.management.base import CommandError, CommandParser
 
-from django_wheelbeat.database import monitor_alias
+from django_wheelbeat.database.opening import monitor_alias
 from django_wheelbeat.transfer.celery_beat import periodic_tasks, source
 from django_wheelbeat.transfer.celery_beat_tables import tables_missing
 from django_wheelbeat.transfer.commands import ImportCommand

@@ -8,8 +8,8 @@ from celery import current_app
 from django.core.management.base import CommandError, CommandParser
 
 from celery_wheelbeat.errors import InvalidSetting
-from celery_wheelbeat.sources.celery_zones import timezone_of
-from celery_wheelbeat.urls import split_url
+from celery_wheelbeat.settings.urls import split_url
+from celery_wheelbeat.sources.beat_schedule.celery_zones import timezone_of
 from django_wheelbeat.transfer.commands import ImportCommand
 from django_wheelbeat.transfer.notes import Notes
 from django_wheelbeat.transfer.redbeat import redbeat_entries, source

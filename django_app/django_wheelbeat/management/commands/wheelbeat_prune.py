@@ -8,8 +8,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
-from django_wheelbeat.database import monitor_alias
-from django_wheelbeat.retention import prune_audit, prune_beats, prune_changelog
+from django_wheelbeat.database.opening import monitor_alias
+from django_wheelbeat.database.retention import prune_audit, prune_beats, prune_changelog
 
 
 class Command(BaseCommand):

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_wheelbeat.database import monitor_alias
+from django_wheelbeat.database.opening import monitor_alias
 from django_wheelbeat.models import Change
 
 

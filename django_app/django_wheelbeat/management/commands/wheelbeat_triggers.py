@@ -7,8 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
-from django_wheelbeat import triggers
-from django_wheelbeat.database import monitor_alias
+from django_wheelbeat.database import triggers
+from django_wheelbeat.database.opening import monitor_alias
 
 
 class Command(BaseCommand):

@@ -1,0 +1,149 @@
+"""Marks: up to which instant every run of a destination is confirmed, or counted as skipped.
+
+A start treats what lies after the mark as missed, so a mark may be too early (runs are offered again with the same
+ids) and must never be too late (runs would be lost). Pure: who stores marks is the business of the edges.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from celery_wheelbeat.errors import WheelbeatError
+from celery_wheelbeat.jobs.definitions import EntryMark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+VERSION: Final = 1
+AHEAD_MS: Final = 5_000
+"""A mark further ahead of the clock than this was written under a wrong clock."""
+
+
+class InvalidMark(WheelbeatError, ValueError):
+    """A stored mark that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkDocument:
+    """What is stored per destination."""
+
+    mark_ms: int
+    steps: int = 0
+    """How many times the clock was set back by more than 5 s; part of the ids of re-lived interval runs."""
+    relived_until_ms: int = 0
+    """Up to here fire times had been handed out before the clock was set back; 0 = never."""
+    entries: Mapping[str, EntryMark] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document as plain values."""
+        return {
+            "version": VERSION,
+            "mark_ms": self.mark_ms,
+            "steps": self.steps,
+            "relived_until_ms": self.relived_until_ms,
+            "entries": {name: list(entry) for name, entry in self.entries.items()},
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> MarkDocument:
+        """Read what ``to_json`` returned; raises ``InvalidMark`` for anything else, a newer version included."""
+        try:
+            version = int(stored["version"])
+            if version > VERSION:
+                raise InvalidMark(f"mark of version {version}: this release reads up to {VERSION}, use a newer one")
+            return cls(
+                mark_ms=int(stored["mark_ms"]),
+                steps=int(stored.get("steps", 0)),
+                relived_until_ms=int(stored.get("relived_until_ms", 0)),
+                entries={
+                    str(name): EntryMark(str(definition_hash), int(effective_from_ms))
+                    for name, (definition_hash, effective_from_ms) in dict(stored.get("entries", {})).items()
+                },
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, InvalidMark):
+                raise
+            raise InvalidMark(f"mark {stored!r:.200} cannot be read ({error!r})") from None
+
+
+class Chosen(NamedTuple):
+    """The mark that a start goes by."""
+
+    document: MarkDocument | None
+    """None = first start: nothing was missed."""
+    ignored: list[MarkDocument]
+    """Marks later than the clock allows, to be reported."""
+
+
+def choose(documents: Iterable[MarkDocument], now_ms: int) -> Chosen:
+    """Return the latest of ``documents``, leaving out those more than 5 s ahead of ``now_ms``.
+
+    The number of clock steps never goes back, so it is taken from all of them.
+    """
+    every = list(documents)
+    usable = [document for document in every if document.mark_ms <= now_ms + AHEAD_MS]
+    ignored = [document for document in every if document.mark_ms > now_ms + AHEAD_MS]
+    if not usable:
+        return Chosen(None, ignored)
+    latest = max(usable, key=lambda document: document.mark_ms)
+    steps = max(document.steps for document in every)
+    relived_until_ms = max(document.relived_until_ms for document in usable)
+    chosen = MarkDocument(latest.mark_ms, steps, relived_until_ms, latest.entries)
+    return Chosen(chosen, ignored)
+
+
+class Mark:
+    """The mark of one destination while a beat runs. Owned by the scheduling thread."""
+
+    def __init__(self, mark_ms: int | None = None) -> None:
+        self.mark_ms = mark_ms
+
+    def move(
+        self,
+        cursor_ms: int,
+        *,
+        oldest_fire_ms: int | None = None,
+        ask_ms: int | None = None,
+        limit_ms: int | None = None,
+    ) -> int:
+        """Move the mark as far as it may go, never back; returns it.
+
+        ``cursor_ms``: the engine has passed every slot up to here. ``oldest_fire_ms``: earliest run that the backlog
+        still holds. ``ask_ms``: earliest job of the poll lane that was not asked yet. ``limit_ms``: see
+        ``clock.Reading``.
+        """
+        mark_ms = cursor_ms
+        for first_open_ms in (oldest_fire_ms, ask_ms):
+            if first_open_ms is not None:
+                mark_ms = min(mark_ms, first_open_ms - 1)
+        if limit_ms is not None:
+            mark_ms = min(mark_ms, limit_ms)
+        self.mark_ms = mark_ms if self.mark_ms is None else max(self.mark_ms, mark_ms)
+        return self.mark_ms
+
+    def step_back(self, now_ms: int) -> None:
+        """Follow a clock that was set back: from here on the mark is one of the new time."""
+        self.mark_ms = now_ms if self.mark_ms is None else min(self.mark_ms, now_ms)
+
+
+logger = logging.getLogger("celery.beat")
+
+
+def known_marks(stored: Mapping[str, Sequence[Mapping[str, Any]]], now_ms: int) -> dict[str, MarkDocument]:
+    """Return the mark of each destination of which there is a usable one."""
+    known = {}
+    for destination, documents in stored.items():
+        readable = []
+        for values in documents:
+            try:
+                readable.append(MarkDocument.from_json(values))
+            except InvalidMark as error:
+                logger.warning("beat: A mark of %s cannot be used: %s", destination, error)
+        chosen = choose(readable, now_ms)
+        if chosen.ignored:
+            logger.warning("beat: %d marks of %s lie ahead of the clock: ignored", len(chosen.ignored), destination)
+        if chosen.document is not None:
+            known[destination] = chosen.document
+    return known

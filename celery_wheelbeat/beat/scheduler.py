@@ -1,0 +1,256 @@
+"""``celery beat -S wheelbeat``: Celery's scheduler interface in front of one ``Beat``.
+
+The composition root, and the only module that knows ``celery.beat``. Neither the constructor nor a property does I/O or
+starts a thread: all of that happens at the first tick, in the process that ticks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from celery import signals
+from celery.beat import Scheduler
+
+from celery_wheelbeat import __version__
+from celery_wheelbeat.beat import loading as memory
+from celery_wheelbeat.beat import overrides
+from celery_wheelbeat.beat.assembly import assemble
+from celery_wheelbeat.beat.beat import Beat
+from celery_wheelbeat.beat.end_signals import EndSignals
+from celery_wheelbeat.beat.schedule_view import ScheduleView
+from celery_wheelbeat.beat.supervision import Supervision
+from celery_wheelbeat.dispatch.messages import attempt
+from celery_wheelbeat.settings import Settings
+from celery_wheelbeat.sources.beat_schedule.entries import given_schedule, problem_of
+from celery_wheelbeat.sources.databases.open import database_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+logger = logging.getLogger("celery.beat")
+
+FLUSH_S = 1.5
+"""How long ``close`` lets the publisher send what it has taken over; the I/O thread gets 1 s more."""
+STORE_S = 1.0
+
+
+class WheelScheduler(Scheduler):
+    """Drop-in scheduler; see ``docs/explanation/architecture.md``."""
+
+    max_interval = 5
+    data: dict[str, Any]
+
+    def __init__(self, *args: Any, schedule_filename: str | None = None, lazy: bool = False, **kwargs: Any) -> None:
+        self.schedule_filename = schedule_filename
+        self._conf_seen: dict[str, Any] = {}
+        self._beat: Beat | None = None
+        self._supervision: Supervision | None = None
+        self._embedded = False
+        self._in_tick = False
+        self._in_turn = False
+        self._closing = False
+        self._end_signals = EndSignals()
+        super().__init__(*args, lazy=True, **kwargs)
+        self.settings = Settings.from_conf(self.app.conf)
+        self._view = ScheduleView(dict(self.data))
+        self.data = self._view.data
+        if not lazy:
+            self.setup_schedule()
+
+    # What Celery's service calls.
+
+    def tick(self, *_args: Any, **_kwargs: Any) -> float:
+        """Run one turn, then wait until something is due or happens, at most a second; returns 0.
+
+        While one of our threads is wedged, a standalone beat goes on turning in here and does not return, so that
+        ``celery inspect ping`` falls silent. Once the end was asked for, it raises ``SystemExit`` itself, because the
+        exception of the signal handler may have been lost.
+        """
+        self._in_tick = True
+        try:
+            while not self._ending:
+                beat, supervision = self._running()
+                wait_s = self._turn(beat, supervision)
+                beat.parts.wake.wait(min(wait_s, self.max_interval))
+                if self._embedded or not supervision.wedged:
+                    break
+        finally:
+            self._in_tick = False
+        if self._ending:
+            raise SystemExit
+        return 0.0
+
+    @property
+    def _ending(self) -> bool:
+        return self._closing or self._end_signals.taken
+
+    def _turn(self, beat: Beat, supervision: Supervision) -> float:
+        self._in_turn = True
+        reading = beat.read_clock()
+        beat.take_in_changes(reading)
+        due = beat.advance(reading)
+        beat.hand_over(due)
+        beat.take_in_outcomes()
+        beat.move_mark(reading)
+        supervision.look(reading)
+        self._in_turn = False
+        if (ended_by := beat.parts.publisher.ended_by) is not None:
+            raise ended_by  # by user code around a send, in the lane's thread
+        if self.should_sync():
+            self._do_sync()
+        return beat.wait_s(reading)
+
+    def close(self) -> None:
+        """Stop for good, within 3 s. A call in the middle of ``tick``, by a signal handler, only leaves a note."""
+        self._closing = True
+        if self._in_tick:
+            return
+        self._end_signals.hold()
+        try:
+            beat, supervision, self._beat, self._supervision = self._beat, self._supervision, None, None
+            if beat is not None and supervision is not None and beat.pid == os.getpid():
+                self._stop(beat, supervision)
+            super().close()
+        finally:
+            self._end_signals.release()
+
+    def _stop(self, beat: Beat, supervision: Supervision) -> None:
+        parts = beat.parts
+        parts.publisher.close(FLUSH_S)
+        now_ms = parts.clock.wall_ms()
+        if not self._in_turn:  # else the signal cut a turn short: the mark stays where the last whole turn left it
+            beat.take_in_outcomes()
+            beat.move_mark(parts.guard.look(now_ms, parts.clock.monotonic_s()))
+        beat.state = "stopped"
+        supervision.close(now_ms)
+        parts.desk.close(STORE_S)
+        parts.lines.remove()
+        left = parts.dispatch.backlog.shutdown()
+        logger.info("beat: Stopped; %d runs sent, %d left for the next start", parts.ledger.sent, left.runs)
+
+    @property
+    def info(self) -> str:
+        """Lines of the banner."""
+        database = database_of(self.app, self.settings)
+        source = "beat_schedule only" if database is None else f"beat_schedule and monitors in {database.vendor}"
+        return f"    . wheelbeat -> {__version__}, tick {self.settings.tick:g}s\n    . source -> {source}"
+
+    def sync(self) -> None:
+        """Nothing is kept here that would have to be written: status and marks go their own way."""
+
+    # The schedule.
+
+    def get_schedule(self) -> ScheduleView:
+        """Return the view over entries and monitors."""
+        return self._view
+
+    def set_schedule(self, schedule: Mapping[str, Any]) -> None:
+        """Make ``schedule`` the entries; a dict stays the caller's own, as with Celery."""
+        data = schedule.data if isinstance(schedule, ScheduleView) else schedule
+        self._view.replace(data if isinstance(data, dict) else dict(data))
+        self.data = self._view.data
+
+    schedule = property(get_schedule, set_schedule)
+
+    def setup_schedule(self) -> None:
+        """Read ``beat_schedule``, then add the default entries, in the order of ``PersistentScheduler``."""
+        self.merge_inplace(self.app.conf.beat_schedule)
+        self.install_default_entries(self.schedule)
+
+    def merge_inplace(self, b: Mapping[str, Any]) -> None:
+        """Bring the entries that came from configuration to what ``b`` says; unchanged ones keep their objects."""
+        given = {name: _copy_of(entry) for name, entry in b.items()}
+        seen, self._conf_seen = self._conf_seen, given
+        for name in seen.keys() - given.keys():
+            self.schedule.refuse(name, None)
+        changed = {name: entry for name, entry in given.items() if name not in seen or not _same(seen[name], entry)}
+        self.update_from_dict(changed)
+
+    def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
+        """Add or replace entries; a broken one is left out, and reported by the next turn."""
+        for name, given in dict_.items():
+            try:
+                self.schedule[name] = self._maybe_entry(name, given)
+            except Exception as error:
+                self.schedule.refuse(name, problem_of(given_schedule(given), error))
+
+    def reserve(self, entry: Any) -> Any:
+        """Return the following entry; nothing is stored per run."""
+        return next(entry)
+
+    # How one run is sent: called by the lane, in its thread.
+
+    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
+        """Send one message, stamped with the run's identity; what became of it is recorded for the lane."""
+        current = attempt.current()
+        if current is None:
+            return super().apply_async(entry, producer=producer, advance=advance, **kwargs)
+        with current.message():
+            return super().apply_async(current.stamp(entry), producer=producer, advance=False, **kwargs)
+
+    def should_sync(self) -> bool:
+        """As Celery has it, but never in the middle of a send."""
+        return attempt.current() is None and bool(super().should_sync())
+
+    # Starting.
+
+    def _running(self) -> tuple[Beat, Supervision]:
+        beat, supervision = self._beat, self._supervision
+        if beat is None or supervision is None or beat.pid != os.getpid():
+            self.merge_inplace(self.app.conf.beat_schedule)  # receivers of beat_init may have changed it
+            parts = assemble(self, self.settings)
+            self.schedule.monitors = parts.monitor_entries
+            beat = self._beat = Beat(parts)
+            supervision = self._supervision = Supervision(beat)
+            self._embedded = self._embedded or threading.current_thread() is not threading.main_thread()
+            memory.prepare()
+            self._name_unused_overrides()
+            beat.start()
+            supervision.start()
+        return beat, supervision
+
+    def _name_unused_overrides(self) -> None:
+        unused = overrides.unused(type(self), self.Entry, WheelScheduler)
+        if unused:
+            logger.warning(
+                "beat: Never called by this scheduler: %s. Fire times are computed; "
+                "override apply_entry to keep a run from being sent",
+                ", ".join(unused),
+            )
+
+
+# The constructor must not connect these: ``connect`` holds a lock, and the handler of SIGTERM, which constructs another
+# scheduler where it interrupts the constructor, would wait for that lock for ever.
+
+
+@signals.beat_init.connect
+def _guard_the_end(sender: Any, **_kwargs: Any) -> None:
+    """Take the place of the signal handlers that Celery has installed for its service."""
+    if isinstance(sender.scheduler, WheelScheduler):
+        sender.scheduler._end_signals.install()
+
+
+@signals.beat_embedded_init.connect
+def _note_embedded(sender: Any, **_kwargs: Any) -> None:
+    """Tell the scheduler that it is part of a worker."""
+    if isinstance(sender.scheduler, WheelScheduler):
+        sender.scheduler._embedded = True
+
+
+def _copy_of(entry: Any) -> Any:
+    """Copy an entry, whose owner may change it in place; what cannot be one is refused when it is made."""
+    try:
+        return dict(entry)
+    except (TypeError, ValueError):
+        return entry
+
+
+def _same(before: Any, after: Any) -> bool:
+    """Compare two entries; their schedules and arguments are foreign code."""
+    try:
+        return bool(before == after)
+    except Exception:
+        return False

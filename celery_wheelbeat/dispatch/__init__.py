@@ -1,0 +1,112 @@
+"""How runs reach a broker. A publisher owns its thread and its connection; the wheel never waits for a socket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from celery_wheelbeat.jobs.identity import run_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Run(NamedTuple):
+    """One run on its way to a destination."""
+
+    job_id: int
+    key: str
+    """``monitor:42`` or ``entry:cleanup``."""
+    name: str
+    fire_ms: int
+    run_id: str
+    entry: Any
+    """A private ``celery.beat.ScheduleEntry`` for this send."""
+    token: int
+    """Identity of this pending run in the backlog; comes back in the outcome."""
+    headers: Mapping[str, Any] = MappingProxyType({})
+    """Further message headers (``wheelbeat_*``) that the job's definition asks for."""
+    namespace: str = "celery"
+    suffix: str = ""
+    """What the name of the run ends with, as in ``runs.run_id``."""
+
+    def message_id(self, number: int) -> str:
+        """Return the task id of the run's ``number``-th message, from 1: an extension may send several for one run."""
+        if number == 1:
+            return self.run_id
+        return run_id(self.key, self.fire_ms, self.namespace, f"{self.suffix}#{number}")
+
+
+class FailureKind(Enum):
+    """What is known about a run that was not confirmed."""
+
+    NOT_SENT = "not_sent"
+    """Proven not to have reached the broker: may be sent again as it is."""
+    UNCERTAIN = "uncertain"
+    """May have reached the broker: sent again with the same id and a fresh nonce."""
+    REFUSED = "refused"
+    """The broker said no for now (a full queue, no memory): sent again after a pause, while other runs go on."""
+    POISON = "poison"
+    """This run can never be sent (arguments, size, unknown task): counted ``skipped(error)``, job quarantined."""
+    UNROUTABLE = "unroutable"
+    """The broker returned it, or has no place for it: counted ``skipped(unroutable)``."""
+    ERROR = "error"
+    """The user's code (a lazy argument, a router, the task's signature) refused this run: counted ``skipped(error)``;
+    the job goes on, as it does in Celery."""
+    EXPIRED = "expired"
+    """The instant up to which its message is of use has passed: counted ``skipped(expired)``, not sent."""
+
+
+class Confirmed(NamedTuple):
+    """The broker has taken responsibility for the run."""
+
+    token: int
+    confirmed_ms: int
+
+
+class Failed(NamedTuple):
+    """The run was not confirmed."""
+
+    token: int
+    kind: FailureKind
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherHealth:
+    """A publisher as supervision sees it."""
+
+    connected: bool
+    in_flight: int
+    stamp_s: float
+    """Monotonic instant of the last turn of the publisher's loop."""
+
+
+class Publisher(Protocol):
+    """Hands runs to one destination and reports what is confirmed."""
+
+    destination: str
+
+    @property
+    def ended_by(self) -> BaseException | None:
+        """What user code raised to end the process (``SystemExit`` …): nothing more is sent."""
+
+    def start(self) -> None:
+        """Start the thread; in the process that sends, so after any fork."""
+
+    def capacity(self) -> int:
+        """How many runs ``submit`` takes now without exceeding the window; 0 while the destination is down."""
+
+    def submit(self, runs: Sequence[Run]) -> None:
+        """Take over ``runs``; never blocks."""
+
+    def poll(self) -> Sequence[Confirmed | Failed]:
+        """Return the outcomes since the last call."""
+
+    def health(self) -> PublisherHealth:
+        """Report for supervision."""
+
+    def close(self, timeout_s: float) -> Sequence[Run]:
+        """Stop within ``timeout_s`` and return the runs that are not confirmed."""

@@ -1,0 +1,1 @@
+"""celery_wheelbeat.dispatch.celery_lane.lane.celery_lane"""

@@ -1,0 +1,194 @@
+"""From due runs to confirmed ones: the way of one destination from the engine to its publisher and back.
+
+Owned by the scheduling thread. Runs wait as pairs in the backlog and are rendered from the definition at the moment
+they are handed over. Every outcome ends in the ledger: nothing is dropped here without a reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.dispatch import Confirmed, Failed, Run
+from celery_wheelbeat.dispatch.lane import Lane, Settled, definition_hash_of
+from celery_wheelbeat.dispatch.one_offs import OneOffs
+from celery_wheelbeat.dispatch.reports.failure_log import Pace
+from celery_wheelbeat.errors import InvalidMonitor, reason_of
+from celery_wheelbeat.jobs.definitions import Flag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
+
+    from celery_wheelbeat.dispatch import Publisher
+    from celery_wheelbeat.dispatch.backlog import Backlog
+    from celery_wheelbeat.dispatch.messages.run_ids import RunIds
+    from celery_wheelbeat.dispatch.pending import Pair
+    from celery_wheelbeat.dispatch.reports.lateness import Lateness
+    from celery_wheelbeat.engine.engine import Engine
+    from celery_wheelbeat.engine.shards import JobView
+    from celery_wheelbeat.jobs.definitions import DueBatch
+
+logger = logging.getLogger("celery.beat")
+
+HAND_OVER_MAX = 1_000
+"""Runs that one call renders; the rest follows when there is time before the next tick."""
+PAYLOAD_BYTES_MAX = 16 << 20
+"""Arguments that the publisher has at a time, and those of one more run; as text, objects take several times that."""
+
+
+class Rendering(NamedTuple):
+    """What turns a pair into a run."""
+
+    run_ids: RunIds
+    key_of: Callable[[int], str]
+    """Job id → text key."""
+    entry_of: Callable[[JobView, int], Any]
+    """Job and fire time → private ``ScheduleEntry``; None where somebody has removed it meanwhile."""
+    headers_of: Callable[[JobView, Any], Mapping[str, Any]] = lambda _view, _entry: {}
+    """Job and that entry → headers that the workers need beside fire time and nonce."""
+
+
+class Dispatch(Lane):
+    """Backlog and publisher of one destination."""
+
+    def __init__(self, engine: Engine, backlog: Backlog, publisher: Publisher, lateness: Lateness) -> None:
+        super().__init__(engine, backlog, lateness)
+        self.publisher = publisher
+        self.rendering: Rendering | None = None
+        """None while the namespace of run ids is not known: runs wait, as they do for a broker."""
+        self.one_offs = OneOffs()
+        self._broken = Pace()
+        self._sizes: dict[int, int] = {}
+        """Bytes of arguments of what the publisher has, by token."""
+        self._bytes = 0
+        """Their sum."""
+        self._unrendered: dict[int, tuple[str, str]] = {}
+        """Jobs that do not render and are not settled yet: job id → (definition hash, reason)."""
+
+    def offer(self, due: Iterable[DueBatch]) -> None:
+        """Put due runs into the backlog."""
+        for batch in due:
+            self.backlog.offer(batch)
+
+    def hand_over(self, now_s: float) -> int:
+        """Give the publisher as many waiting runs as it has room for, up to ``HAND_OVER_MAX``; returns how many."""
+        self._held.give_back(now_s)
+        if self._is_down(now_s, connected=self.rendering is not None and self.publisher.health().connected):
+            self.backlog.squeeze()
+            return 0
+        if self.rendering is None or not self.may_hand_over():
+            return 0
+        pairs = self._of_size(self.backlog.take(min(self.publisher.capacity(), HAND_OVER_MAX)))
+        runs = self._render(pairs, self.rendering, now_s)
+        if runs:
+            self._taken.update((run.token, pairs[run.token]) for run in runs)
+            self.publisher.submit(runs)
+        return len(pairs)
+
+    def may_hand_over(self) -> bool:
+        """Say whether ``hand_over`` would find something to do."""
+        may = self.backlog.waiting and self.rendering and self._bytes < PAYLOAD_BYTES_MAX
+        return bool(may and self.publisher.capacity())
+
+    def take_in(self, now_s: float) -> Settled:
+        """Settle every run that the publisher has news about."""
+        found = {job: why for job, why in self._unrendered.items() if job in self._quarantined}  # not redefined since
+        settled, self._unrendered = Settled({}, found, []), {}
+        outcomes = self.publisher.poll()
+        by_instant: dict[int, list[int]] = {}
+        for outcome in outcomes:
+            if isinstance(outcome, Confirmed):
+                by_instant.setdefault(outcome.confirmed_ms, []).append(outcome.token)
+        for at_ms, tokens in by_instant.items():
+            for pair in self.backlog.confirm(tokens):
+                self._lateness.note(at_ms - pair.fire_ms, now_s)
+            done = (self.one_offs.confirm(token, at_ms) for token in tokens)
+            settled.finished.update(one for one in done if one is not None)
+        self._settle_failed([outcome for outcome in outcomes if isinstance(outcome, Failed)], settled, now_s)
+        for outcome in outcomes:
+            self._taken.pop(outcome.token, None)
+            self._bytes -= self._sizes.pop(outcome.token, 0)
+            self.one_offs.give_up(outcome.token)
+        if settled.finished:
+            self.finish(settled.finished)
+        return settled
+
+    def _of_size(self, pairs: dict[int, Pair]) -> dict[int, Pair]:
+        """Return as many of ``pairs`` as their arguments allow, at least one; the others go back to the backlog."""
+        ids = np.fromiter((pair.job_id for pair in pairs.values()), np.int64, len(pairs))
+        sizes = self._engine.shards.payload_sizes(ids)
+        room = max(1, int(np.searchsorted(np.cumsum(sizes), PAYLOAD_BYTES_MAX - self._bytes, "right")))
+        tokens = list(pairs)
+        self.backlog.give_back(tokens[room:])
+        return {token: pairs[token] for token in tokens[:room]}
+
+    def _render(self, pairs: dict[int, Pair], rendering: Rendering, now_s: float) -> list[Run]:
+        views = self._engine.lookup(np.fromiter((pair.job_id for pair in pairs.values()), np.int64, len(pairs)))
+        kept: list[tuple[int, Pair, JobView]] = []
+        for (token, pair), view in zip(pairs.items(), views, strict=True):
+            reason = self._reason_to_skip(pair, view)
+            if view is None or reason is not None:
+                self.backlog.skip([token], reason or "removed")
+            else:
+                kept.append((token, pair, view))
+                if view.flags & Flag.ONE_OFF:
+                    self.one_offs.send(token, view.id)
+        runs: list[Run] = []
+        for run_id, (token, pair, view) in zip(_run_ids(kept, rendering), kept, strict=True):
+            try:
+                entry = rendering.entry_of(view, pair.fire_ms)
+                headers = {} if entry is None else rendering.headers_of(view, entry)
+            except Exception as error:
+                self._give_up(token, view, error, now_s)
+                continue
+            if entry is None:
+                self.backlog.skip([token], "removed")
+                continue
+            key, named = rendering.key_of(view.id), (rendering.run_ids.namespace, _suffix(pair.step))
+            self._sizes[token] = len(view.payload)
+            self._bytes += len(view.payload)
+            runs.append(Run(view.id, key, view.name, pair.fire_ms, run_id, entry, token, headers, *named))
+        return runs
+
+    def _give_up(self, token: int, view: JobView, error: Exception, now_s: float) -> None:
+        """Skip a run that cannot be rendered. Only what is wrong with the definition of a monitor lasts."""
+        if self._broken.is_due(view.id, now_s):
+            logger.error("beat: %s cannot be sent: %s", view.name, reason_of(error), exc_info=error)
+        if isinstance(error, InvalidMonitor) and view.id >= 0:
+            self._quarantined[view.id] = str(error)
+            self._unrendered[view.id] = (definition_hash_of(view, self._engine.routes[view.route_index]), str(error))
+        self.backlog.skip([token], "error")
+        self.one_offs.give_up(token)
+
+    def _reason_to_skip(self, pair: Pair, view: JobView | None) -> str | None:
+        if view is None:
+            return "removed"
+        if pair.job_id in self._quarantined:
+            return "quarantined"
+        if view.flags & Flag.ONE_OFF:
+            if not self.one_offs.owns(pair.job_id, pair.fire_ms, pair.step):
+                return "removed"
+            if self.one_offs.is_on_the_way(pair.job_id):
+                return "ended"  # its one run is on its way; if that fails, it is that run which is sent again
+        return None
+
+
+def _run_ids(kept: Sequence[tuple[int, Pair, JobView]], rendering: Rendering) -> list[str]:
+    """Return the run ids; a fire time that is lived through again after a step of the clock has its own."""
+    ids = [""] * len(kept)
+    by_step: dict[int, list[int]] = {}
+    for position, (_, pair, _) in enumerate(kept):
+        by_step.setdefault(pair.step, []).append(position)
+    for step, positions in by_step.items():
+        keys = [rendering.key_of(kept[position][1].job_id) for position in positions]
+        fires_ms = np.array([kept[position][1].fire_ms for position in positions], np.int64)
+        for position, run_id in zip(positions, rendering.run_ids.render(keys, fires_ms, _suffix(step)), strict=True):
+            ids[position] = run_id
+    return ids
+
+
+def _suffix(step: int) -> str:
+    return f"~{step}" if step else ""

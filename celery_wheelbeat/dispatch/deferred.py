@@ -1,0 +1,95 @@
+"""Runs that the broker refused for now: they wait apart for a moment, so that one full queue holds up nobody else.
+
+For the backlog they are still in flight. Of each job the newest refused run is kept, as while a destination is down;
+of ``misfire=all`` every one, up to the limit of the backlog. A turn costs what was refused and what is ripe, however
+many are held.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from celery_wheelbeat.dispatch.backlog import Backlog
+    from celery_wheelbeat.dispatch.pending import Pair
+
+PAUSE_S = 1.0
+
+
+class _Refused(NamedTuple):
+    token: int
+    job_id: int
+    again_s: float
+
+
+class Held:
+    """Refused runs by job. Owned by the scheduling thread."""
+
+    def __init__(self, backlog: Backlog) -> None:
+        self._backlog = backlog
+        self._jobs: dict[int, dict[int, int]] = {}
+        """Job id → token → fire time."""
+        self._line: deque[_Refused] = deque()
+        """In the order in which they are ripe; those that have left ``_jobs`` since are passed over."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def tokens(self) -> Iterator[int]:
+        """Yield the tokens of what is held."""
+        for held in self._jobs.values():
+            yield from held
+
+    def hold(self, refused: Mapping[int, Pair], now_s: float) -> None:
+        """Keep refused runs, by token, for ``PAUSE_S``; what may not be kept beside them is skipped(backlog)."""
+        for token, pair in refused.items():
+            self._jobs.setdefault(pair.job_id, {})[token] = pair.fire_ms
+            self._line.append(_Refused(token, pair.job_id, now_s + PAUSE_S))
+        self._count += len(refused)
+        gone = self._older({pair.job_id for pair in refused.values()})
+        while self._count > self._backlog.limit:
+            first = self._line.popleft()
+            if self._forget(first):
+                gone.append(first.token)
+        if gone:
+            self._backlog.skip(gone, "backlog")
+
+    def give_back(self, now_s: float) -> None:
+        """Return to the backlog what has waited long enough."""
+        ripe = []
+        while self._line and self._line[0].again_s <= now_s:
+            first = self._line.popleft()
+            if self._forget(first):
+                ripe.append(first.token)
+        if ripe:
+            self._backlog.queue_again(ripe)
+
+    def _older(self, job_ids: set[int]) -> list[int]:
+        """Forget all but the newest run of each of ``job_ids``, unless all are kept; returns their tokens."""
+        several = np.array(sorted(job_id for job_id in job_ids if len(self._jobs[job_id]) > 1), np.int64)
+        if not several.size:
+            return []
+        older: list[int] = []
+        for job_id in several[~self._backlog.keep_all(several)].tolist():
+            held = self._jobs[job_id]
+            newest = max(held, key=held.__getitem__)
+            older += (token for token in held if token != newest)
+            self._count -= len(held) - 1
+            self._jobs[job_id] = {newest: held[newest]}
+        return older
+
+    def _forget(self, refused: _Refused) -> bool:
+        """Say whether a run was still held; it is not any more."""
+        held = self._jobs.get(refused.job_id, {})
+        if held.pop(refused.token, None) is None:
+            return False
+        if not held:
+            del self._jobs[refused.job_id]
+        self._count -= 1
+        return True

@@ -1,0 +1,115 @@
+"""Returns: messages that RabbitMQ could not route, and whether their runs are offered once more.
+
+A queue of the default exchange that somebody deleted is declared again, and what came back from it is sent again; the
+second time the run is let go. What an exchange with a name did not route comes back for good: its bindings are the
+user's. No run is offered more than once more.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import amqp.exceptions
+
+from celery_wheelbeat.dispatch import FailureKind
+from celery_wheelbeat.dispatch.broker import close_connection
+from celery_wheelbeat.dispatch.fast_lane.batches import Failure
+from celery_wheelbeat.errors import reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from celery_wheelbeat.dispatch.messages.recording import Recording
+
+REMEMBERED_MAX = 100_000
+"""Runs that came back once; as many as may be on their way."""
+
+
+class Returned(NamedTuple):
+    """One message that came back."""
+
+    positions: Sequence[int]
+    """Its position in its batch; none where it was settled before."""
+    run: tuple[Any, Any]
+    """Task id and fire time."""
+    queue: str
+    """The queue that it was sent to through the default exchange; empty where it was another one."""
+    reason: str
+
+
+class Returns:
+    """See the module. ``declare_again(queue)`` says whether the queue is there now; it may raise."""
+
+    def __init__(self, declare_again: Callable[[str], bool]) -> None:
+        self._declare_again = declare_again
+        self._noted: list[tuple[Returned, list[Failure]]] = []
+        self._once: dict[tuple[Any, Any], None] = {}
+        """Runs that were offered once more, oldest first."""
+
+    def note(self, returned: Returned, failures: list[Failure]) -> None:
+        """Take down a message that came back; what that means is added to ``failures`` by ``judge``."""
+        if returned.positions:
+            self._noted.append((returned, failures))
+
+    def judge(self) -> None:
+        """Say of everything noted whether it is sent again. Uses the connection, so never from its callbacks.
+
+        What ``declare_again`` raises leaves everything noted, for the next connection.
+        """
+        while self._noted:  # while a queue is declared, others may come back
+            noted = list(self._noted)
+            fresh = {one.queue for one, _ in noted if one.queue and one.run not in self._once}
+            there = {queue for queue in sorted(fresh) if self._declare_again(queue)}
+            del self._noted[: len(noted)]
+            for one, failures in noted:
+                failures.append(Failure(one.positions, self._kind_of(one, there), one.reason))
+        while len(self._once) > REMEMBERED_MAX:
+            del self._once[next(iter(self._once))]
+
+    def _kind_of(self, one: Returned, there: Collection[str]) -> FailureKind:
+        if one.queue in there and one.run not in self._once:
+            self._once[one.run] = None
+            return FailureKind.NOT_SENT
+        self._once.pop(one.run, None)
+        return FailureKind.UNROUTABLE
+
+
+logger = logging.getLogger("celery.beat")
+
+_FRAME_EXTRA = 8
+"""Octets of a frame beside its payload: type, channel, size and end."""
+
+
+def refusal_of(recording: Recording, open_connection: Callable[[], Any]) -> str:
+    """Return why the broker would not take the message; empty where it would, or where it cannot be asked."""
+    kombu = open_connection()
+    selected = False
+    try:
+        kombu.connect()
+        channel = kombu.connection.channel()
+        channel.tx_select()
+        selected = True
+        kombu.connection.transport.write(on_channel(recording.wire, channel.channel_id))
+        channel.tx_rollback()
+    except amqp.exceptions.AMQPError as error:
+        close_connection(kombu, broken=True)
+        if selected and error.method_sig is not None:  # the broker's own word
+            return reason_of(error)
+        logger.debug("beat: A message to %s could not be tried: %r", recording.exchange, error)
+        return ""
+    except Exception as error:
+        close_connection(kombu, broken=True)
+        logger.debug("beat: A message to %s could not be tried: %r", recording.exchange, error)
+        return ""
+    close_connection(kombu, broken=False)
+    return ""
+
+
+def on_channel(frames: bytes, channel_id: int) -> bytes:
+    """Return ``frames`` for another channel."""
+    moved, start = bytearray(frames), 0
+    while start < len(moved):
+        moved[start + 1 : start + 3] = channel_id.to_bytes(2, "big")
+        start += _FRAME_EXTRA + int.from_bytes(moved[start + 3 : start + 7], "big")
+    return bytes(moved)

@@ -1,0 +1,327 @@
+"""Fast dispatch: from due runs to finished messages in blocks of columns, and from outcomes back to the ledger.
+
+Owned by the scheduling thread; the sender does the I/O. What is not certain to be the same as Celery's own message is
+left to the celery lane, with a reason: a job whose form has no envelope, a one-off, arguments that do not render.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from celery_wheelbeat.dispatch import Failed, FailureKind
+from celery_wheelbeat.dispatch.fast_lane.answers import Answers
+from celery_wheelbeat.dispatch.fast_lane.batches import Blocks, Comparison, Draft, Layout, Outcome, make
+from celery_wheelbeat.dispatch.fast_lane.canary import Canary
+from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Group, Pending
+from celery_wheelbeat.dispatch.fast_lane.rendering import Runs, ids_of
+from celery_wheelbeat.dispatch.lane import Lane, Settled
+from celery_wheelbeat.dispatch.lane_exceptions import Refused
+from celery_wheelbeat.dispatch.lane_rules import kinds
+from celery_wheelbeat.dispatch.messages.envelope import Refusal
+from celery_wheelbeat.dispatch.pending import Pairs, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.dispatch.backlog import Backlog
+    from celery_wheelbeat.dispatch.celery_lane.lane import Dispatch
+    from celery_wheelbeat.dispatch.fast_lane.answers import Edges
+    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Forms
+    from celery_wheelbeat.dispatch.fast_lane.publisher import Sender
+    from celery_wheelbeat.dispatch.fast_lane.rendering import JobMessages, Rendered
+    from celery_wheelbeat.dispatch.lane_exceptions import Outsiders
+    from celery_wheelbeat.dispatch.messages.run_ids import RunIds
+    from celery_wheelbeat.dispatch.pending import Pair
+    from celery_wheelbeat.dispatch.reports.lateness import Lateness
+    from celery_wheelbeat.engine.engine import Engine
+    from celery_wheelbeat.engine.shards import JobColumns
+    from celery_wheelbeat.schedules.kinds import Int64s
+
+logger = logging.getLogger("celery.beat")
+
+BLOCK_RUNS = 1_000
+CANDIDATES = 4
+"""Jobs whose arguments are offered for the making of an envelope."""
+
+
+class FastDispatch(Lane):
+    """See the module. What it cannot send goes to ``slow``, the celery lane of the same destination."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        backlog: Backlog,
+        sender: Sender,
+        lateness: Lateness,
+        *,
+        slow: Dispatch,
+        forms: Forms,
+        messages: JobMessages,
+        outsiders: Outsiders,
+        edges: Edges,
+        block_runs: int = BLOCK_RUNS,
+    ) -> None:
+        super().__init__(engine, backlog, lateness, slow.quarantined)
+        self.sender = sender
+        self.forms = forms
+        self.run_ids: RunIds | None = None
+        """None while the namespace of run ids is not known: runs wait."""
+        self.canary = Canary(sender, forms, messages)
+        self.outsiders = outsiders
+        self.answers = Answers(backlog, sender, forms, edges)
+        self.refused = Refused(engine, slow.quarantined)
+        self._blocks = Blocks(backlog, block_runs)
+        self._slow = slow
+        self._messages = messages
+        self._edges = edges
+        self._sent: dict[int, NDArray[np.intp]] = {}
+        """Token of a batch → position in its block of each message."""
+        self._singles: dict[int, list[int]] = {}
+        """Token of a batch that was sent to find a culprit → tokens of its runs."""
+        self._suspects: deque[list[int]] = deque()
+        """Runs of refused batches, to be sent with nothing else on the way."""
+        self._next_batch = 1 << 40
+        """Tokens of batches without a block; above those of the backlog."""
+
+    def may_hand_over(self) -> bool:
+        """Say whether ``hand_over`` would find something to do."""
+        capacity = self.sender.capacity()
+        if self.run_ids is None or not capacity:
+            return False
+        if self._suspects:
+            return self.sender.idle
+        return not self.answers.are_due and capacity >= self._blocks_wanted() > 0
+
+    def hand_over(self, now_s: float) -> int:
+        """Send waiting runs, in blocks, up to half of what may be on its way; returns how many left the queue."""
+        self._held.give_back(now_s)
+        self.answers.look_around(now_s)
+        self._ask_for_refused()
+        self.canary.look(now_s)
+        if self._is_down(now_s, connected=self.sender.health().connected):
+            self.backlog.squeeze()
+            return 0
+        if self.run_ids is None or not self.may_hand_over():
+            return 0
+        if self._suspects:
+            return self._send_suspects(self._suspects.popleft(), self.run_ids)
+        blocks = self._blocks.take(self._blocks_wanted())
+        pairs = joined([block for _, block in blocks])
+        jobs = self._engine.shards.columns_of(pairs.ids)
+        blocks = self._blocks.fit(blocks, self._messages.sizes(jobs), self.sender.capacity())
+        sent = slice(sum(len(block.pairs.ids) for block in blocks))
+        pairs, jobs = pairs.at(sent), jobs.at(sent)
+        self._send(Layout(blocks), Runs(pairs, jobs, ids_of(self.run_ids, pairs)))
+        return sent.stop
+
+    def _blocks_wanted(self) -> int:
+        """Return how many blocks are sent at a time: what is computed for several at once costs less for each run."""
+        return self._blocks.count(max(1, self.sender.window // 2))
+
+    def take_in(self, now_s: float) -> Settled:
+        """Settle every batch that the sender has news about."""
+        settled = Settled({}, {}, [])
+        for news in self.sender.poll():
+            if isinstance(news, Outcome):
+                self._take_in_outcome(news, settled, now_s)
+            elif isinstance(news, Comparison):
+                self.canary.take_in(news)
+            elif self.answers.take_in(news) and not isinstance(news.answer, Refusal):
+                self.refused.take_back(news.form)
+        self.refused.settle(settled)
+        return settled
+
+    def redefined(self, ids: Int64s) -> list[int]:
+        """Judge jobs anew: their definitions have changed. Returns the jobs whose quarantine that lifts."""
+        self.outsiders.redefined(ids)
+        for form in self.refused.redefined(ids):
+            self.forms.ask_again(form)  # somebody may have mended what is wrong, and tries again
+        return super().redefined(ids)
+
+    # Sending.
+
+    def _send(self, layout: Layout, runs: Runs) -> None:
+        """Send what of some blocks is for this lane, and see to the rest."""
+        jobs = runs.jobs
+        self._skip(layout, np.flatnonzero(~jobs.enabled), "removed")
+        (stays,) = np.nonzero(jobs.enabled & ~self._leave(layout, runs.pairs, jobs))
+        drafts = [Draft() for _ in layout.blocks]
+        orders: list[list[NDArray[np.intp]]] = [[] for _ in layout.blocks]
+        for group in self._groups(stays, jobs):
+            if isinstance(group.answer, Pending):
+                self._wait(layout, group, jobs)
+            elif isinstance(group.answer, str):
+                self._move(layout, group.positions)
+            elif isinstance(group.answer, Refusal):
+                self.refused.refuse_form(group.form, group.answer, runs.pairs.ids[group.positions])
+                self._skip(layout, group.positions, "quarantined")
+            else:
+                rendered = self._messages.render(group.form, group.answer, group.positions, runs)
+                self._leave_out(layout, rendered, runs.pairs)
+                if len(rendered.positions):
+                    made = make(rendered.load, self._edges.now())
+                    for number, part, order in layout.parts(rendered.positions):
+                        drafts[number].add(made, part)
+                        orders[number].append(order)
+                    self.canary.remember(group.form, jobs, rendered.positions)
+        start = 0
+        for block, draft, parts in zip(layout.blocks, drafts, orders, strict=True):
+            if parts:
+                order = self._sent[block.token] = np.concatenate(parts)
+                self._log(start + order, jobs)
+                self.sender.submit(draft.batch(block.token, self.answers.epoch))
+            else:
+                self.backlog.confirm_block(block.token)  # nothing is left in it
+            start += len(block.pairs.ids)
+
+    def _leave_out(self, layout: Layout, rendered: Rendered, pairs: Pairs) -> None:
+        """Move runs whose jobs do not render to the celery lane, and quarantine those that nobody would take."""
+        if rendered.unfit:
+            self.outsiders.note_unfit({int(pairs.ids[at]): why for at, why in rendered.unfit.items()})
+            self._move(layout, np.array(sorted(rendered.unfit), np.intp))
+        if rendered.unsendable:
+            self.refused.refuse_alone({int(pairs.ids[at]): why for at, why in rendered.unsendable.items()})
+            self._skip(layout, np.array(sorted(rendered.unsendable), np.intp), "quarantined")
+
+    def _ask_for_refused(self) -> None:
+        """Ask again for the forms that were refused: their jobs are quarantined, so no run of theirs asks."""
+        if not self.sender.capacity() or not self.answers.take_refused_due():
+            return
+        for form, ids in self.refused.forms():
+            jobs = self._engine.shards.columns_of(ids)
+            if form in self.forms:
+                self.answers.ask(form, self._messages.arguments(form, jobs, np.flatnonzero(jobs.enabled)))
+
+    def _wait(self, layout: Layout, group: Group, jobs: JobColumns) -> None:
+        """Let runs wait for the answer about their form, and ask if nobody has."""
+        if group.answer is Pending.UNASKED:
+            self.answers.ask(group.form, self._messages.arguments(group.form, jobs, group.positions[:CANDIDATES]))
+        for tokens in self._broken_out(layout, group.positions):
+            self.answers.wait(group.form, tokens)
+
+    def _groups(self, positions: NDArray[np.intp], jobs: JobColumns) -> Iterator[Group]:
+        """Yield the jobs at ``positions`` by form."""
+        for group in self.forms.groups(kinds(jobs.route[positions], jobs.flags[positions]), jobs.interval[positions]):
+            yield group._replace(positions=positions[group.positions])
+
+    def _leave(self, layout: Layout, pairs: Pairs, jobs: JobColumns) -> NDArray[np.bool_]:
+        """Skip what is quarantined, move what the celery lane has to send; returns the positions of both."""
+        leaves = np.zeros(len(pairs.ids), np.bool_)
+        if self._quarantined:
+            quarantined = np.fromiter(self._quarantined, np.int64, len(self._quarantined))
+            leaves = jobs.enabled & np.isin(pairs.ids, quarantined)
+            self._skip(layout, np.flatnonzero(leaves), "quarantined")
+        odd = self.outsiders.among(pairs, jobs) & jobs.enabled & ~leaves
+        self._move(layout, np.flatnonzero(odd))
+        return leaves | odd
+
+    def _send_suspects(self, tokens: list[int], run_ids: RunIds) -> int:
+        """Send some runs of a refused batch alone, so that the broker's next refusal has fewer culprits."""
+        pairs = Pairs.of([self._taken[token] for token in tokens])
+        jobs = self._engine.shards.columns_of(pairs.ids)
+        runs = Runs(pairs, jobs, ids_of(run_ids, pairs))
+        gone = [token for token, enabled in zip(tokens, jobs.enabled.tolist(), strict=True) if not enabled]
+        self.backlog.skip(gone, "removed")
+        for token in gone:
+            del self._taken[token]
+        draft = Draft()
+        order: list[int] = []
+        for group in self._groups(np.flatnonzero(jobs.enabled), jobs):
+            if isinstance(group.answer, (str, Pending)):
+                self._release([tokens[at] for at in group.positions.tolist()])
+                continue
+            if isinstance(group.answer, Refusal):
+                self.refused.refuse_form(group.form, group.answer, pairs.ids[group.positions])
+                self._give_up([tokens[at] for at in group.positions.tolist()])
+                continue
+            rendered = self._messages.render(group.form, group.answer, group.positions, runs)
+            self._release([tokens[at] for at in rendered.unfit])
+            if rendered.unsendable:
+                self.refused.refuse_alone({int(pairs.ids[at]): why for at, why in rendered.unsendable.items()})
+                self._give_up([tokens[at] for at in rendered.unsendable])
+            if count := len(rendered.positions):
+                draft.add(make(rendered.load, self._edges.now()), slice(0, count))
+                order += [tokens[at] for at in rendered.positions.tolist()]
+        if order:
+            self._next_batch += 1
+            self._singles[self._next_batch] = order
+            self.sender.submit(draft.batch(self._next_batch, self.answers.epoch))
+        return len(tokens)
+
+    def _log(self, positions: NDArray[np.intp], jobs: JobColumns) -> None:
+        if self._edges.admits_lines(len(positions)) and logger.isEnabledFor(logging.INFO):
+            refs, routes = jobs.ref[positions], jobs.route[positions].tolist()
+            for name, route in zip(self._messages.names(refs), routes, strict=True):
+                logger.info("Scheduler: Sending due task %s (%s)", name, self.forms.task_of(route))
+
+    # Leaving a block.
+
+    def _skip(self, layout: Layout, positions: NDArray[np.intp], reason: str) -> None:
+        for tokens in self._broken_out(layout, positions):
+            self.backlog.skip(tokens, reason)
+
+    def _move(self, layout: Layout, positions: NDArray[np.intp]) -> None:
+        for tokens in self._broken_out(layout, positions):
+            self._slow.backlog.adopt(self.backlog.release(tokens))
+
+    def _broken_out(self, layout: Layout, positions: NDArray[np.intp]) -> Iterator[dict[int, Pair]]:
+        """Take the runs at ``positions`` out of their blocks; yields them by tokens of their own."""
+        if len(positions):
+            for number, _, where in layout.parts(positions):
+                yield self.backlog.break_up(layout.blocks[number].token, where.tolist())
+
+    def _release(self, tokens: Sequence[int]) -> None:
+        if not tokens:
+            return
+        for token in tokens:
+            self._taken.pop(token, None)
+        self._slow.backlog.adopt(self.backlog.release(tokens))
+
+    def _give_up(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._taken.pop(token, None)
+        self.backlog.skip(tokens, "quarantined")
+
+    # Outcomes.
+
+    def _take_in_outcome(self, outcome: Outcome, settled: Settled, now_s: float) -> None:
+        singles = self._singles.pop(outcome.token, None)
+        failed: list[Failed] = []
+        for failure in outcome.failures:
+            self.last_error = failure.reason
+            if singles is None:
+                order = self._sent[outcome.token]
+                pairs = self.backlog.break_up(outcome.token, order[list(failure.positions)].tolist())
+                self._taken.update(pairs)
+                tokens = list(pairs)
+            else:
+                tokens = [singles[position] for position in failure.positions]
+            if failure.kind is FailureKind.POISON and not (singles is not None and len(tokens) == len(singles) == 1):
+                half = (len(tokens) + 1) // 2
+                self._suspects += [part for part in (tokens[:half], tokens[half:]) if part]
+            else:
+                failed += [Failed(token, failure.kind, failure.reason) for token in tokens]
+        if singles is None:
+            del self._sent[outcome.token]
+            self._note(self.backlog.confirm_block(outcome.token), outcome.at_ms, now_s)
+        else:
+            lost = {singles[at] for failure in outcome.failures for at in failure.positions}
+            sent = [token for token in singles if token not in lost]
+            if sent:
+                self._note(Pairs.of(self.backlog.confirm(sent)), outcome.at_ms, now_s)
+            for token in sent:
+                self._taken.pop(token, None)
+        self._settle_failed(failed, settled, now_s)
+        for one in failed:
+            self._taken.pop(one.token, None)
+
+    def _note(self, pairs: Pairs, at_ms: int, now_s: float) -> None:
+        fires_ms, counts = np.unique(pairs.fire_ms, return_counts=True)
+        for fire_ms, runs in zip(fires_ms.tolist(), counts.tolist(), strict=True):
+            self._lateness.note(at_ms - fire_ms, now_s, runs)

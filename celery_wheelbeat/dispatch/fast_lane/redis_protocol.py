@@ -1,0 +1,48 @@
+"""What the fast lane says to a Redis in its protocol, and what a refusal means. No I/O here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_wheelbeat.dispatch import FailureKind
+
+MULTI = b"*1\r\n$5\r\nMULTI\r\n"
+EXEC = b"*1\r\n$4\r\nEXEC\r\n"
+
+
+def bulk(value: bytes) -> bytes:
+    """Return a bulk string."""
+    return b"$%d\r\n%b\r\n" % (len(value), value)
+
+
+def command(*words: bytes) -> bytes:
+    """Return a command."""
+    return b"*%d\r\n%b" % (len(words), b"".join(map(bulk, words)))
+
+
+def errors() -> Any:
+    """Return the exceptions of redis-py."""
+    import redis  # noqa: PLC0415 - an optional dependency, present wherever this is used
+
+    return redis.exceptions
+
+
+def response_error() -> type[Exception]:
+    """Return the exception that an error reply becomes."""
+    found: type[Exception] = errors().ResponseError
+    return found
+
+
+def forbids(error: Any) -> bool:
+    """Say whether a batch was refused for what it is made of, and not for what the server lacks at the moment."""
+    known = errors()
+    if isinstance(error, (known.NoPermissionError, known.ClusterCrossSlotError, known.MovedError)):
+        return True
+    return "unknown command" in str(error) or "unsupported" in str(error)
+
+
+def kind_of(error: Exception) -> FailureKind:
+    """Return what the refusal of a push means."""
+    if "WRONGTYPE" in str(error):
+        return FailureKind.UNROUTABLE
+    return FailureKind.REFUSED  # OOM, READONLY, MISCONF, NOAUTH …: nothing was stored

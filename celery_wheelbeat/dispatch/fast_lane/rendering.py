@@ -1,0 +1,219 @@
+"""Job messages: from runs and their jobs' columns to what a batch is made of.
+
+Reads the payloads as they are now and keeps the rendered pieces; sends nothing and decides nothing. What does not
+render is named with its reason, and never stops the others.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from kombu.utils.json import loads
+
+from celery_wheelbeat.dispatch.fast_lane.batches import Load
+from celery_wheelbeat.dispatch.lane_rules import FORMS_MAX
+from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
+from celery_wheelbeat.dispatch.messages.part_cache import SKELETONS_MAX, Bodies, Columns
+from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own, own_of
+from celery_wheelbeat.dispatch.messages.template import Unsendable
+from celery_wheelbeat.dispatch.pending import STEP_SHIFT
+from celery_wheelbeat.errors import reason_of
+from celery_wheelbeat.jobs.rows import key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.dispatch.messages.envelope import Envelope
+    from celery_wheelbeat.dispatch.messages.patterns import Form
+    from celery_wheelbeat.dispatch.messages.run_ids import Octets, RunIds
+    from celery_wheelbeat.dispatch.pending import Pairs
+    from celery_wheelbeat.engine.engine import Engine
+    from celery_wheelbeat.engine.payloads import Payloads
+    from celery_wheelbeat.engine.shards import JobColumns
+    from celery_wheelbeat.jobs.definitions import Route
+    from celery_wheelbeat.schedules.kinds import Int64s, UInt32s
+
+_SHORT_BYTES = 1_000
+"""Where no text is longer it is not worth a look how long each of them is."""
+_loads: Callable[[bytes], Any] = loads
+
+
+class Runs(NamedTuple):
+    """Runs that are about to be sent, in columns of equal length."""
+
+    pairs: Pairs
+    jobs: JobColumns
+    ids: Octets
+    """Run ids, n × 36."""
+
+
+class Rendered(NamedTuple):
+    """What the messages of some runs are made of, and the runs that have none."""
+
+    load: Load
+    """To be made at once: its pieces may lie in a cache."""
+    positions: NDArray[np.intp]
+    """Of the runs in ``load``."""
+    unfit: dict[int, str]
+    """Position → why its job does not render."""
+    unsendable: dict[int, str]
+    """Position → why nobody would take the message of its job."""
+
+
+class Unfit(Exception):
+    """Jobs that do not render: position → the exception that says why."""
+
+    def __init__(self, errors: dict[int, Exception]) -> None:
+        super().__init__(errors)
+        self.errors = errors
+
+
+class JobMessages:
+    """See the module. Owned by the scheduling thread."""
+
+    def __init__(self, engine: Engine, *, limit_bytes: int) -> None:
+        """``limit_bytes``: memory for rendered pieces."""
+        self.bodies = Bodies(limit_bytes)
+        self._limit_bytes = limit_bytes
+        self._engine = engine
+        self._numbers: dict[object, int] = {}
+        """Identity of an envelope → its number in the cache; what is forgotten is never given again."""
+        self._given = 0
+        self._payloads: Payloads | None = None
+        """Whose refs the pieces are kept by; the engine has others after each of its starts."""
+
+    def render(self, form: Form, envelope: Envelope, positions: NDArray[np.intp], runs: Runs) -> Rendered:
+        """Look up what the messages of the runs at ``positions`` need; which are of ``form``."""
+        number, payloads = self._number_of(envelope), self._followed()
+        pairs, jobs, ids = runs
+        unfit: dict[int, str] = {}
+        unsendable: dict[int, str] = {}
+        while True:
+            refs = jobs.ref[positions]
+
+            def pieces_of(
+                missing: NDArray[np.intp], refs: UInt32s = refs, positions: NDArray[np.intp] = positions
+            ) -> Columns:
+                at = positions[missing]
+                keys = map(key_of, pairs.ids[at].tolist()) if envelope.names_key else repeat("")
+                owns = self._owns(form, jobs.route[at])
+                return columns_of(envelope, payloads, refs, missing, zip(owns, keys, strict=False))
+
+            try:
+                columns = self.bodies.columns(refs, number, envelope.opening_width, pieces_of)
+            except Unfit as found:
+                for at, error in found.errors.items():
+                    if isinstance(error, Unsendable):
+                        unsendable[int(positions[at])] = str(error)
+                    else:
+                        unfit[int(positions[at])] = reason_of(error)
+                positions = np.delete(positions, list(found.errors))
+                continue
+            every = len(positions) == len(ids)
+            ids, fire_ms = (ids, pairs.fire_ms) if every else (ids[positions], pairs.fire_ms[positions])
+            return Rendered(Load(envelope, columns, ids, fire_ms), positions, unfit, unsendable)
+
+    def _owns(self, form: Form, routes: UInt32s) -> Iterable[Own | Exception]:
+        """Return what is the own of jobs with ``form`` and these routes, or what is wrong with it."""
+        if not form.has_own:
+            return repeat(NOTHING)
+        return (_own_of(self._engine.routes[index], form) for index in routes.tolist())
+
+    def _number_of(self, envelope: Envelope) -> int:
+        """Return the number of an envelope; those that make the same messages have the same one."""
+        number = self._numbers.get(envelope.identity)
+        if number is None:
+            if len(self._numbers) >= 2 * FORMS_MAX:
+                self._numbers.clear()
+            if self._given > SKELETONS_MAX:
+                self._payloads, self._given = None, 0  # a new cache, which knows no number
+                self._numbers.clear()
+            number = self._numbers[envelope.identity] = self._given
+            self._given += 1
+        return number
+
+    def _followed(self) -> Payloads:
+        payloads = self._engine.shards.payloads
+        if payloads is not self._payloads:
+            self._payloads, self.bodies = payloads, Bodies(self._limit_bytes)
+            payloads.on_release = self.bodies.forget
+        return payloads
+
+    def sizes(self, jobs: JobColumns) -> Int64s:
+        """Return about how many bytes the pieces of each of ``jobs`` have; nothing is rendered for it."""
+        payloads = self._followed()
+        sizes = self.bodies.sizes(jobs.ref)
+        (unknown,) = np.nonzero(jobs.enabled & (sizes == 0))
+        if len(unknown):
+            short = payloads.longest <= _SHORT_BYTES
+            sizes[unknown] = payloads.longest if short else payloads.lengths(jobs.ref[unknown])
+        return sizes
+
+    def arguments(self, form: Form, jobs: JobColumns, positions: NDArray[np.intp]) -> list[Arguments]:
+        """Return the arguments of some jobs with ``form``, without those that are not JSON."""
+        found = []
+        texts = self._engine.shards.payloads.read(jobs.ref[positions])
+        for text, own in zip(texts, self._owns(form, jobs.route[positions]), strict=False):
+            with suppress(Exception):  # the first message of the job says what it is
+                args, kwargs = _loads(text.payload)
+                found.append(Arguments(args, kwargs, _sound(own)))
+        return found
+
+    def names(self, refs: UInt32s) -> Iterable[str]:
+        """Return the plain names of some jobs."""
+        return (text.name.decode() for text in self._engine.shards.payloads.read(refs))
+
+
+def ids_of(run_ids: RunIds, pairs: Pairs) -> Octets:
+    """Return the run ids of monitors; a fire time that is lived through again has an id of its own."""
+    steps = pairs.tag >> STEP_SHIFT
+    if not steps.any():
+        return run_ids.of_monitors(pairs.ids, pairs.fire_ms)
+    suffixes = [b"~%d" % step if step else b"" for step in steps.tolist()]
+    rows = zip(pairs.ids.tolist(), pairs.fire_ms.tolist(), suffixes, strict=True)
+    return run_ids.of_names([b"monitor:%d@%d%b" % row for row in rows])
+
+
+def _own_of(route: Route, form: Form) -> Own | Exception:
+    try:
+        return own_of(route, form)
+    except Exception as error:  # is one job's
+        return error
+
+
+def _sound(own: Own | Exception) -> Own:
+    if isinstance(own, Exception):
+        raise own
+    return own
+
+
+def columns_of(
+    envelope: Envelope,
+    payloads: Payloads,
+    refs: UInt32s,
+    positions: NDArray[np.intp],
+    owns: Iterable[tuple[Own | Exception, str]] = repeat((NOTHING, "")),
+) -> Columns:
+    """Return the pieces of the jobs at ``positions`` of ``refs``; ``owns``: what is their own, and their keys.
+
+    Raises ``Unfit`` for all that do not render.
+    """
+    texts = payloads.read(refs[positions])
+    encoded = envelope.body.of_payloads([text.payload for text in texts])
+    pieces, errors = [], {}
+    for position, text, one, (own, key) in zip(positions.tolist(), texts, encoded, owns, strict=False):
+        if isinstance(one, Exception):
+            errors[position] = one
+            continue
+        try:
+            pieces.append(envelope.pieces(one, text.name.decode(), _sound(own)._replace(key=key)))
+        except Exception as error:
+            errors[position] = error
+    if errors:
+        raise Unfit(errors)
+    return Columns.of(pieces)

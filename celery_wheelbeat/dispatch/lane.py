@@ -1,0 +1,146 @@
+"""A lane: the backlog of one way to a destination, and what becomes of runs that were not confirmed.
+
+What the celery lane and the fast lane do alike. Owned by the scheduling thread. Every outcome ends in the ledger:
+nothing is dropped here without a reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.dispatch import Failed, FailureKind
+from celery_wheelbeat.dispatch.deferred import Held
+from celery_wheelbeat.dispatch.reports.failure_log import FailureLines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from celery_wheelbeat.dispatch.backlog import Backlog
+    from celery_wheelbeat.dispatch.pending import Pair
+    from celery_wheelbeat.dispatch.reports.lateness import Lateness
+    from celery_wheelbeat.engine.engine import Engine
+    from celery_wheelbeat.engine.shards import JobView
+    from celery_wheelbeat.jobs.definitions import Finished, Route
+    from celery_wheelbeat.schedules.kinds import Int64s
+
+logger = logging.getLogger("celery.beat")
+
+SQUEEZE_AFTER_S = 1.0
+"""A destination that is away for longer than this is down: of each job only the newest run is kept."""
+FIRST_CONNECTION_S = 5.0
+"""The same for the first connection of a process: a busy start takes its time, and what the process before left is
+offered just then.
+"""
+
+
+class Settled(NamedTuple):
+    """What a look at the outcomes brought, for whoever keeps books about jobs."""
+
+    finished: dict[int, Finished]
+    """One-off jobs that are done, by job id."""
+    poisoned: dict[int, tuple[str, str]]
+    """Jobs that can never be sent: job id → (definition hash, reason)."""
+    lifted: list[int]
+    """Jobs whose quarantine was lifted: they can be sent after all."""
+
+
+class Lane:
+    """See the module. ``quarantined``: jobs that are not sent, with the reason; shared by the lanes of a beat."""
+
+    def __init__(
+        self, engine: Engine, backlog: Backlog, lateness: Lateness, quarantined: dict[int, str] | None = None
+    ) -> None:
+        self.backlog = backlog
+        self.last_error = ""
+        """The last failure, in one line; where it is one job's, its name comes first."""
+        self.failures: Counter[str] = Counter()
+        """Sends that were not confirmed, in runs, by ``FailureKind``; one run may fail many times."""
+        self._taken: dict[int, Pair] = {}
+        """Pairs that the publisher has, by token."""
+        self._outdated: set[int] = set()
+        """Tokens among them whose job was redefined since: how they fail says nothing about the job as it is now."""
+        self._held = Held(backlog)
+        self._lines = FailureLines()
+        self._engine = engine
+        self._lateness = lateness
+        self._quarantined: dict[int, str] = {} if quarantined is None else quarantined
+        self._connected_s: float | None = None
+        """When there was last seen to be a connection, or that there is none yet."""
+        self._patience_s = FIRST_CONNECTION_S
+
+    def finish(self, job_ids: Iterable[int]) -> None:
+        """Switch off one-off jobs that are done; what they still have waiting ends with them."""
+        ids = np.array(sorted(job_ids), np.int64)
+        self._engine.finish(ids)
+        self.backlog.drop(ids, "ended")
+
+    def redefined(self, ids: Int64s) -> list[int]:
+        """Note that the definitions of ``ids`` changed; returns the jobs whose quarantine that lifts."""
+        if self._taken:
+            changed = set(ids.tolist())
+            found = {token for token, pair in self._taken.items() if pair.job_id in changed}
+            self._outdated = found | (self._outdated & self._taken.keys())
+        lifted = [job_id for job_id in ids.tolist() if job_id in self._quarantined] if self._quarantined else []
+        for job_id in lifted:
+            del self._quarantined[job_id]
+        return lifted
+
+    @property
+    def quarantined(self) -> dict[int, str]:
+        """Jobs that are not sent, with the reason."""
+        return self._quarantined
+
+    def _is_down(self, now_s: float, *, connected: bool) -> bool:
+        if connected:
+            self._connected_s, self._patience_s = now_s, SQUEEZE_AFTER_S
+        elif self._connected_s is None:
+            self._connected_s = now_s
+        return now_s - self._connected_s > self._patience_s
+
+    def _settle_failed(self, outcomes: Sequence[Failed], settled: Settled, now_s: float) -> None:
+        self.failures.update(outcome.kind.value for outcome in outcomes)
+        self._lines.note(outcomes, now_s)
+        self.backlog.give_back(o.token for o in outcomes if o.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN))
+        errors = [outcome for outcome in outcomes if outcome.kind is not FailureKind.EXPIRED]
+        if errors:
+            self.last_error = self._said(errors[-1])
+        refused = [outcome.token for outcome in outcomes if outcome.kind is FailureKind.REFUSED]
+        self._held.hold({token: self._taken[token] for token in refused}, now_s)
+        for outcome in outcomes:
+            if outcome.kind is FailureKind.UNROUTABLE:
+                self.backlog.skip([outcome.token], "unroutable")
+            elif outcome.kind is FailureKind.EXPIRED:
+                self.backlog.skip([outcome.token], "expired")
+            elif outcome.kind is FailureKind.ERROR:
+                self.backlog.skip([outcome.token], "error")
+            elif outcome.kind is FailureKind.POISON:
+                for pair in self.backlog.skip([outcome.token], "error"):
+                    self._quarantine(pair.job_id, outcome, settled)
+
+    def _quarantine(self, job_id: int, poison: Failed, settled: Settled) -> None:
+        """Set a monitor aside that can never be sent. An entry only loses the run: its objects may change any time."""
+        (view,) = self._engine.lookup([job_id]) if job_id >= 0 else (None,)
+        if view is not None and poison.token not in self._outdated:
+            self._quarantined[job_id] = poison.reason
+            settled.poisoned[job_id] = (
+                definition_hash_of(view, self._engine.routes[view.route_index]),
+                poison.reason,
+            )
+            logger.error("beat: %s is quarantined: %s", view.name, poison.reason)
+
+    def _said(self, failed: Failed) -> str:
+        pair = self._taken.get(failed.token)
+        if pair is None or failed.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN):
+            return failed.reason  # is the destination's, whatever the job
+        (view,) = self._engine.lookup([pair.job_id])
+        return f"{view.name}: {failed.reason}" if view else failed.reason
+
+
+def definition_hash_of(view: JobView, route: Route) -> str:
+    """Return 32 hex digits over the definition of a job."""
+    return hashlib.blake2b(repr((view.name, view.payload, route)).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,279 @@
+"""Lane report: how many jobs take which lane, and why; said once after each change, and shown in the status.
+
+Looks at the lanes every two seconds, counts jobs, and never touches a run. Only jobs of a kind that nobody has asked
+about yet are in no count: their first run decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.dispatch import lane_rules
+from celery_wheelbeat.dispatch.lane_rules import apart_by_reason, kinds
+from celery_wheelbeat.dispatch.messages.envelope import Refusal
+from celery_wheelbeat.engine.packing import ENABLED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from celery_wheelbeat.dispatch.dispatcher import Lanes
+    from celery_wheelbeat.engine.engine import Engine
+    from celery_wheelbeat.engine.packing import Rows
+    from celery_wheelbeat.schedules.kinds import Int64s
+
+logger = logging.getLogger("celery.beat")
+
+QUIET_S = 2.0
+"""Answers come one after the other: the report waits until none has come for this long."""
+RECOUNT_EVERY_S = 30.0
+PATIENCE_S = 60.0
+"""How long the first report waits for an answer about every job."""
+BEHIND_S = 60.0
+BEHIND_SAID_EVERY_S = 300.0
+REASONS_SHOWN = 5
+
+
+class Counted(NamedTuple):
+    """How many jobs take which lane."""
+
+    fast: int = 0
+    celery: Counter[str] = Counter()
+    """By reason."""
+    observers: tuple[str, ...] = ()
+    """Tools whose headers the fast lane fills in."""
+    unasked: int = 0
+    """Jobs of a kind that has not been due yet."""
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Return what is worth saying again when it changes; numbers alone are not."""
+        return (self.fast > 0, sorted(self.celery), self.observers)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known about any job."""
+        return not self.fast and not self.celery
+
+
+class LaneReport:
+    """See the module. Owned by the scheduling thread."""
+
+    def __init__(self, lanes: Lanes, engine: Engine) -> None:
+        self.behind = False
+        """Whether runs wait for the celery lane for more than a minute although its broker is there."""
+        self._lanes = lanes
+        self._engine = engine
+        self._census = LaneCensus(engine)
+        self._lag = QueueLag()
+        self._seen_version = -1
+        self._changed_s: float | None = None
+        self._recount_s = 0.0
+        self._patient_until_s: float | None = None
+        self._counted = Counted()
+        self._said: Counted | None = None
+        self._behind_said_s: float | None = None
+
+    def look(self, now_s: float, *, loading: bool = False) -> None:
+        """Count and log what has changed; ``now_s`` is monotonic. While ``loading`` nothing is said yet."""
+        self._census.look()
+        if loading or self._patient_until_s is None:
+            self._patient_until_s = now_s + PATIENCE_S
+        forms = self._lanes.fast.forms
+        if forms.version != self._seen_version:
+            self._seen_version, self._changed_s = forms.version, now_s
+        changed = self._changed_s is not None and now_s - self._changed_s >= QUIET_S
+        if self._census.rounds and (changed or now_s >= self._recount_s):
+            self._changed_s = None if changed else self._changed_s
+            self._recount_s = now_s + RECOUNT_EVERY_S
+            self._counted = self._count()
+            if loading or (self._said is None and self._counted.unasked and now_s < self._patient_until_s):
+                self._recount_s = now_s
+            elif self._changed_s is None and not self._counted.is_empty:
+                self._say(changed=changed)
+        self._watch_slow_lane(now_s)
+
+    def as_json(self) -> Mapping[str, Any]:
+        """Return the lanes for the status document."""
+        return {
+            "fast": self._counted.fast,
+            "celery": dict(self._counted.celery),
+            "observers": list(self._counted.observers),
+            "differences": self._lanes.fast.canary.differences,
+            "behind": self.behind,
+        }
+
+    def _say(self, *, changed: bool) -> None:
+        """Log the count; where no answer has ``changed``, only if it is of another kind than the last one."""
+        counted, said = self._counted, self._said
+        if said is not None and counted.kind == said.kind and (not changed or counted == said):
+            return
+        self._said = counted
+        if counted.observers and (said is None or said.observers != counted.observers):
+            logger.info("beat: %s seen: the headers are filled in on the fast lane", " and ".join(counted.observers))
+        if not counted.celery:
+            logger.info("beat: All %d jobs seen so far take the fast lane", counted.fast)
+            return
+        logger.info(
+            "beat: %d jobs take the fast lane, %d the celery lane (a few thousand runs a second): %s. "
+            "docs/howto/lanes.md says what to do about each",
+            counted.fast, counted.celery.total(), _causes(counted.celery, REASONS_SHOWN),
+        )  # fmt: skip
+
+    def _count(self) -> Counted:
+        forms, reasons = self._lanes.fast.forms, self._census.apart()
+        fast, unasked = 0, 0
+        observers: set[str] = set()
+        for answer, jobs in forms.tally(*self._census.by_kind()):
+            if answer is None:
+                unasked += jobs
+            elif isinstance(answer, str):
+                reasons[answer] += jobs
+            elif not isinstance(answer, Refusal):  # what is refused takes no lane
+                fast += jobs
+                observers.update(answer.observers)
+        for reason, ids in self._lanes.fast.outsiders.by_reason().items():
+            kinds = self._kinds_of(np.fromiter(ids, np.int64, len(ids)))
+            for answer, jobs in forms.tally(kinds, np.ones(len(kinds), np.int64)):
+                if isinstance(answer, (str, Refusal)):
+                    continue  # is counted with all of its kind
+                reasons[reason] += jobs
+                if answer is None:
+                    unasked -= jobs
+                else:
+                    fast -= jobs
+        return Counted(max(0, fast), +reasons, tuple(sorted(observers)), max(0, unasked))
+
+    def _kinds_of(self, ids: Int64s) -> Int64s:
+        """Return the kinds of those ``ids`` that would take the lane of their kind."""
+        jobs = self._engine.shards.columns_of(ids)
+        stays = jobs.enabled & ~lane_rules.apart(ids, jobs.flags)
+        return lane_rules.kinds(jobs.route[stays], jobs.flags[stays])
+
+    def _watch_slow_lane(self, now_s: float) -> None:
+        slow = self._lanes.slow
+        if slow.rendering is None or not slow.publisher.health().connected:
+            self._lag.forget()  # whoever cannot send at all is not slow
+        backlog = slow.backlog
+        lag_s = self._lag.look(now_s, left=backlog.left_queue, waiting=backlog.waiting)
+        self.behind = lag_s > BEHIND_S
+        if not self.behind:
+            self._behind_said_s = None
+        elif self._behind_said_s is None or now_s - self._behind_said_s >= BEHIND_SAID_EVERY_S:
+            self._behind_said_s = now_s
+            logger.error(
+                "beat: The celery lane is %.0f s behind with %d runs: fewer jobs must need it, now %s. "
+                "docs/howto/lanes.md says what to do; wheelbeat_dispatch = 'fast' passes by signals and patches",
+                lag_s, backlog.waiting, _causes(self._counted.celery, 1) or "unknown ones",
+            )  # fmt: skip
+
+
+def _causes(reasons: Counter[str], shown: int) -> str:
+    return "; ".join(f"{jobs} job{'s' * (jobs != 1)}: {reason}" for reason, jobs in reasons.most_common(shown))
+
+
+ROWS_PER_LOOK = 500_000
+
+
+class ByKind(NamedTuple):
+    """Jobs that take the lane of their kind (``lane_rules.kinds``)."""
+
+    kinds: Int64s
+    """Ascending; a kind of several shards stands here several times where shards are put together."""
+    jobs: Int64s
+
+
+class _Counts(NamedTuple):
+    by_kind: ByKind
+    apart: Counter[str]
+    """Jobs that do not take the lane of their kind, by reason."""
+
+
+class LaneCensus:
+    """See the module. Owned by the scheduling thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.rounds = 0
+        """How often every shard was counted."""
+        self._engine = engine
+        self._counted: dict[int, _Counts] = {}
+        """By number of the shard."""
+        self._at = 0
+        """Number of the shard that is counted next."""
+
+    def look(self) -> None:
+        """Go on counting, up to about ``ROWS_PER_LOOK`` rows, and no shard twice."""
+        shards, rows = self._engine.shards, 0
+        for _ in range(len(shards)):
+            number = self._at % len(shards)
+            counted = shards[number].table.rows
+            self._counted[number] = _count(counted)
+            rows += len(counted.ids)
+            self._at = (number + 1) % len(shards)
+            self.rounds += self._at == 0
+            if rows >= ROWS_PER_LOOK:
+                break
+
+    def by_kind(self) -> ByKind:
+        """Return the jobs that take the lane of their kind, shard after shard."""
+        counts = [counts.by_kind for counts in self._counted.values()] or [_NOBODY]
+        return ByKind(*(np.concatenate(column) for column in zip(*counts, strict=True)))
+
+    def apart(self) -> Counter[str]:
+        """Return the jobs that need more than an envelope, by reason."""
+        total = Counter[str]()
+        for counts in self._counted.values():
+            total.update(counts.apart)
+        return +total
+
+
+_NOBODY = ByKind(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def _count(rows: Rows) -> _Counts:
+    stays = (rows.flags & ENABLED) > 0
+    apart = Counter[str]()
+    for reason, found in apart_by_reason(rows.ids, rows.flags):
+        apart[reason] = int(np.count_nonzero(stays & found))
+        stays &= ~found
+    return _Counts(_by_kind(kinds(rows.route[stays], rows.flags[stays])), apart)
+
+
+def _by_kind(found: Int64s) -> ByKind:
+    if found.max(initial=0) > 4 * len(found):  # few jobs of many kinds: a list of all kinds would be far longer
+        return ByKind(*np.unique(found, return_counts=True))
+    jobs = np.bincount(found)
+    there = np.flatnonzero(jobs)
+    return ByKind(there, jobs[there])
+
+
+LOOKS_KEPT = 3_600
+"""Looks of which something is still waiting; with more of them the lag is that of the oldest kept."""
+
+
+class QueueLag:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, int]] = deque(maxlen=LOOKS_KEPT)
+        """Instant → how many had entered by then; all of them above what has left."""
+
+    def look(self, now_s: float, *, left: int, waiting: int) -> float:
+        """Return for how long, in seconds, some of what waits has been waiting; 0 where nothing has for long.
+
+        ``left``: how many ever left the queue.
+        """
+        looks = self._looks
+        while looks and looks[0][1] <= left:
+            looks.popleft()
+        entered = left + waiting
+        if waiting and (not looks or entered > looks[-1][1]):
+            looks.append((now_s, entered))
+        return now_s - looks[0][0] if looks else 0.0
+
+    def forget(self) -> None:
+        """Begin anew: nothing could leave."""
+        self._looks.clear()

@@ -1,0 +1,191 @@
+"""Envelopes of AMQP 0-9-1: the method frame, the content header and the body frames of one ``basic.publish``.
+
+The header carries three lengths in front of everything that varies; they are kept as the *opening* of each job. A body
+longer than a frame is split as the connection's ``frame_max`` wants it, so an envelope belongs to one connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import amqp.exceptions
+import numpy as np
+from amqp.serialization import dumps as dump_arguments
+
+from celery_wheelbeat.dispatch.messages.byte_ranges import Slices
+from celery_wheelbeat.dispatch.messages.envelope import Envelope, Sample, Stamps, marks_of
+from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own
+from celery_wheelbeat.dispatch.messages.template import Hole, Mark, Pieces, Uncut, Unsendable, cut, fire_octets
+from celery_wheelbeat.dispatch.messages.tracing import marks_of_observers
+from celery_wheelbeat.errors import reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from celery_wheelbeat.dispatch.messages.recording import Recording
+    from celery_wheelbeat.dispatch.messages.run_ids import Octets
+    from celery_wheelbeat.dispatch.messages.task_body import Encoded, TaskBody
+    from celery_wheelbeat.dispatch.messages.template import Column, Messages
+    from celery_wheelbeat.schedules.kinds import Int64s
+
+_METHOD, _HEADER, _BODY = 1, 2, 3
+_END = b"\xce"
+_FRAME_EXTRA = 8
+_INNER = b"\x07headersF"
+"""Begin of a table within the headers: some tracing tools repeat them there."""
+_ROUTING_KEY_AT = 7 + 4 + 2 + 1
+"""In a method frame of ``basic.publish``, behind the name of the exchange: its head, method, reserved word, length."""
+_TABLE_LENGTH = 4
+_CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS = 1 << 15, 1 << 14, 1 << 13
+
+
+class _Method(NamedTuple):
+    """A method frame whose routing key is a job's own, up to the length of the content header behind it."""
+
+    before: bytes
+    key_bytes: int
+    behind: bytes
+
+    def of(self, routing_key: str) -> bytes:
+        """Return the frame of a job."""
+        key = routing_key.encode()
+        if len(key) != self.key_bytes:
+            raise ValueError(f"its routing key has {len(key)} bytes, expected {self.key_bytes}")
+        return self.before + key + self.behind
+
+
+class AmqpEnvelope(Envelope):
+    """See the module."""
+
+    def __init__(self, recording: Recording, sample: Sample, body: TaskBody, *, frame_max: int) -> None:
+        super().__init__(recording, body)
+        wire = recording.wire
+        header = _frame_end(wire, 0, _METHOD)
+        body_at = _frame_end(wire, header, _HEADER)
+        table = _table_at(wire, header + 7)
+        self._channel = wire[1:3]
+        self._chunk = frame_max - _FRAME_EXTRA
+        self._before_table = wire[header + 7 + 12 : table]
+        self._method = self._own_method(wire, header, sample) if sample.own.routing_key else None
+        opening = wire[0 if self._method else header + 3 : table + 4]
+        self.opening_width = len(opening)
+        reprs, name = _repr_text(body.of(sample.args, sample.kwargs)), self._find_own(recording, sample)
+        marks = [
+            *marks_of(recording, sample),
+            *marks_of_observers(recording.headers, self.write_time),
+            Mark(Hole.FIRE, b"\x11wheelbeat_fire_msL" + sample.fire_ms.to_bytes(8, "big", signed=True), None),
+            Mark(Hole.REPRS, reprs),
+            Mark(Hole.NAME, name, None),
+            Mark(Hole.OPENING, opening),
+            Mark(Hole.BODY, wire[body_at:]),
+        ]
+        inner = wire.find(_INNER)
+        names = wire.count(name)
+        if names > 1 and inner >= 0:
+            (self._inner_fixed,) = struct.unpack_from(">I", wire, inner + len(_INNER))
+            self._inner_fixed -= len(name)
+            marks.append(Mark(Hole.INNER, wire[inner : inner + len(_INNER) + 4]))
+        self.skeleton = cut(wire, marks)
+        if wire[body_at:] != self._body_frames(recording.body):
+            raise Uncut("its body is not framed as expected")
+        self._names = names
+        varying = len(reprs) + names * len(name)
+        (header_length,) = struct.unpack_from(">I", wire, header + 3)
+        (table_length,) = struct.unpack_from(">I", wire, table)
+        self._header_fixed = header_length - varying
+        self._table_fixed = table_length - varying
+
+    def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
+        """See ``Envelope``."""
+        body, reprs, name_text = encoded.body, _repr_text(encoded), self._own_text(name, own)
+        varying = len(reprs) + self._names * len(name_text)
+        if self._header_fixed + varying > self._chunk:
+            raise Unsendable(
+                f"its headers and properties have {self._header_fixed + varying:,} bytes: RabbitMQ takes no more than"
+                f" {self._chunk:,} and ends the connection with more"
+            )
+        opening = b"%b%b%b%b" % (
+            self._method.of(own.routing_key) if self._method else b"",
+            struct.pack(">IHHQ", self._header_fixed + varying, 60, 0, len(body)),
+            self._before_table,
+            struct.pack(">I", self._table_fixed + varying),
+        )
+        return Pieces(opening, self._body_frames(body), reprs, name_text)
+
+    def fires(self, fire_ms: Int64s) -> Octets:
+        """See ``Envelope``."""
+        return fire_octets(fire_ms, b"\x11wheelbeat_fire_msL")
+
+    @staticmethod
+    def write_name(name: str) -> bytes:
+        """See ``Envelope``."""
+        return b"\x12periodic_task_name" + _long_text(name)
+
+    @staticmethod
+    def write_headers(headers: Mapping[str, Any]) -> bytes:
+        """See ``Envelope``."""
+        try:
+            written: bytes = dump_arguments("F", (headers,))[_TABLE_LENGTH:]
+        except (amqp.exceptions.FrameSyntaxError, struct.error, UnicodeError) as error:
+            raise Unsendable(f"its headers cannot be written in AMQP: {reason_of(error)}") from error
+        return written
+
+    @staticmethod
+    def write_time(seconds: float) -> bytes:
+        """See ``Envelope``."""
+        return struct.pack(">cd", b"d", seconds)
+
+    def render(self, pieces: Mapping[Hole, Column], stamps: Stamps) -> Messages:
+        """See ``Envelope``."""
+        names = pieces[Hole.NAME]
+        if Hole.INNER in self.skeleton.holes and isinstance(names, Slices):
+            lengths = (names.length + self._inner_fixed).astype(">u4").view(np.uint8).reshape(-1, 4)
+            inner = np.broadcast_to(np.frombuffer(_INNER, np.uint8), (len(lengths), len(_INNER)))
+            pieces = {**pieces, Hole.INNER: np.hstack((inner, lengths))}
+        return super().render(pieces, stamps)
+
+    def _own_method(self, wire: bytes, header: int, sample: Sample) -> _Method | None:
+        """Return how the method frame is written for each job; None where its routing key is not in it."""
+        at = _ROUTING_KEY_AT + len(self.exchange.encode())
+        key = sample.own.routing_key.encode()
+        if wire[at : at + 1 + len(key)] != bytes((len(key),)) + key:
+            return None
+        self.routing_key = ""
+        return _Method(wire[: at + 1], len(key), wire[at + 1 + len(key) : header + 3])
+
+    def _body_frames(self, body: bytes) -> bytes:
+        chunks = [body[start : start + self._chunk] for start in range(0, len(body), self._chunk)]
+        return b"".join(
+            b"%b%b%b%b%b" % (bytes((_BODY,)), self._channel, len(chunk).to_bytes(4, "big"), chunk, _END)
+            for chunk in chunks
+        )
+
+
+def _repr_text(encoded: Encoded) -> bytes:
+    return b"\x08argsrepr%b\x0akwargsrepr%b" % (_long_text(encoded.args_repr), _long_text(encoded.kwargs_repr))
+
+
+def _long_text(text: str) -> bytes:
+    octets = text.encode("utf-8", "surrogatepass")
+    return b"S" + len(octets).to_bytes(4, "big") + octets
+
+
+def _frame_end(wire: bytes, start: int, kind: int) -> int:
+    (length,) = struct.unpack_from(">I", wire, start + 3)
+    end = start + _FRAME_EXTRA + int(length)
+    if wire[start] != kind or wire[end - 1 : end] != _END:
+        raise Uncut(f"its frames are not as expected: no frame of type {kind} at byte {start}")
+    return end
+
+
+def _table_at(wire: bytes, payload: int) -> int:
+    """Return where the table of headers begins in the content header at ``payload``."""
+    (flags,) = struct.unpack_from(">H", wire, payload + 12)
+    if not flags & _HEADERS or flags & 1:
+        raise Uncut(f"its properties are not as expected: flags {flags:#06x}")
+    at = payload + 14
+    for flag in (_CONTENT_TYPE, _CONTENT_ENCODING):
+        if flags & flag:
+            at += 1 + wire[at]
+    return at

@@ -1,0 +1,221 @@
+"""An envelope: the skeleton of one route's messages on one transport, and how a job's own pieces are made for it.
+
+Made from two messages that Celery rendered with different ids, times and arguments: the second one has to come out of
+the skeleton of the first byte by byte, or the route is not for the fast lane. Valid for one process, one connection
+and one configuration; whoever keeps it asks ``detection`` whether that still holds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own
+from celery_wheelbeat.dispatch.messages.template import Hole, Mark, Pieces, Skeleton, Uncut
+from celery_wheelbeat.jobs.headers import JOB
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from celery_wheelbeat.dispatch.messages.recording import Recording
+    from celery_wheelbeat.dispatch.messages.run_ids import Octets
+    from celery_wheelbeat.dispatch.messages.task_body import Encoded, TaskBody
+    from celery_wheelbeat.dispatch.messages.template import Column, Messages
+    from celery_wheelbeat.dispatch.messages.tracing import Traces
+    from celery_wheelbeat.schedules.kinds import Int64s
+
+NAME = "periodic_task_name"
+_TIME_LENGTHS = (32, 26)
+"""Of ISO 8601 with microseconds, with and without an offset."""
+
+
+class Sample(NamedTuple):
+    """What a recorded message was made of."""
+
+    run_id: str
+    fire_ms: int
+    name: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    own: Own = NOTHING
+
+
+class Stamps(NamedTuple):
+    """What differs from run to run, one element per message."""
+
+    ids: Octets
+    fire_ms: Int64s
+    nonces: Octets
+    tags: Column
+    """Empty on AMQP."""
+    now: datetime
+    """The app's now: relative expiry counts from here."""
+    traces: Traces | None = None
+    """Needed by envelopes that are ``observed``."""
+
+
+class Envelope(ABC):
+    """See the module. Equal envelopes make equal messages."""
+
+    skeleton: Skeleton
+    opening_width = 0
+
+    def __init__(self, recording: Recording, body: TaskBody) -> None:
+        self.key = recording.key
+        self.exchange = recording.exchange
+        self.routing_key = recording.routing_key
+        self.body = body
+        self.lifetime = _lifetime(recording)
+        self.observers: Sequence[str] = ()
+        """Tools whose headers are part of its messages."""
+        self._before_key: str | None = None
+        """What stands before the key of the job in the header that holds it; None where there is no such header."""
+        self._stretch: Mapping[str, Any] = {}
+        """The headers from the first that differs from job to job up to the name."""
+
+    @abstractmethod
+    def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
+        """Return what belongs to one job, whose arguments ``body`` has encoded."""
+
+    @staticmethod
+    @abstractmethod
+    def write_name(name: str) -> bytes:
+        """Return the header ``periodic_task_name`` as this transport writes it."""
+
+    @staticmethod
+    @abstractmethod
+    def write_headers(headers: Mapping[str, Any]) -> bytes:
+        """Return headers, one after the other, as this transport writes them; raises what it cannot write."""
+
+    @property
+    def names_key(self) -> bool:
+        """Whether its messages hold the key of the job."""
+        return self._before_key is not None
+
+    @abstractmethod
+    def fires(self, fire_ms: Int64s) -> Octets:
+        """Return fire times as this transport writes them."""
+
+    @staticmethod
+    @abstractmethod
+    def write_time(seconds: float) -> bytes:
+        """Return a time as this transport writes it."""
+
+    @property
+    def observed(self) -> bool:
+        """Whether its messages have holes that ``Stamps.traces`` fills."""
+        return Hole.TRACE in self.skeleton.holes or Hole.QUEUED_AT in self.skeleton.holes
+
+    def unframed(self, message: bytes) -> bytes:
+        """Return what a recording of ``message`` holds, without what the way of sending adds."""
+        return message
+
+    def render(self, pieces: Mapping[Hole, Column], stamps: Stamps) -> Messages:
+        """Return the messages of jobs with ``pieces``."""
+        columns: dict[Hole, Column] = {
+            Hole.ID: stamps.ids,
+            Hole.FIRE: self.fires(stamps.fire_ms),
+            Hole.NONCE: stamps.nonces,
+            Hole.TAG: stamps.tags,
+            **pieces,
+        }
+        if self.lifetime is not None:
+            expires = (stamps.now.astimezone(UTC) + self.lifetime).astimezone(stamps.now.tzinfo)
+            columns[Hole.EXPIRES] = expires.isoformat(timespec="microseconds").encode()
+        if stamps.traces is not None:
+            columns[Hole.TRACE], columns[Hole.SPAN] = stamps.traces.traces, stamps.traces.spans
+            columns[Hole.OTHER_TRACE] = stamps.traces.other_traces
+            columns[Hole.OTHER_SPAN] = stamps.traces.other_spans
+            columns[Hole.CHANCE] = stamps.traces.chances
+            columns[Hole.QUEUED_AT] = self.write_time(stamps.traces.queued_at_s)
+            columns[Hole.STARTED_AT] = stamps.traces.started_at
+        return self.skeleton.render(columns)
+
+    def _find_own(self, recording: Recording, sample: Sample) -> bytes:
+        """Return the headers in a recorded message that tell its job from others; learns which. Raises ``Uncut``."""
+        names = list(recording.headers)
+        job = str(recording.headers.get(JOB, ""))
+        if sample.own.key and job.endswith(sample.own.key):
+            self._before_key = job.removesuffix(sample.own.key)
+        varying = [*sample.own.headers, *([JOB] if self.names_key else []), NAME]
+        first = min((names.index(name) for name in varying if name in names), default=0)
+        stretch = names[first : names.index(NAME) + 1]
+        if not set(varying) <= set(stretch):
+            raise Uncut("its own headers do not stand before its name")
+        self._stretch = {name: None if name in varying else recording.headers[name] for name in stretch}
+        return self._own_text(sample.name, sample.own)
+
+    def _own_text(self, name: str, own: Own) -> bytes:
+        if len(self._stretch) == 1:
+            return self.write_name(name)
+        headers = {**self._stretch, **own.headers, NAME: name}
+        if self._before_key is not None:
+            headers[JOB] = self._before_key + own.key
+        return self.write_headers(headers)
+
+    @cached_property
+    def identity(self) -> tuple[object, ...]:
+        """Return what decides about the bytes of its messages."""
+        return (
+            self.key,
+            self.exchange,
+            self.routing_key,
+            self.skeleton,
+            self.lifetime,
+            self._before_key,
+            repr(self._stretch),
+            self.body.identity(),
+        )
+
+
+def marks_of(recording: Recording, sample: Sample) -> list[Mark]:
+    """Return the marks that are written alike on every transport. Raises ``Uncut``."""
+    headers = recording.headers
+    fixed_id = headers["id"] != sample.run_id
+    marks = [Mark(Hole.NONCE, headers["wheelbeat_nonce"].encode(), None)]
+    if not fixed_id:
+        marks.append(Mark(Hole.ID, sample.run_id.encode(), 2 + (headers["root_id"] == sample.run_id)))
+    if headers.get("eta") is not None:
+        raise Uncut("it has a countdown or an eta")
+    if headers.get("expires") is not None:
+        if not has_all_digits(recording):
+            raise Uncut(f"its expiry {headers['expires']!r} has no microseconds")
+        marks.append(Mark(Hole.EXPIRES, headers["expires"].encode()))
+    return marks
+
+
+def has_all_digits(recording: Recording) -> bool:
+    """Say whether an expiry, where there is one, is as long as any other: Python leaves out microseconds that are 0."""
+    expires = recording.headers.get("expires")
+    return expires is None or len(expires) in _TIME_LENGTHS
+
+
+def _lifetime(recording: Recording) -> timedelta | None:
+    """Return the relative expiry; a fixed one is found out by the comparison of two recordings."""
+    if recording.headers.get("expires") is None:
+        return None
+    try:
+        return timedelta(milliseconds=int(recording.properties["expiration"]))
+    except (KeyError, ValueError):
+        raise Uncut("it expires without saying after how long") from None
+
+
+def expected_now(recording: Recording, lifetime: timedelta | None) -> datetime:
+    """Return the instant at which a recorded message with a relative expiry was made."""
+    if lifetime is None:
+        return datetime.min  # noqa: DTZ901 - nothing expires, nobody looks
+    return datetime.fromisoformat(recording.headers["expires"]) - lifetime
+
+
+class Refusal(NamedTuple):
+    """No message of a form would be taken: by the broker, or by what Celery makes it with."""
+
+    reason: str
+    error: BaseException | None = None
+    """Whose traceback says more."""
+
+
+Answer = Union["Envelope", str, Refusal]
+"""An envelope, or the reason why Celery has to send, or why nobody can."""

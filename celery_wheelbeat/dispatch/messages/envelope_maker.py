@@ -1,0 +1,253 @@
+"""Makes envelopes: asks Celery for two messages of a route, cuts the first, and proves the cut with the second.
+
+Runs in the thread and on the connection that the fast lane publishes with, because a message carries both. The result
+is an envelope or a reason; in doubt it is a reason.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from string import ascii_letters
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from kombu import serialization
+from kombu.exceptions import EncodeError, SerializerNotInstalled
+
+from celery_wheelbeat.dispatch import FailureKind, Run
+from celery_wheelbeat.dispatch.failures import Diagnosis, diagnose
+from celery_wheelbeat.dispatch.lane_rules import EXPIRES_NEXT
+from celery_wheelbeat.dispatch.messages.attempt import Attempt
+from celery_wheelbeat.dispatch.messages.envelope import (
+    Answer,
+    Envelope,
+    Refusal,
+    Sample,
+    Stamps,
+    expected_now,
+    has_all_digits,
+)
+from celery_wheelbeat.dispatch.messages.hooks import configuration_reasons, entry_reasons, hooks
+from celery_wheelbeat.dispatch.messages.part_cache import Columns
+from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own
+from celery_wheelbeat.dispatch.messages.run_ids import rows_of
+from celery_wheelbeat.dispatch.messages.subscriptions import unsubscribed
+from celery_wheelbeat.dispatch.messages.task_body import TaskBody
+from celery_wheelbeat.dispatch.messages.template import FIRST_FIRE_MS, LAST_FIRE_MS, Uncut
+from celery_wheelbeat.dispatch.messages.tracing import names_of, only_observers, traces_of
+from celery_wheelbeat.jobs.headers import JOB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from celery_wheelbeat.dispatch.messages.patterns import Form
+    from celery_wheelbeat.dispatch.messages.recording import Recording
+
+
+_serialize: Any = serialization.dumps
+_OF_ROUTE = (FailureKind.POISON, FailureKind.UNROUTABLE)
+"""Failures that every message of a form would have."""
+_TRIES = 4
+"""Recordings, because some are of no use: an instant that ends in zeros is written with fewer digits."""
+
+
+class Arguments(NamedTuple):
+    """Arguments of one job that a recording can be made with."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    own: Own = NOTHING
+
+
+class Recorder(Protocol):
+    """One connection that messages can be recorded on."""
+
+    producer: Any
+    """kombu ``Producer`` on the channel that is recorded."""
+
+    def record(self, publish: Callable[[], Any]) -> Recording:
+        """Call ``publish`` and return its message; see ``capture``."""
+
+    def envelope(self, recording: Recording, sample: Sample, body: TaskBody) -> Envelope:
+        """Cut an envelope; raises ``Uncut``."""
+
+    def try_out(self, recording: Recording) -> str:
+        """Return why the broker would not take the message; empty where it would, or cannot be asked."""
+
+
+class EnvelopeMaker:
+    """See the module. ``make_entry(form, name, arguments)`` builds a ``ScheduleEntry``."""
+
+    def __init__(
+        self,
+        scheduler: Any,
+        recorder: Recorder,
+        make_entry: Callable[[Form, str, Arguments], Any],
+        options: Mapping[str, Any],
+        *,
+        quiet: Callable[[], Any],
+        bypass_hooks: bool = False,
+    ) -> None:
+        """``options``: what the celery lane adds to each message where the user has not set it.
+
+        ``quiet``: context in which this thread logs no line per run.
+        ``bypass_hooks``: leave out of account who listens to signals, has patched or overridden something; see
+        ``wheelbeat_dispatch=fast``.
+        """
+        self._quiet = quiet
+        self._bypass_hooks = bypass_hooks
+        self._scheduler = scheduler
+        self._app = scheduler.app
+        self._recorder = recorder
+        self._make_entry = make_entry
+        self._options = options
+        self._attempt: Attempt | None = None
+        """The last one."""
+
+    def make(self, form: Form, candidates: Sequence[Arguments]) -> Answer:
+        """Return the envelope of ``form``, or why there is none. ``candidates``: arguments of some of its jobs.
+
+        Raises only what means that the connection is lost, or that another one should be tried.
+        """
+        try:
+            fitting = [candidate for candidate in candidates if self._fits(form, candidate)]
+            if not fitting:
+                return "its arguments do not fit the signature of the task"
+            found = hooks(self._app, self._scheduler, form.task)
+            reasons = [] if self._bypass_hooks or only_observers(found) else [hook.what for hook in found]
+            reasons += configuration_reasons(self._app)
+            if form.route.expires_next:
+                reasons.append(EXPIRES_NEXT)
+            reasons += entry_reasons(self._app, self._make_entry(form, "", fitting[0]))
+            if reasons:
+                return "; ".join(reasons)
+            return self._try(form, fitting[0], fitting[-1], names_of(found))
+        except Exception as error:
+            diagnosis, of_publish = self._diagnosis_unless_lost(error)
+            reason = f"{form.task} cannot be rendered: {diagnosis.reason}"
+            is_routes = diagnosis.kind in _OF_ROUTE or (diagnosis.kind is FailureKind.ERROR and of_publish)
+            return Refusal(reason, error) if is_routes else reason
+
+    def differs(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
+        """Compare ``envelope`` with a message that Celery makes now; returns what differs, empty where nothing does."""
+        try:
+            recording, sample = self._record(form, arguments)
+            if recording.key != envelope.key:
+                return f"it goes to {recording.key!r} now, and went to {envelope.key!r}"
+            return "" if rendered(envelope, recording, sample) == recording.wire else "Celery renders other bytes now"
+        except Exception as error:
+            return self._diagnosis_unless_lost(error)[0].reason
+
+    def _diagnosis_unless_lost(self, error: Exception) -> tuple[Diagnosis, bool]:
+        """Return what is known of user code's ``error``, or of one route's, and whether it left the publish call.
+
+        Raises it where the connection is gone, or its server takes nothing now: that says nothing about the route.
+        """
+        connection = self._recorder.producer.connection
+        of_publish = self._attempt is not None and self._attempt.left_publish(error)
+        found = diagnose(error, connection, of_broker=of_publish or not connection.connected)
+        if found.kind is FailureKind.UNCERTAIN or found.is_state:
+            raise error
+        return found, of_publish
+
+    def _fits(self, form: Form, candidate: Arguments) -> bool:
+        """Say whether a message can be made of these arguments: else it would be their fault, and not the form's."""
+        task = self._app.tasks.get(form.task)
+        check = getattr(task, "__header__", None) if getattr(task, "typing", False) else None
+        options = self._make_entry(form, "", candidate).options
+        serializer = options.get("serializer") or getattr(task, "serializer", None) or self._app.conf.task_serializer
+        try:
+            if check is not None:
+                check(*candidate.args, **candidate.kwargs)
+            _serialize((candidate.args, candidate.kwargs, {}), serializer=serializer)
+        except (TypeError, EncodeError):
+            return False
+        except SerializerNotInstalled:
+            return True  # is the form's fault
+        return True
+
+    def _try(self, form: Form, first: Arguments, second: Arguments, observers: Sequence[str]) -> Answer:
+        """Prove an envelope; more than once, since observers write instants, too."""
+        why = ""
+        for _ in range(_TRIES):
+            try:
+                proven = self._prove(form, first, second)
+            except Uncut as uncut:
+                why = f"{form.task}: {uncut}"
+                continue
+            if isinstance(proven, str):
+                why = proven
+                continue
+            if isinstance(proven, Envelope):
+                proven.observers = observers
+            return proven
+        return why
+
+    def _prove(self, form: Form, first: Arguments, second: Arguments) -> Answer:
+        own = _invented(form)._replace(routing_key=first.own.routing_key)
+        recording, sample = self._record(form, first._replace(own=own))
+        envelope = self._recorder.envelope(
+            recording, sample, TaskBody(self._app, recording, self._app.tasks.get(form.task))
+        )
+        if envelope.lifetime is not None:
+            time.sleep(0.002)  # a fixed instant of expiry shows only if time has passed between the two
+        again, other = self._record(form, second._replace(own=_invented(form)))
+        if again.key != envelope.key or rendered(envelope, again, other) != again.wire:
+            return f"two messages of {form.task} differ in more than id, time and arguments"
+        refusal = self._recorder.try_out(recording)
+        return Refusal(refusal) if refusal else envelope
+
+    def _record(self, form: Form, arguments: Arguments) -> tuple[Recording, Sample]:
+        """Have Celery make a message; another one where the expiry happens to have no microseconds."""
+        for _ in range(_TRIES - 1):
+            recording, sample = self._record_once(form, arguments)
+            if has_all_digits(recording):
+                return recording, sample
+        return self._record_once(form, arguments)
+
+    def _record_once(self, form: Form, arguments: Arguments) -> tuple[Recording, Sample]:
+        sample = Sample(
+            str(uuid.uuid4()),
+            random.randint(FIRST_FIRE_MS, LAST_FIRE_MS),  # noqa: S311 - a value to be found again, not a secret
+            f"wheelbeat {uuid.uuid4()}",
+            arguments.args,
+            arguments.kwargs,
+            arguments.own._replace(key=f"monitor:{uuid.uuid4()}"),
+        )
+        entry = self._make_entry(form, sample.name, arguments)
+        headers = dict(form.headers)
+        if JOB in headers:
+            headers[JOB] += sample.own.key
+        run = Run(0, "", sample.name, sample.fire_ms, sample.run_id, entry, 0, headers)
+
+        def publish() -> None:
+            attempt = self._attempt = Attempt(run, self._options)
+            with attempt.open(), self._quiet():
+                self._scheduler.apply_entry(entry, producer=self._recorder.producer)
+            if attempt.errors:
+                raise attempt.errors[0]
+
+        with unsubscribed(self._app):
+            return self._recorder.record(publish), sample
+
+
+def rendered(envelope: Envelope, recording: Recording, sample: Sample) -> bytes:
+    """Render with ``envelope`` the message that ``recording`` holds, as the queue would get it."""
+    pieces = envelope.pieces(envelope.body.of(sample.args, sample.kwargs), sample.name, sample.own)
+    stamps = Stamps(
+        ids=rows_of([recording.headers["id"].encode()]),
+        fire_ms=np.array([sample.fire_ms], np.int64),
+        nonces=rows_of([recording.headers["wheelbeat_nonce"].encode()]),
+        tags=recording.delivery_tag.encode(),
+        now=expected_now(recording, envelope.lifetime),
+        traces=traces_of(recording.headers),
+    )
+    return envelope.unframed(envelope.render(Columns.of([pieces]).by_hole(), stamps).octets.tobytes())
+
+
+def _invented(form: Form) -> Own:
+    """Return what could be a job's own, unlike that of any job: what it is must not matter."""
+    headers = {name: f"wheelbeat {uuid.uuid4()}" for name in form.names}
+    return Own(headers, "".join(random.choices(ascii_letters, k=form.key_bytes)))  # noqa: S311 - protects nothing

@@ -1,0 +1,112 @@
+"""Envelopes of the Redis transport: one element of a variadic LPUSH, in the Redis protocol.
+
+The value is JSON text that starts with the body; everything that varies lies in it as text. Its length stands in front
+of it, so that is kept with the body of each job.
+"""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from json.encoder import encode_basestring_ascii
+from typing import TYPE_CHECKING, Any
+
+from kombu.utils import json as kombu_json
+
+from celery_wheelbeat.dispatch.messages.envelope import Envelope, Sample, marks_of
+from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own
+from celery_wheelbeat.dispatch.messages.template import Hole, Mark, Pieces, Skeleton, Uncut, cut, fire_texts
+from celery_wheelbeat.dispatch.messages.tracing import QUEUED_AT_WIDTH, STARTED_AT_WIDTH, marks_of_observers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from celery_wheelbeat.dispatch.messages.recording import Recording
+    from celery_wheelbeat.dispatch.messages.run_ids import Octets
+    from celery_wheelbeat.dispatch.messages.task_body import Encoded, TaskBody
+    from celery_wheelbeat.schedules.kinds import Int64s
+
+_to_json: Callable[[Any], str] = kombu_json.dumps
+_WIDTHS = {
+    Hole.ID: 36,
+    Hole.TAG: 36,
+    Hole.NONCE: 32,
+    Hole.TRACE: 32,
+    Hole.SPAN: 16,
+    Hole.OTHER_TRACE: 32,
+    Hole.OTHER_SPAN: 16,
+    Hole.CHANCE: 8,
+    Hole.QUEUED_AT: QUEUED_AT_WIDTH,
+    Hole.STARTED_AT: STARTED_AT_WIDTH,
+}
+
+
+class RedisEnvelope(Envelope):
+    """See the module. ``base64``: the channel's ``body_encoding``."""
+
+    def __init__(self, recording: Recording, sample: Sample, body: TaskBody, *, base64: bool) -> None:
+        super().__init__(recording, body)
+        self._base64 = base64
+        marks = [
+            *marks_of(recording, sample),
+            *marks_of_observers(recording.headers, self.write_time),
+            Mark(Hole.TAG, recording.delivery_tag.encode()),
+            Mark(Hole.FIRE, b'"wheelbeat_fire_ms": %d' % sample.fire_ms, None),
+            Mark(Hole.BODY, self._body_text(recording.body)),
+            Mark(Hole.REPRS, _repr_text(body.of(sample.args, sample.kwargs))),
+            Mark(Hole.NAME, self._find_own(recording, sample), None),
+        ]
+        found = cut(recording.wire, marks)
+        if found.holes[0] is not Hole.BODY:
+            raise Uncut("it does not begin with the body")
+        self._lead = found.constants[0]
+        widths = {**_WIDTHS, Hole.FIRE: len(b'"wheelbeat_fire_ms": %d' % sample.fire_ms)}
+        if self.lifetime is not None:
+            widths[Hole.EXPIRES] = len(recording.headers["expires"])
+        self._names = found.holes.count(Hole.NAME)
+        self._fixed_length = found.constant_length + sum(widths.get(hole, 0) for hole in found.holes)
+        self.skeleton = Skeleton((b"", *found.constants[1:-1], found.constants[-1] + b"\r\n"), found.holes)
+
+    def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
+        """See ``Envelope``."""
+        body, reprs = self._body_text(encoded.body), _repr_text(encoded)
+        name_text = self._own_text(name, own)
+        length = self._fixed_length + len(body) + len(reprs) + self._names * len(name_text)
+        return Pieces(b"", b"$%d\r\n%b%b" % (length, self._lead, body), reprs, name_text)
+
+    def fires(self, fire_ms: Int64s) -> Octets:
+        """See ``Envelope``."""
+        return fire_texts(fire_ms, b'"wheelbeat_fire_ms": ')
+
+    @staticmethod
+    def write_name(name: str) -> bytes:
+        """See ``Envelope``."""
+        return b'"periodic_task_name": ' + _text(name)
+
+    @staticmethod
+    def write_headers(headers: Mapping[str, Any]) -> bytes:
+        """See ``Envelope``."""
+        return _to_json(headers)[1:-1].encode()
+
+    @staticmethod
+    def write_time(seconds: float) -> bytes:
+        """See ``Envelope``."""
+        return repr(seconds).encode()
+
+    def unframed(self, message: bytes) -> bytes:
+        """See ``Envelope``; raises ``Uncut`` where the length in front is wrong."""
+        length, _, value = message[1:-2].partition(b"\r\n")
+        # a recorded time of enqueuing has as many digits as the moment wants, ours always six decimals
+        if int(length) != len(value) and Hole.QUEUED_AT not in self.skeleton.holes:
+            raise Uncut(f"its length is {len(value)} bytes, computed were {int(length)}")
+        return value
+
+    def _body_text(self, body: bytes) -> bytes:
+        return b'"%b"' % b2a_base64(body, newline=False) if self._base64 else _text(body.decode())
+
+
+def _repr_text(encoded: Encoded) -> bytes:
+    return b'"argsrepr": %b, "kwargsrepr": %b' % (_text(encoded.args_repr), _text(encoded.kwargs_repr))
+
+
+def _text(value: str) -> bytes:
+    return encode_basestring_ascii(value).encode()  # what json.dumps makes of a text

@@ -1,0 +1,210 @@
+"""Envelopes: one message as bytes with holes, and many messages rendered from it at once.
+
+Pure: an envelope is cut out of a message that Celery made, and filling the holes again with what was cut out gives the
+same bytes. It must never guess: where a value is not found exactly as often as expected, nothing is cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.dispatch.messages.byte_ranges import Slices, column, pieces_at
+from celery_wheelbeat.dispatch.messages.run_ids import repeated, rows_of, uuid_octets
+from celery_wheelbeat.errors import WheelbeatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from celery_wheelbeat.dispatch.messages.run_ids import Octets
+    from celery_wheelbeat.schedules.kinds import Int64s
+
+    Column = Slices | Octets | bytes
+    """What goes into a hole: pieces of different lengths, rows of one width, or the same in all messages."""
+
+FIRST_FIRE_MS = 10**12
+LAST_FIRE_MS = 10**13 - 1
+"""Fire times of 13 digits (2001 … 2286): outside of these a message would change its length."""
+
+
+class Hole(Enum):
+    """What differs from message to message."""
+
+    ID = "id"
+    NONCE = "nonce"
+    TAG = "delivery tag"
+    FIRE = "fire time"
+    EXPIRES = "expiry"
+    OPENING = "opening"
+    """Lengths in front of a message; one fixed width per skeleton."""
+    BODY = "body"
+    REPRS = "argument reprs"
+    NAME = "name"
+    INNER = "inner headers"
+    """Length of a table of headers within the headers."""
+    TRACE = "trace id"
+    SPAN = "span id"
+    OTHER_TRACE = "trace id of a second observer"
+    OTHER_SPAN = "span id of a second observer"
+    CHANCE = "sampling chance"
+    QUEUED_AT = "time of enqueuing"
+    STARTED_AT = "time of start"
+
+
+class Uncut(WheelbeatError):
+    """A message of Celery's that cannot become a skeleton; says what is different about it."""
+
+
+class Unsendable(WheelbeatError):
+    """What belongs to one job cannot be written into a message that a broker takes, by Celery neither."""
+
+
+class Mark(NamedTuple):
+    """A value in a rendered message whose places become holes."""
+
+    hole: Hole
+    value: bytes
+    times: int | None = 1
+    """None: as often as it is there, at least once."""
+
+
+class Pieces(NamedTuple):
+    """What of a message belongs to its job: the same in every run until the job or its skeleton changes."""
+
+    opening: bytes
+    body: bytes
+    reprs: bytes
+    name: bytes
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """A message with holes: constants and what goes between them."""
+
+    constants: tuple[bytes, ...]
+    holes: tuple[Hole, ...]
+
+    @property
+    def constant_length(self) -> int:
+        """Bytes outside of the holes."""
+        return sum(map(len, self.constants))
+
+    def render(self, columns: Mapping[Hole, Column]) -> Messages:
+        """Return one message per element of the columns. Not all columns may be ``bytes``."""
+        count = next(_count(columns[hole]) for hole in self.holes if not isinstance(columns[hole], bytes))
+        stretches: list[Slices | Octets] = []
+        side_by_side: list[bytes | Octets] = [self.constants[0]]
+        for hole, constant in zip(self.holes, self.constants[1:], strict=True):
+            filling = columns[hole]
+            if isinstance(filling, Slices):
+                stretches += [_rows(side_by_side, count), filling]
+                side_by_side = [constant]
+            else:
+                side_by_side += [filling, constant]
+        stretches.append(_rows(side_by_side, count))
+        lengths = np.zeros(count, np.int64)
+        for stretch in stretches:
+            lengths += stretch.length if isinstance(stretch, Slices) else stretch.shape[1]
+        ends = lengths.cumsum()
+        octets = np.empty(int(ends[-1]), np.uint8)
+        at = ends - lengths
+        for stretch in stretches:
+            if isinstance(stretch, Slices):
+                stretch.copy_to(octets, at)
+                at += stretch.length
+            elif width := stretch.shape[1]:
+                pieces_at(octets, width)[at] = column(stretch, 0, width)
+                at += width
+        return Messages(octets, ends)
+
+
+class Messages(NamedTuple):
+    """Finished messages, one behind the other."""
+
+    octets: Octets
+    """One dimension."""
+    ends: Int64s
+    """Where each of them ends in ``octets``."""
+
+    def part(self, where: slice) -> memoryview:
+        """Return the messages ``where.start`` … ``where.stop`` - 1, at least one."""
+        begin = int(self.ends[where.start - 1]) if where.start else 0
+        return self.octets[begin : int(self.ends[where.stop - 1])].data
+
+
+def _count(filling: Slices | Octets | bytes) -> int:
+    return len(filling.length if isinstance(filling, Slices) else filling)
+
+
+def _rows(side_by_side: Sequence[bytes | Octets], count: int) -> Octets:
+    """Return what lies side by side in each message as rows; a single one where it is the same in all messages."""
+    template = b"".join(one if isinstance(one, bytes) else bytes(one.shape[1]) for one in side_by_side)
+    same = np.frombuffer(template, np.uint8).reshape(1, -1)
+    if not template or all(isinstance(one, bytes) for one in side_by_side):
+        return same
+    rows = np.empty((count, len(template)), np.uint8)
+    column(rows, 0, len(template))[:] = column(same, 0, len(template))
+    at = 0
+    for one in side_by_side:
+        width = len(one) if isinstance(one, bytes) else one.shape[1]
+        if not isinstance(one, bytes) and width:
+            column(rows, at, width)[:] = column(np.ascontiguousarray(one), 0, width)
+        at += width
+    return rows
+
+
+def cut(message: bytes, marks: Iterable[Mark]) -> Skeleton:
+    """Cut the places of ``marks`` out of ``message``; raises ``Uncut`` where one is not there as often as it says."""
+    places: list[tuple[int, int, Hole]] = []
+    for hole, value, times in marks:
+        found = _places(message, value)
+        if len(found) != (times or max(1, len(found))):
+            raise Uncut(f"its {hole.value} is found {len(found)} times in the message, expected {times or 'some'}")
+        places += [(start, start + len(value), hole) for start in found]
+    places.sort()
+    bounds = [(0, 0), *((start, end) for start, end, _ in places), (len(message), len(message))]
+    if any(first[1] > second[0] for first, second in pairwise(bounds)):
+        raise Uncut("two of its varying values overlap")
+    constants = tuple(message[first[1] : second[0]] for first, second in pairwise(bounds))
+    return Skeleton(constants, tuple(hole for _, _, hole in places))
+
+
+def _places(message: bytes, value: bytes) -> list[int]:
+    found = []
+    start = message.find(value)
+    while start >= 0:
+        found.append(start)
+        start = message.find(value, start + len(value))
+    return found
+
+
+def nonces(entropy: bytes) -> Octets:
+    """Return 32 hex digits for each 16 bytes of ``entropy``."""
+    return np.frombuffer(entropy.hex().encode(), np.uint8).reshape(-1, 32)
+
+
+def delivery_tags(entropy: bytes) -> Octets:
+    """Return a random UUID (RFC 9562, version 4) as text for each 16 bytes of ``entropy``."""
+    return uuid_octets(np.frombuffer(entropy, np.uint8).reshape(-1, 16).copy(), version=4)
+
+
+def fire_texts(fire_ms: Int64s, lead: bytes = b"") -> Octets:
+    """Return each fire time (13 digits) in decimal, behind ``lead``."""
+    return _spread(fire_ms, lambda value: b"%b%d" % (lead, value))
+
+
+def fire_octets(fire_ms: Int64s, lead: bytes = b"") -> Octets:
+    """Return each fire time as eight bytes, big-endian, behind ``lead``."""
+    return _spread(fire_ms, lambda value: lead + value.to_bytes(8, "big", signed=True))
+
+
+def _spread(values: Int64s, write: Callable[[int], bytes]) -> Octets:
+    """Write each value once where it stands several times in a row; all of them have to be of one length."""
+    distinct, times = repeated(values)
+    written = rows_of([write(value) for value in distinct.tolist()])
+    width = written.shape[1]
+    return np.repeat(column(written, 0, width), times).view(np.uint8).reshape(-1, width)

@@ -1,0 +1,67 @@
+"""Failure lines: what the broker says about runs that it does not take, once a minute for each reason.
+
+A refusal concerns thousands of runs at a time and comes again every second, so a line per run would bury the log.
+Owned by one thread each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from celery_wheelbeat.dispatch import FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from celery_wheelbeat.dispatch import Failed
+
+logger = logging.getLogger("celery.beat")
+
+EVERY_S = 60.0
+SUBJECTS_MAX = 20
+"""Lines within ``EVERY_S``; their subjects name queues or jobs, of which there may be many."""
+
+_KINDS = (FailureKind.REFUSED, FailureKind.UNROUTABLE, FailureKind.EXPIRED)
+"""Losses of the connection, quarantines and errors of user code are logged where they happen."""
+
+
+class Pace:
+    """Says which lines are due: one a minute about each subject, and about few subjects."""
+
+    def __init__(self) -> None:
+        self._logged: dict[Hashable, float] = {}
+        """Subject → when a line about it was due, monotonic."""
+
+    def is_due(self, subject: Hashable, now_s: float) -> bool:
+        """Say whether to log a line about ``subject`` now; the next one is due in a minute."""
+        since_s = self._logged.get(subject)
+        if since_s is not None and now_s - since_s < EVERY_S:
+            return False
+        if len(self._logged) >= SUBJECTS_MAX:
+            self._logged = {one: at_s for one, at_s in self._logged.items() if now_s - at_s < EVERY_S}
+        if len(self._logged) >= SUBJECTS_MAX:
+            return False
+        self._logged[subject] = now_s
+        return True
+
+
+class FailureLines:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._pace = Pace()
+
+    def note(self, failures: Iterable[Failed], now_s: float) -> None:
+        """Log what is new among ``failures``, which were learnt of together."""
+        counts = Counter((one.kind, one.reason) for one in failures if one.kind in _KINDS)
+        for (kind, reason), runs in counts.items():
+            if not self._pace.is_due((kind, reason), now_s):
+                continue
+            if kind is FailureKind.REFUSED:
+                logger.error("beat: The broker refuses %d runs for now, which are sent again: %s", runs, reason)
+            elif kind is FailureKind.UNROUTABLE:
+                logger.error("beat: %d runs have no queue and are skipped(unroutable): %s", runs, reason)
+            else:
+                logger.warning("beat: %d runs had expired before they could be sent: skipped(expired)", runs)

@@ -1,0 +1,350 @@
+"""The engine: which runs are due. Single-threaded owner of all shards; no I/O and no clock, ``now_ms`` is an argument.
+
+Definitions go in (``load``, ``apply``), due runs come out (``advance``), and every fire time that passes is written
+into the ledger as expected, or as skipped with its reason. Invariant: once ``advance`` has caught up, every enabled
+job is armed for its first fire time after the cursor tick. The engine must never arm relative to ``now``: between the
+cursor and now lie slots that are still to be emptied.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine.misfire import Gap, LateOnce, MisfireRule, Misfires, marks_of
+from celery_wheelbeat.engine.packing import ENABLED, POLLED, encode
+from celery_wheelbeat.engine.poll_lane import LaneJobs, PollLane
+from celery_wheelbeat.engine.shard import Ticks
+from celery_wheelbeat.engine.shards import JobView, Reached, Relived, Shards, ids_of
+from celery_wheelbeat.engine.watchdog import Watchdog
+from celery_wheelbeat.jobs.definitions import DueBatch, Offer
+from celery_wheelbeat.jobs.routes import RouteTable
+from celery_wheelbeat.schedules.columns import ScheduleColumns, next_fires, spans
+from celery_wheelbeat.schedules.kinds import ALWAYS_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.engine.ledger import Ledger
+    from celery_wheelbeat.engine.shard import Shard
+    from celery_wheelbeat.engine.watchdog import SweepReport
+    from celery_wheelbeat.jobs.definitions import ChangeBatch, DefinitionBatch
+    from celery_wheelbeat.schedules.cron import CronTable
+    from celery_wheelbeat.schedules.intervals import Bounded
+    from celery_wheelbeat.schedules.kinds import Int64s
+
+__all__ = ["ApplyReport", "Engine", "EngineConfig", "EngineStats", "JobView"]
+
+
+class ApplyReport(NamedTuple):
+    """What a batch of changes did."""
+
+    inserted: int
+    updated: int
+    deleted: int
+    refused_ids: Sequence[int]
+    """New jobs beyond ``max_jobs``."""
+
+
+class EngineStats(NamedTuple):
+    """Counts for status and metrics."""
+
+    jobs: int
+    cursor_ms: int
+    refused: int
+    """Jobs turned away because of ``max_jobs``, since the start."""
+    step_number: int
+    payload_bytes: int
+
+
+class Engine:
+    """See the module. ``crons`` and ``ledger`` are shared with whoever compiles definitions and settles runs."""
+
+    def __init__(self, config: EngineConfig, crons: CronTable, ledger: Ledger, polled: PollLane | None = None) -> None:
+        """``polled``: the poll lane; without one it is bounded by steps alone, not by time."""
+        self.config = config
+        self.crons = crons
+        self.ledger = ledger
+        self.routes = RouteTable()
+        self.cursor = 0
+        """The last tick that was processed."""
+        self.step_number = 0
+        self._ticks = Ticks(config.tick_ms, config.window_ms // config.tick_ms)
+        self.shards = Shards(config.shards, 0, self._ticks, crons)
+        self.lane = LaneJobs(PollLane(lambda: 0.0) if polled is None else polled)
+        self._watchdog = Watchdog(self.shards, self.lane, crons, ledger)
+        self.relived_until_ms = 0
+        """Fire times up to here were already handed out before the clock was stepped back."""
+        self._replay_until = 0
+        self._shortest_ms = config.tick_ms
+        """No interval has been shorter than this."""
+        self._late_once = LateOnce()
+        self._refused = 0
+        rule = MisfireRule(config.misfire_gap_ms, config.starting_deadline_ms, config.all_max, config.lookback_ms)
+        self.misfires = Misfires(rule, crons, ledger)
+
+    def start(self, now_ms: int, *, step_number: int = 0, relived_until_ms: int = 0) -> None:
+        """Set the cursor to the last tick at or before ``now_ms``; nothing is armed yet.
+
+        ``step_number`` and ``relived_until_ms``: how often the clock was stepped back so far, and up to where fire
+        times are being re-lived, as a former process left them.
+        """
+        self.cursor = self._replay_until = now_ms // self.config.tick_ms
+        self.step_number = step_number
+        self.relived_until_ms = relived_until_ms
+        self.shards = Shards(self.config.shards, self.cursor, self._ticks, self.crons)
+        self.shards.relived = Relived(relived_until_ms, step_number)
+        self._watchdog = Watchdog(self.shards, self.lane, self.crons, self.ledger)
+        for shard in self.shards:
+            shard.recount.restart(self.cursor_ms, self._settled_ms, shard.table)
+
+    @property
+    def cursor_ms(self) -> int:
+        """End of the last processed tick: every fire time up to here was handed out or accounted for."""
+        return self.cursor * self.config.tick_ms
+
+    @property
+    def reached(self) -> Reached:
+        """Where the wheel is."""
+        return Reached(self.cursor_ms, self.shards.relived)
+
+    def expect(self, jobs: int) -> None:
+        """Make room for about so many jobs, which are going to be loaded."""
+        share = jobs // len(self.shards)
+        for shard in self.shards:
+            shard.table.reserve(share + share // 64)
+
+    def load(self, batch: DefinitionBatch, marks: Mapping[str, int | None]) -> list[DueBatch]:
+        """Add jobs of a snapshot, and treat what each missed between its destination's mark and the cursor.
+
+        No mark = first start of that destination: nothing was missed. Returns the runs to offer. Ascending ids from
+        call to call are the fast path.
+        """
+        batch = self._within_limit(batch)
+        self._late_once.note(batch, self.shards, self.cursor_ms, self._settled_ms)
+        self._insert(batch, loading=True)
+        return self.misfires.offer_after_start(self.shards, batch, marks_of(batch, marks, self.routes), self.cursor_ms)
+
+    def apply(self, changes: ChangeBatch) -> ApplyReport:
+        """Bring the jobs to the state in ``changes``, armed strictly after the cursor tick. Idempotent.
+
+        A ``Once`` whose instant passed while its definition was on its way here is handed out by the next ``advance``.
+        """
+        deleted = self._remove(changes.deleted_ids)
+        accepted = self._within_limit(changes.upserts)
+        refused = np.setdiff1d(changes.upserts.ids, accepted.ids).tolist()
+        self._late_once.note(accepted, self.shards, ALWAYS_MS, self._settled_ms)
+        updated = self._insert(accepted)
+        return ApplyReport(len(accepted) - updated, updated, deleted, refused)
+
+    def advance(self, now_ms: int, *, cause: str = "stall") -> list[DueBatch]:
+        """Empty every slot up to ``now_ms``, in order; returns the due runs.
+
+        Returns early after ``runs_per_advance`` runs: ask ``caught_up``. A gap beyond ``stall_limit_ms``, or with more
+        than ``backlog_max`` runs, is not replayed but treated by misfire policy; what is skipped is counted for
+        ``cause`` (``stall``, or ``clock`` where the clock was stepped forward).
+        """
+        due = self._move_on(now_ms // self.config.tick_ms, cause)
+        return due + self._expected(self._late_once.take(self.shards, self.cursor_ms))
+
+    def caught_up(self, now_ms: int) -> bool:
+        """Say whether every slot up to ``now_ms`` is emptied."""
+        return self.cursor >= now_ms // self.config.tick_ms
+
+    def step_back(self, now_ms: int, step_number: int) -> None:
+        """Follow a clock that was stepped back to ``now_ms``; ``step_number`` counts such steps for ever.
+
+        Interval jobs go on at once and re-live fire times (``DueBatch.step``); cron and once jobs wait until time
+        has passed what was already handed out.
+        """
+        self.relived_until_ms = max(self.relived_until_ms, self.cursor_ms)
+        self.step_number = step_number
+        self.shards.relived = Relived(self.relived_until_ms, step_number)
+        self.cursor = self._replay_until = now_ms // self.config.tick_ms
+        for shard in self.shards:
+            rows = _in_wheel(shard)
+            shard.table.columns.next_fire[rows] = self._arming(shard.table.schedules(rows))
+            shard.rebuild(self.cursor)
+            shard.recount.restart(self.cursor_ms, self._settled_ms, None)
+
+    def lookup(self, ids: Sequence[int] | Int64s) -> list[JobView | None]:
+        """Return each job as it is defined now; None where it is gone or switched off."""
+        return self.shards.views(ids_of(ids))
+
+    def schedule_of(self, job_id: int) -> Bounded | None:
+        """Return the schedule of a job, also of one that is switched off; None where there is no such job."""
+        return self.shards.schedule_of(job_id, self.crons)
+
+    def next_fire(self, job_id: int, after_ms: int) -> int | None:
+        """Return a job's first fire time strictly after ``after_ms``, whether or not it is switched on."""
+        schedule = self.schedule_of(job_id)
+        return None if schedule is None else schedule.next_fire(after_ms)
+
+    def finish(self, ids: Sequence[int] | Int64s) -> None:
+        """Switch off one-off jobs that are done."""
+        done = np.unique(ids_of(ids))
+        for shard, positions in self.shards.partition(done):
+            self.lane.remove(shard.disable(done[positions]))
+
+    def sweep(self, number: int) -> SweepReport:
+        """Let the watchdog check and heal one shard; void row numbers handed out before. See ``findings``."""
+        agreed = self._watchdog.agreed_cursor()
+        damaged, self.cursor = self.cursor != agreed, agreed
+        report = self._watchdog.sweep(number, self._arming, self._settled_ms)
+        if damaged:
+            self._replay_until = agreed
+            report.add("cursor", 1)
+        return report
+
+    def recount(self, shard: int, from_ms: int, to_ms: int) -> int:
+        """Count in closed form the fire times in (``from_ms``, ``to_ms``] of a shard's jobs as defined now."""
+        rows = _in_wheel(self.shards[shard])
+        schedules = self.shards[shard].table.schedules(rows)
+        return int(spans(schedules, np.full(len(rows), from_ms), np.full(len(rows), to_ms), self.crons).counts.sum())
+
+    def stats(self) -> EngineStats:
+        """Return counts for status and metrics."""
+        return EngineStats(
+            jobs=len(self),
+            cursor_ms=self.cursor_ms,
+            refused=self._refused,
+            step_number=self.step_number,
+            payload_bytes=self.shards.payloads.resident_bytes,
+        )
+
+    def __len__(self) -> int:
+        return self.shards.job_count
+
+    def _insert(self, batch: DefinitionBatch, *, loading: bool = False) -> int:
+        """Write definitions and arm them; returns how many replaced one of the same id."""
+        if not len(batch):
+            return 0
+        refs = self.shards.payloads.add(batch.payload, batch.lengths, batch.names, batch.name_lengths)
+        rows, rare = encode(batch, refs)
+        in_wheel = (rows.flags & (ENABLED | POLLED)) == ENABLED
+        armed = slice(None) if in_wheel.all() else np.flatnonzero(in_wheel)  # a slice copies nothing
+        rows.next_fire[armed] = self._arming(batch.schedules().take(armed))
+        for intervals in (batch.interval_ms, batch.incident_interval_ms):
+            self._shortest_ms = min(self._shortest_ms, int(intervals[intervals > 0].min(initial=self._shortest_ms)))
+        updated = 0
+        for shard, share in self.shards.split(rows):
+            if loading:
+                shard.recount.restart(self.cursor_ms, self._settled_ms, None)
+            if len((replaced := shard.upsert(share, rare, loading=loading)).ids):
+                self.shards.payloads.release(replaced.ref)
+                self.lane.remove(replaced)
+                updated += len(replaced.ids)
+            self._keep_sorted(shard)
+        self.lane.put(rows, batch.polled, ask_ms=self.cursor_ms + 1, after_ms=self._settled_ms)
+        return updated
+
+    def _remove(self, ids: Int64s) -> int:
+        removed = 0
+        for shard, positions in self.shards.partition(ids):
+            gone = shard.remove(ids[positions])
+            self.shards.payloads.release(gone.ref)
+            self.lane.remove(gone)
+            removed += len(gone.ids)
+            self._keep_sorted(shard)
+        return removed
+
+    def _keep_sorted(self, shard: Shard) -> None:
+        if shard.table.crowded():
+            shard.renumber(self.cursor)
+
+    def _arming(self, schedules: ScheduleColumns) -> Int64s:
+        """Return the fire times to arm for; only intervals ever go through the same time twice."""
+        after = np.where(schedules.interval_ms > 0, self.cursor_ms, self._settled_ms)
+        return next_fires(schedules, after, self.crons)
+
+    def _within_limit(self, batch: DefinitionBatch) -> DefinitionBatch:
+        accepted = self.shards.admit(batch, self.config.max_jobs)
+        self._refused += len(batch) - len(accepted)
+        return self.routes.adopt(accepted)
+
+    def _move_on(self, target: int, cause: str) -> list[DueBatch]:
+        if target <= self.cursor:
+            return self._lane_due() if self.lane.turn.behind else []
+        if self.cursor >= self._replay_until:
+            if not self._replayable(target):
+                return self._skip_to(target, cause)
+            self._replay_until = target
+        due: list[DueBatch] = []
+        runs = 0
+        while self.cursor < self._replay_until and runs < self.config.runs_per_advance:
+            found = self._empty_slot(self.cursor + 1)
+            runs += sum(map(len, found))
+            due += found
+        return due + self._lane_due()
+
+    def _expected(self, due: list[DueBatch]) -> list[DueBatch]:
+        self.ledger.expect(sum(map(len, due)))
+        return due
+
+    def _empty_slot(self, tick: int) -> list[DueBatch]:
+        step = self.step_number if tick * self.config.tick_ms <= self.relived_until_ms else 0
+        due = []
+        for shard in self.shards:
+            rows, fires = shard.pop(tick)
+            if len(rows):
+                ids, routes = shard.table.ids(rows), shard.table.routes(rows)
+                due.append(DueBatch(shard.number, rows, ids, fires, routes, Offer.DUE, step))
+        self.cursor = tick
+        return self._expected(due)
+
+    def _replayable(self, target: int) -> bool:
+        gap_ms = (target - self.cursor) * self.config.tick_ms
+        if gap_ms > self.config.stall_limit_ms:
+            return False
+        runs_at_most = len(self) * (gap_ms // self._shortest_ms + 2)  # one more where an incident ends
+        if gap_ms == self.config.tick_ms or runs_at_most <= self.config.backlog_max:
+            return True  # nothing was missed, or not too much
+        return self._runs_until(target * self.config.tick_ms) <= self.config.backlog_max
+
+    def _runs_until(self, to_ms: int) -> int:
+        """Count the fire times up to ``to_ms`` of what is armed for then or earlier."""
+        runs = 0
+        for shard in self.shards:
+            rows = shard.overdue(to_ms)
+            after = shard.table.columns.next_fire[rows] - 1
+            runs += int(spans(shard.table.schedules(rows), after, np.full(len(rows), to_ms), self.crons).counts.sum())
+        return runs
+
+    def _skip_to(self, target: int, cause: str) -> list[DueBatch]:
+        """Move the cursor to ``target`` without emptying slots; what was in them goes by misfire policy."""
+        due: list[DueBatch] = []
+        until_ms = target * self.config.tick_ms
+        for shard in self.shards:
+            rows = shard.overdue(until_ms)
+            next_fire = shard.table.columns.next_fire
+            before = self.ledger.expected
+            due += self._offer_missed(shard, rows, next_fire[rows] - 1, until_ms, cause)
+            shard.recount.passed += self.ledger.expected - before
+            schedules = shard.table.schedules(rows)
+            next_fire[rows] = next_fires(schedules, np.full(len(rows), until_ms), self.crons)
+            shard.rebuild(target)
+        self.cursor = self._replay_until = target
+        return due + self._lane_due()
+
+    def _offer_missed(
+        self, shard: Shard, rows: NDArray[np.integer], after_ms: Int64s, until_ms: int, cause: str
+    ) -> list[DueBatch]:
+        found = shard.table.rows.take(rows)
+        gap = Gap(shard.table.schedules(rows), found.flags, after_ms, np.full(len(rows), until_ms))
+        return self.misfires.offer(self.shards, shard.table.ids(rows), gap, cause)
+
+    def _lane_due(self) -> list[DueBatch]:
+        return self._expected(self.shards.batches(*self.lane.due(self.cursor_ms), Offer.DUE))
+
+    @property
+    def _settled_ms(self) -> int:
+        """No cron and no once job fires at or before this instant (again)."""
+        return max(self.cursor_ms, self.relived_until_ms)
+
+
+def _in_wheel(shard: Shard) -> NDArray[np.intp]:
+    return np.flatnonzero((shard.table.rows.flags & (ENABLED | POLLED)) == ENABLED)

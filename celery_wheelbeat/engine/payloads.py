@@ -1,0 +1,324 @@
+"""Payloads and names of all jobs, as bytes in immutable pages.
+
+A job holds one uint32 *ref*: page number and position in the page. A page never changes once it is full, so a slice
+of it can be handed out without a copy being guarded. Released bytes stay where they are until more than half of a
+page is dead; then its owners move what is alive (``thin`` → ``move``), and an empty page is dropped.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.errors import WheelbeatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.schedules.kinds import Int64s, UInt32s
+
+PAGE_BITS = 12
+PAGE_ROWS = 1 << PAGE_BITS
+PAGE_ROWS_MIN = PAGE_ROWS // 4
+"""Fewer texts that come together do not get a page of their own."""
+PAGE_BYTES = 1 << 26
+"""A page is full at this many bytes, however few its rows."""
+PAGES_MAX = 1 << (32 - PAGE_BITS)
+_FROM_ONE = np.arange(1, PAGE_ROWS + 1, dtype=np.int64)
+_WIDTHS = tuple((np.iinfo(width).max, width) for width in (np.int8, np.int16, np.int32, np.int64))
+_MIXER = 0x9E37_79B9_7F4A_7C15
+_SUM_BITS = 1 << 64
+
+
+class Text(NamedTuple):
+    """What a ref stands for."""
+
+    name: bytes
+    payload: bytes
+
+
+class Ends(NamedTuple):
+    """Where texts end that lie one after the other: a straight line, and how far each end is off it.
+
+    One byte a text instead of four where they are of one length or nearly, two where they are about alike.
+    """
+
+    total: int
+    off: NDArray[np.signedinteger[Any]]
+
+    @classmethod
+    def of(cls, ends: NDArray[np.int64]) -> Ends:
+        """Build them from the end of each text, at least one."""
+        off = ends - _line(int(ends[-1]), len(ends))
+        most = max(int(off.max()), -int(off.min()))
+        return cls(int(ends[-1]), off.astype(next(width for limit, width in _WIDTHS if most <= limit)))
+
+    def span(self, position: int) -> slice:
+        """Return where the text at ``position`` lies."""
+        count = len(self.off)
+        start = self.total * position // count + self.off.item(position - 1) if position else 0
+        return slice(start, self.total * (position + 1) // count + self.off.item(position))
+
+    def all(self) -> NDArray[np.int64]:
+        """Return every end."""
+        return _line(self.total, len(self.off)) + self.off
+
+
+class Page(NamedTuple):
+    """Up to ``PAGE_ROWS`` texts, one after the other."""
+
+    payloads: bytes
+    payload_ends: Ends
+    names: bytes
+    name_ends: Ends
+    checksum: int
+
+    @classmethod
+    def of(cls, payloads: bytes, ends_of_payloads: Int64s, names: bytes, ends_of_names: Int64s) -> Page:
+        """Build a page and its checksum from texts that lie one after the other."""
+        payload_ends, name_ends = Ends.of(ends_of_payloads), Ends.of(ends_of_names)
+        return cls(payloads, payload_ends, names, name_ends, _checksum(payloads, payload_ends, names, name_ends))
+
+    def text(self, position: int) -> Text:
+        """Return the text at ``position``."""
+        return Text(self.names[self.name_ends.span(position)], self.payloads[self.payload_ends.span(position)])
+
+    def length(self, position: int) -> int:
+        """Return the bytes of payload and name of the text at ``position``."""
+        spans = (self.payload_ends.span(position), self.name_ends.span(position))
+        return sum(span.stop - span.start for span in spans)
+
+    def positions_of(self, name: bytes) -> list[int]:
+        """Return the positions at which the name is exactly ``name``."""
+        if name not in self.names:
+            return []
+        ends = self.name_ends.all()
+        starts = np.concatenate(([0], ends[:-1]))
+        fitting = np.flatnonzero(ends - starts == len(name)).tolist()
+        return [position for position in fitting if self.names.startswith(name, starts[position])]
+
+    def intact(self) -> bool:
+        """Say whether the page still is what it was when it was built."""
+        return self.checksum == _checksum(self.payloads, self.payload_ends, self.names, self.name_ends)
+
+
+class Payloads:
+    """Owner of all pages. Not thread-safe; belongs to the engine."""
+
+    def __init__(self) -> None:
+        self._pages: list[Page | None] = [None]
+        self.on_release: Callable[[UInt32s], None] = lambda _refs: None
+        """Called with refs that are given up, before they stand for anything else."""
+        self.longest = 0
+        """Bytes that no text exceeds, payload and name together."""
+        self._rows = [0]
+        self._live = [0]
+        self._free: list[int] = []
+        self._open = 0
+        self._open_texts: list[Text] = []
+        self._open_bytes = 0
+        self._thin: set[int] = set()
+
+    def add(
+        self, payloads: bytes, lengths: NDArray[np.integer], names: bytes, name_lengths: NDArray[np.integer]
+    ) -> UInt32s:
+        """Take over ``n`` texts that lie one after the other; returns their refs.
+
+        Pages are sliced off as they are; only a small rest goes through the open page, text by text. Raises
+        ``WheelbeatError`` where the lengths do not add up to the bytes.
+        """
+        payload_ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+        name_ends = np.concatenate(([0], np.cumsum(name_lengths, dtype=np.int64)))
+        if payload_ends[-1] != len(payloads) or name_ends[-1] != len(names):
+            raise WheelbeatError(
+                f"a batch of {len(lengths)} jobs has {len(payloads)} payload bytes and {len(names)} name bytes, its"
+                f" lengths say {payload_ends[-1]} and {name_ends[-1]}"
+            )
+        longest = int(lengths.max(initial=0)) + int(name_lengths.max(initial=0))
+        self.longest = max(self.longest, longest)
+        refs = np.empty(len(lengths), np.uint32)
+        start = 0
+        while (stop := min(start + PAGE_ROWS, len(lengths))) - start >= PAGE_ROWS_MIN and (
+            payload_ends[stop] - payload_ends[start] + name_ends[stop] <= PAGE_BYTES
+        ):
+            number = self._new_page()
+            self._fill(
+                number,
+                Page.of(
+                    payloads[payload_ends[start] : payload_ends[stop]],
+                    payload_ends[start + 1 : stop + 1] - payload_ends[start],
+                    names[name_ends[start] : name_ends[stop]],
+                    name_ends[start + 1 : stop + 1] - name_ends[start],
+                ),
+            )
+            self._live[number] = stop - start
+            refs[start:stop] = (number << PAGE_BITS) + np.arange(stop - start, dtype=np.uint32)
+            start = stop
+        texts = (
+            Text(names[name_from:name_to], payloads[from_:to])
+            for (from_, to), (name_from, name_to) in zip(
+                pairwise(payload_ends[start:].tolist()), pairwise(name_ends[start:].tolist()), strict=True
+            )
+        )
+        refs[start:] = self._add_texts(texts)
+        return refs
+
+    def read(self, refs: UInt32s) -> list[Text]:
+        """Return the texts of ``refs``, in their order."""
+        texts = []
+        for ref in refs.tolist():
+            page = self._pages[ref >> PAGE_BITS]
+            position = ref & (PAGE_ROWS - 1)
+            texts.append(self._open_texts[position] if page is None else page.text(position))
+        return texts
+
+    def lengths(self, refs: UInt32s) -> list[int]:
+        """Return the bytes of payload and name of each of ``refs``."""
+        lengths = []
+        for ref in refs.tolist():
+            page = self._pages[ref >> PAGE_BITS]
+            position = ref & (PAGE_ROWS - 1)
+            lengths.append(sum(map(len, self._open_texts[position])) if page is None else page.length(position))
+        return lengths
+
+    def named(self, name: bytes) -> UInt32s:
+        """Return the refs under which ``name`` stands, given-up ones included; looks through the bytes of all pages."""
+        refs = [
+            (number << PAGE_BITS) + position
+            for number, page in enumerate(self._pages)
+            if page is not None
+            for position in page.positions_of(name)
+        ]
+        refs += [(self._open << PAGE_BITS) + at for at, text in enumerate(self._open_texts) if text.name == name]
+        return np.array(refs, np.uint32)
+
+    def release(self, refs: UInt32s) -> None:
+        """Give up ``refs``: nobody reads them any more."""
+        if not len(refs):
+            return
+        self.on_release(refs)
+        numbers, counts = np.unique(refs >> PAGE_BITS, return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            self._live[number] -= count
+            if number != self._open:
+                self._judge(number)
+
+    def thin(self, refs: UInt32s) -> NDArray[np.bool_]:
+        """Say which of ``refs`` lie in a page that is more than half dead and should move."""
+        if not self._thin:
+            return np.zeros(len(refs), np.bool_)
+        numbers = np.fromiter(self._thin, np.uint32, len(self._thin))
+        return np.isin(refs >> PAGE_BITS, numbers)
+
+    def move(self, refs: UInt32s) -> UInt32s:
+        """Copy the texts of ``refs`` into the open page and release the old place; returns the new refs."""
+        moved = self._add_texts(self.read(refs))
+        self.release(refs)
+        return moved
+
+    def valid(self, refs: UInt32s) -> NDArray[np.bool_]:
+        """Say which of ``refs`` point to a text at all."""
+        rows = np.array(self._rows, np.int64)
+        rows[self._open] = len(self._open_texts)
+        numbers = refs >> PAGE_BITS
+        known = numbers < len(rows)
+        return known & ((refs & (PAGE_ROWS - 1)) < rows[np.where(known, numbers, 0)])
+
+    def damaged(self, numbers: Iterable[int]) -> list[int]:
+        """Check the pages ``numbers``; returns those whose bytes are not what they were."""
+        pages = ((number, self._pages[number]) for number in numbers)
+        return [number for number, page in pages if page is not None and not page.intact()]
+
+    @property
+    def page_count(self) -> int:
+        """Length of the page list, empty places included."""
+        return len(self._pages)
+
+    @property
+    def live_count(self) -> int:
+        """Texts in use."""
+        return sum(self._live)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes held by pages, dead ones included."""
+        full = sum(
+            len(page.payloads) + len(page.names) + page.payload_ends.off.nbytes + page.name_ends.off.nbytes
+            for page in self._pages
+            if page
+        )
+        return full + self._open_bytes
+
+    def _add_texts(self, texts: Iterable[Text]) -> UInt32s:
+        refs: list[int] = []
+        for text in texts:
+            refs.append((self._open << PAGE_BITS) | len(self._open_texts))
+            self._open_texts.append(text)
+            self._open_bytes += len(text.payload) + len(text.name)
+            self._live[self._open] += 1
+            if len(self._open_texts) == PAGE_ROWS or self._open_bytes >= PAGE_BYTES:
+                self._close_open_page()
+        return np.array(refs, np.uint32)
+
+    def _close_open_page(self) -> None:
+        full, self._open = self._open, self._new_page()
+        self._fill(full, _joined(self._open_texts))
+        self._open_texts = []
+        self._open_bytes = 0
+        self._judge(full)
+
+    def _new_page(self) -> int:
+        return self._free.pop() if self._free else self._next_number()
+
+    def _next_number(self) -> int:
+        if len(self._pages) == PAGES_MAX:
+            raise WheelbeatError(f"payloads: all {PAGES_MAX} pages are in use; lower wheelbeat_max_jobs")
+        self._pages.append(None)
+        self._rows.append(0)
+        self._live.append(0)
+        return len(self._pages) - 1
+
+    def _fill(self, number: int, page: Page) -> None:
+        self._pages[number] = page
+        self._rows[number] = len(page.payload_ends.off)
+
+    def _judge(self, number: int) -> None:
+        live = self._live[number]
+        if live == 0:
+            self._thin.discard(number)
+            self._pages[number] = None
+            self._rows[number] = 0
+            self._free.append(number)
+        elif 2 * live < self._rows[number]:
+            self._thin.add(number)
+
+
+def _joined(texts: Sequence[Text]) -> Page:
+    return Page.of(
+        b"".join(text.payload for text in texts),
+        np.cumsum([len(text.payload) for text in texts], dtype=np.int64),
+        b"".join(text.name for text in texts),
+        np.cumsum([len(text.name) for text in texts], dtype=np.int64),
+    )
+
+
+def _line(total: int, count: int) -> NDArray[np.int64]:
+    """Return where ``count`` texts of one length would end."""
+    return total * _FROM_ONE[:count] // count
+
+
+def _checksum(payloads: bytes, payload_ends: Ends, names: bytes, name_ends: Ends) -> int:
+    """Return the sum of all words mod 2^64, each part mixed by its place: a sixth of the time of a CRC of the bytes.
+
+    Any one damaged word is noticed, and of more damage all but one case in 2^64.
+    """
+    mixed = payload_ends.total * _MIXER + name_ends.total
+    for part in (payloads, payload_ends.off.tobytes(), names, name_ends.off.tobytes()):
+        words = np.frombuffer(part, np.uint64, len(part) // 8)
+        rest = int.from_bytes(part[8 * len(words) :], "little")
+        mixed = (mixed * _MIXER + int(np.add.reduce(words, dtype=np.uint64)) + rest) % _SUM_BITS
+    return mixed

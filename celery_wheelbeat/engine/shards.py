@@ -1,0 +1,274 @@
+"""All shards of one engine: which shard owns which job, and what is known about jobs by id.
+
+Reading only, apart from handing out the shards themselves. The shards and the payloads are one owner's: the engine's.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from celery_wheelbeat.engine.packing import DEAD, ENABLED, ONCE, POLLED, widened
+from celery_wheelbeat.engine.payloads import Payloads
+from celery_wheelbeat.engine.shard import Shard
+from celery_wheelbeat.errors import WheelbeatError
+from celery_wheelbeat.jobs.definitions import DueBatch, Offer
+from celery_wheelbeat.schedules.columns import NOT_CRON
+from celery_wheelbeat.schedules.intervals import Bounded, Interval, Once
+from celery_wheelbeat.schedules.kinds import NEVER_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.engine.packing import Rows
+    from celery_wheelbeat.engine.shard import Ticks
+    from celery_wheelbeat.jobs.definitions import DefinitionBatch
+    from celery_wheelbeat.schedules.cron import Cron, CronTable
+    from celery_wheelbeat.schedules.kinds import Int64s, UInt32s
+
+PUBLIC_FLAGS = 0xFF
+STAGGER_TICKS = 256
+"""The shards promote a far window one after the other within this many ticks before it begins."""
+
+
+class JobView(NamedTuple):
+    """A job as it is defined now, for whoever renders its message."""
+
+    id: int
+    name: str
+    payload: bytes
+    route_index: int
+    flags: int
+    """Bits of ``jobs.Flag``."""
+    next_fire_ms: int | None
+    """None: no fire time is left, or it is polled."""
+
+
+class JobColumns(NamedTuple):
+    """Jobs as they are defined now, in columns; where a job is gone the other columns mean nothing."""
+
+    enabled: NDArray[np.bool_]
+    """There is such a job, and it is switched on."""
+    route: UInt32s
+    flags: NDArray[np.uint16]
+    """Bits of ``jobs.Flag``."""
+    ref: UInt32s
+    """What ``payloads.read`` takes."""
+    interval: Int64s
+    """Interval in ms; ≤ 0: not an interval job."""
+
+    @classmethod
+    def empty(cls, count: int) -> JobColumns:
+        """Return columns to be filled in."""
+        return cls(
+            np.empty(count, np.bool_),
+            np.empty(count, np.uint32),
+            np.empty(count, np.uint16),
+            np.empty(count, np.uint32),
+            np.empty(count, np.int64),
+        )
+
+    def at(self, where: slice) -> JobColumns:
+        """Return the jobs at ``where``."""
+        return JobColumns(
+            self.enabled[where], self.route[where], self.flags[where], self.ref[where], self.interval[where]
+        )
+
+
+class Relived(NamedTuple):
+    """Intervals live through fire times again after a step of the clock; such runs have ids of their own."""
+
+    until_ms: int = 0
+    """Fire times up to here were handed out before the step."""
+    step: int = 0
+    """Number of the step."""
+
+
+class Reached(NamedTuple):
+    """Where the wheel is: what it has handed out so far, and how time is lived through again."""
+
+    cursor_ms: int
+    relived: Relived
+
+    def is_before(self, fire_ms: int, step: int) -> bool:
+        """Say whether a run was handed out after the wheel was here; ``step``: of the time that it was lived in."""
+        if fire_ms > max(self.cursor_ms, self.relived.until_ms):
+            return True
+        return step > 0 and (step, fire_ms) > (self.relived.step, self.cursor_ms)
+
+
+class Shards:
+    """The shards of one engine and the payloads of their jobs. ``count`` is a power of two."""
+
+    def __init__(self, count: int, cursor: int, ticks: Ticks, crons: CronTable) -> None:
+        if count < 1 or count & (count - 1):
+            raise WheelbeatError(f"shards = {count}: expected a power of two")
+        self.payloads = Payloads()
+        self.relived = Relived()
+        stagger = min(ticks.window_ticks // 2, STAGGER_TICKS)
+        self._shards = [Shard(number, cursor, ticks, number * stagger // count, crons) for number in range(count)]
+
+    def __iter__(self) -> Iterator[Shard]:
+        return iter(self._shards)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __getitem__(self, number: int) -> Shard:
+        return self._shards[number]
+
+    def owner(self, job_id: int) -> Shard:
+        """Return the shard that owns ``job_id``."""
+        return self._shards[job_id & (len(self._shards) - 1)]
+
+    def partition(self, ids: Int64s) -> Iterator[tuple[Shard, NDArray[np.intp]]]:
+        """Yield each shard that owns some of ``ids``, with their positions in order."""
+        if len(ids) == 1:
+            yield self.owner(int(ids[0])), np.zeros(1, np.intp)
+            return
+        order, shares = self._shares(ids)
+        for shard, share in shares:
+            yield shard, order[share]
+
+    def split(self, rows: Rows) -> Iterator[tuple[Shard, Rows]]:
+        """Yield each shard that owns some of ``rows``, with its share, in order: views into one sorted copy."""
+        if len(rows.ids) == 1:
+            yield self.owner(int(rows.ids[0])), rows
+            return
+        order, shares = self._shares(rows.ids)
+        ordered = rows.take(order)
+        for shard, share in shares:
+            yield shard, ordered.take(share)
+
+    def _shares(self, ids: NDArray[np.integer[Any]]) -> tuple[NDArray[np.intp], list[tuple[Shard, slice]]]:
+        """Return the positions of ``ids`` by shard, and what part of them each shard owns."""
+        count = len(self._shards)
+        numbers = (ids & (count - 1)).astype(np.uint8 if count <= 1 << 8 else np.uint16)
+        order = np.argsort(numbers, kind="stable")
+        numbers = numbers[order]
+        edges = (np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()
+        bounds = [0, *edges, len(ids)] if len(ids) else []
+        return order, [(self._shards[numbers[start]], slice(start, end)) for start, end in pairwise(bounds)]
+
+    def located(self, ids: Int64s) -> Iterator[tuple[Shard, NDArray[np.intp], Int64s]]:
+        """Yield, by shard, the positions of those ``ids`` that are jobs, and their rows."""
+        for shard, positions in self.partition(ids):
+            rows = shard.find(ids[positions])
+            found = rows >= 0
+            yield shard, positions[found], rows[found]
+
+    def known(self, ids: Int64s) -> NDArray[np.bool_]:
+        """Say which of ``ids`` are jobs, switched on or not."""
+        known = np.zeros(len(ids), np.bool_)
+        for _, positions, _ in self.located(ids):
+            known[positions] = True
+        return known
+
+    def named(self, name: str) -> Int64s:
+        """Return the jobs of this name; takes about 10 ms per million jobs."""
+        refs = self.payloads.named(name.encode(errors="surrogatepass"))
+        found = [np.empty(0, np.int64)]
+        for shard in self._shards if len(refs) else ():
+            rows = shard.table.rows
+            found.append(shard.table.ids(np.flatnonzero(np.isin(rows.ref, refs) & (rows.flags & DEAD == 0))))
+        return np.concatenate(found)
+
+    @property
+    def job_count(self) -> int:
+        """Jobs in all shards, switched on or not."""
+        return sum(len(shard.table) for shard in self._shards)
+
+    def admit(self, batch: DefinitionBatch, max_jobs: int) -> DefinitionBatch:
+        """Return ``batch`` without the new jobs for which ``max_jobs`` leaves no room."""
+        room = max_jobs - self.job_count
+        if len(batch) <= room:
+            return batch
+        known = self.known(batch.ids)
+        return batch.take(np.flatnonzero(known | (np.cumsum(~known) <= room)))
+
+    def once_of(self, job_id: int) -> int | None:
+        """Return the instant at which an enabled job fires once; None for any other job and where it has none."""
+        shard = self.owner(job_id)
+        rows = shard.living(np.array([job_id]))
+        if not len(rows) or shard.table.columns.flags[rows[0]] & (ONCE | ENABLED) != ONCE | ENABLED:
+            return None
+        once = shard.table.rare[job_id]
+        return once.phase_ms if once.start_ms <= once.phase_ms < once.end_ms else None
+
+    def batches(self, ids: Int64s, fire_ms: Int64s, offer: Offer) -> list[DueBatch]:
+        """Make due batches of runs given by id and ascending fire time; ids that are gone are left out."""
+        due = []
+        for shard, positions, rows in self.located(ids):
+            again = (fire_ms[positions] <= self.relived.until_ms) & (shard.table.columns.interval[rows] > 0)
+            for step, part in ((0, np.flatnonzero(~again)), (self.relived.step, np.flatnonzero(again))):
+                if len(part):
+                    found, here = rows[part].astype(np.uint32), positions[part]
+                    route = shard.table.routes(found)
+                    due.append(DueBatch(shard.number, found, ids[here], fire_ms[here], route, offer, step))
+        return due
+
+    def views(self, ids: Int64s) -> list[JobView | None]:
+        """Return each job as it is defined now; None where it is gone or switched off."""
+        views: list[JobView | None] = [None] * len(ids)
+        for shard, all_positions, rows in self.located(ids):
+            found = shard.table.rows.take(rows)
+            enabled = (found.flags & ENABLED) > 0
+            positions, found = all_positions[enabled], found.take(enabled)
+            columns = (positions, found.ids, found.route, found.flags & PUBLIC_FLAGS, found.next_fire)
+            for text, (position, job_id, route, flags, fire_ms) in zip(
+                self.payloads.read(found.ref), zip(*(column.tolist() for column in columns), strict=True), strict=True
+            ):
+                next_fire_ms = None if fire_ms == NEVER_MS else fire_ms
+                views[position] = JobView(job_id, text.name.decode(), text.payload, route, flags, next_fire_ms)
+        return views
+
+    def columns_of(self, ids: Int64s) -> JobColumns:
+        """Return each of ``ids`` as it is defined now, in columns."""
+        order, shares = self._shares(ids)
+        ordered = ids[order]
+        nearest = [shard.table.nearest(ordered[share]) for shard, share in shares]
+        columns = JobColumns.empty(len(ids))
+        if nearest:
+            found, flags, routes, refs, intervals = zip(*nearest, strict=True)
+            if len({part.itemsize for part in intervals}) > 1:
+                intervals = tuple(map(widened, intervals))
+            every = np.concatenate(flags)
+            columns.enabled[order] = (every & (ENABLED | DEAD) == ENABLED) & (np.concatenate(found) == ordered)
+            columns.route[order] = np.concatenate(routes)
+            columns.flags[order] = every & PUBLIC_FLAGS
+            columns.ref[order] = np.concatenate(refs)
+            columns.interval[order] = widened(np.concatenate(intervals))
+        return columns
+
+    def payload_sizes(self, ids: Int64s) -> Int64s:
+        """Return the bytes of payload and name of each of ``ids``; 0 of what is gone."""
+        jobs = self.columns_of(ids)
+        sizes = np.zeros(len(ids), np.int64)
+        sizes[jobs.enabled] = self.payloads.lengths(jobs.ref[jobs.enabled])
+        return sizes
+
+    def schedule_of(self, job_id: int, crons: CronTable) -> Bounded | None:
+        """Return the schedule of a job, also of one that is switched off; None where it is foreign or there is none."""
+        shard = self.owner(job_id)
+        rows = shard.living(np.array([job_id]))
+        if not len(rows) or shard.table.columns.flags[rows[0]] & POLLED:
+            return None
+        columns = (column.tolist()[0] for column in shard.table.schedules(rows))
+        interval_ms, phase_ms, cron_index, offset_ms, *bounds = columns
+        base: Interval | Cron | Once
+        if interval_ms:
+            base, offset_ms = Interval(interval_ms / 1000, anchor_ms=phase_ms), 0
+        elif cron_index != NOT_CRON:
+            base = crons[cron_index]
+        else:
+            base = Once(phase_ms - offset_ms)
+        return Bounded(base, offset_ms, *bounds)
+
+
+def ids_of(ids: Sequence[int] | Int64s) -> Int64s:
+    """Return ``ids`` as the array that the shards work on."""
+    return np.asarray(ids, np.int64)

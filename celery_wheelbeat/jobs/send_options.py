@@ -1,0 +1,238 @@
+"""Send options: how the messages of a monitor are sent, as one canonical JSON text.
+
+Empty fields are left out, so routers and the task's own defaults still apply. Options that the beat itself sets, and
+names that ``apply_async`` does not know, are refused here and not at send time.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_wheelbeat.errors import InvalidMonitor
+from celery_wheelbeat.jobs import names
+from celery_wheelbeat.jobs.json_fields import parse_object
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_EXPIRES_S = 315_576_000
+"""Ten years: beyond it the message would outlive its broker."""
+MAX_TEXT = 16_384
+"""Bytes of headers, and of options: each distinct text is kept while a monitor has it, and a header frame of AMQP holds
+131,064 bytes."""
+
+_OWN_FIELDS = ("queue", "exchange", "routing_key", "priority", "headers", "expires", "args", "kwargs", "task")
+_OWNED_BY_BEAT = ("connection", "producer", "publisher", "retry", "retry_policy", "add_to_parent")
+
+_NUMBER = (int, float)
+_SECONDS = f"a number of seconds from 0 to {MAX_EXPIRES_S:,}"
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "app_id": ((str,), "a text"),
+    "compression": ((str,), "a text"),
+    "countdown": (_NUMBER, _SECONDS),
+    "delivery_mode": ((int, str), '1, 2, "transient" or "persistent"'),
+    "eta": ((str,), "an ISO 8601 instant"),
+    "exchange_type": ((str,), "a text"),
+    "group_id": ((str,), "a text"),
+    "ignore_result": ((bool,), "true or false"),
+    "link": ((dict, list), "a signature or a list of signatures"),
+    "link_error": ((dict, list), "a signature or a list of signatures"),
+    "message_id": ((str,), "a text"),
+    "parent_id": ((str,), "a text"),
+    "reply_to": ((str,), "a text"),
+    "root_id": ((str,), "a text"),
+    "serializer": ((str,), "a text"),
+    "shadow": ((str,), "a text"),
+    "soft_time_limit": (_NUMBER, _SECONDS),
+    "task_id": ((str,), "a text"),
+    "time_limit": (_NUMBER, _SECONDS),
+    "type": ((str,), "a text"),
+    "user_id": ((str,), "a text"),
+}
+
+
+_ADDRESSES = {
+    "queue": names.queue_problem,
+    "exchange": names.address_problem,
+    "routing_key": names.address_problem,
+}
+CALLBACKS = ("link", "link_error")
+"""Options that hold signatures, which workers send."""
+
+
+class SendOptions(NamedTuple):
+    """What ``compose`` found: the canonical text, or the problems that stand in its way."""
+
+    text: str
+    problems: tuple[InvalidMonitor, ...]
+
+
+@lru_cache(maxsize=4_096)
+def compose(
+    *,
+    queue: str | None,
+    exchange: str | None,
+    routing_key: str | None,
+    priority: int | None,
+    headers: str | None,
+    expires_s: float | None,
+    options: str | None,
+) -> SendOptions:
+    """Merge the columns of one monitor into the options of ``apply_async``, JSON with sorted keys.
+
+    Cached, since few combinations exist. All problems are returned at once, each with the name of its column.
+    """
+    columns: dict[str, Any] = {"queue": queue, "exchange": exchange, "routing_key": routing_key}
+    columns |= {"priority": priority, "expires": _shortest(expires_s)}
+    problems = _column_problems(columns)
+    merged = {name: value for name, value in columns.items() if value is not None and value != ""}
+    try:
+        own_headers = _bounded_object("headers", headers)
+        problems += [InvalidMonitor("headers", reason) for reason in map(names.header_problem, own_headers) if reason]
+        if own_headers:
+            merged["headers"] = own_headers
+    except InvalidMonitor as error:
+        problems.append(error)
+    try:
+        further = _bounded_object("options", options)
+        problems += [InvalidMonitor("options", reason) for reason in map(_option_problem, further.items()) if reason]
+        merged |= further
+    except InvalidMonitor as error:
+        problems.append(error)
+    return SendOptions("{}" if problems or not merged else json.dumps(merged, sort_keys=True), tuple(problems))
+
+
+def sent_besides(sending: SendOptions) -> Iterator[tuple[str, Signature]]:
+    """Yield what workers will send because of these options: name of the option and the signature."""
+    given = json.loads(sending.text)
+    for option in CALLBACKS:
+        for signature in signatures_in(given.get(option)):
+            yield option, signature
+    if "reply_to" in given:
+        yield "reply_to", Signature("", given["reply_to"], "", "", ())
+
+
+def _shortest(number: float | None) -> float | None:
+    """A whole number as int, so drivers that return 30 and 30.0 give one route."""
+    return int(number) if number is not None and float(number).is_integer() else number
+
+
+def _bounded_object(field: str, text: str | None) -> dict[str, Any]:
+    octets = len((text or "").encode("utf-8", "surrogatepass"))
+    if octets > MAX_TEXT:
+        raise InvalidMonitor(field, f"has {octets:,} bytes, at most {MAX_TEXT:,} are possible")
+    return parse_object(field, text)
+
+
+def _column_problems(columns: dict[str, Any]) -> list[InvalidMonitor]:
+    problems = [
+        InvalidMonitor(field, reason)
+        for field, problem_of in _ADDRESSES.items()
+        if (reason := problem_of(columns[field] or ""))
+    ]
+    priority, expires_s = columns["priority"], columns["expires"]
+    if priority is not None and not 0 <= priority <= 255:
+        problems.append(InvalidMonitor("priority", f"{priority} is outside 0…255"))
+    if expires_s is not None and not 0 < expires_s <= MAX_EXPIRES_S:
+        problems.append(InvalidMonitor("expires_s", f"{expires_s:g} s is outside 0…{MAX_EXPIRES_S:,} s"))
+    return problems
+
+
+def _is_instant(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _option_problem(option: tuple[str, Any]) -> str | None:
+    name, value = option
+    if name in _OWN_FIELDS:
+        return f"{name!r} has a field of its own"
+    if name in _OWNED_BY_BEAT:
+        return f"{name!r} is set by the beat itself"
+    if name not in _TYPES:
+        near = get_close_matches(name, _TYPES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(_TYPES)}"
+        return f"{name!r} is not an option of apply_async that can be stored; {hint}"
+    types, expected = _TYPES[name]
+    fits = isinstance(value, types) and (bool in types or not isinstance(value, bool)) and value != ""
+    if fits and types is _NUMBER:
+        fits = 0 <= value <= MAX_EXPIRES_S
+    if fits and name == "eta":
+        fits = _is_instant(value)
+    if fits and name == "delivery_mode":
+        fits = value in (1, 2, "transient", "persistent")
+    if not fits:
+        return f"{name!r} is {value!r:.80}, expected {expected}"
+    reason = _callback_problem(value) if name in CALLBACKS else _text_problem(name, value)
+    return f"{name!r} {reason}" if reason else None
+
+
+def _text_problem(name: str, value: object) -> str | None:
+    if not isinstance(value, str):
+        return None
+    return names.queue_problem(value) if name == "reply_to" else names.name_problem(value)
+
+
+def _callback_problem(value: object) -> str | None:
+    """Return what is wrong with a signature: workers send it as it is, so it is held to the same rules."""
+    for signature in signatures_in(value):
+        found = [
+            *(problem_of(getattr(signature, field)) for field, problem_of in _ADDRESSES.items()),
+            names.name_problem(signature.task),
+            *map(names.header_problem, signature.headers),
+        ]
+        reason = next((reason for reason in found if reason), None)
+        if reason:
+            return f"has the signature of {signature.task!r:.80}: {reason}"
+    return None
+
+
+class Signature(NamedTuple):
+    """One signature, as far as it says where its message goes; texts are empty where it does not."""
+
+    task: str
+    queue: str
+    exchange: str
+    routing_key: str
+    headers: tuple[str, ...]
+    """Names of its headers."""
+
+
+def signatures_in(value: object) -> Iterator[Signature]:
+    """Yield every object of a JSON value that has a task or options."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            waiting += one.values()
+            if "task" in one or "options" in one:
+                yield _signature(one)
+
+
+def _signature(value: dict[str, Any]) -> Signature:
+    options = value.get("options")
+    given = options if isinstance(options, dict) else {}
+    headers = given.get("headers")
+    return Signature(
+        _text(value.get("task")),
+        _text(given.get("queue")),
+        _text(given.get("exchange")),
+        _text(given.get("routing_key")),
+        tuple(headers) if isinstance(headers, dict) else (),
+    )
+
+
+def _text(value: object) -> str:
+    """Return a text; what Celery accepts beside one, as a queue that is an object, by its name."""
+    if isinstance(value, dict):
+        value = value.get("name")
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,101 @@
+"""Text columns: which of many names and arguments look as they should, seen from outside.
+
+For whole blocks at once. What might have a problem is named, and compiled by itself; nothing is decided here. It must
+never let a text pass that ``checks`` would refuse, valid JSON given.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from celery_wheelbeat.jobs.names import REFUSED_IN_UTF8
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.schedules.kinds import Int64s
+
+_BLANK, _DELETE = 0x20, 0x7F
+_OPENING: Final = (ord("["), ord("{"))
+_CLOSING: Final = (ord("]"), ord("}"))
+_MARKER: Final = b'"__type__"'
+_ESCAPES: Final = re.compile(rb"\\u(?:00[567]|[dD][89a-fA-F])")
+"""Of a letter that a marker may be written with, or of half of a surrogate pair."""
+_LONG_EXPONENT: Final = re.compile(rb"[\[,:\s]-?\d+(?:\.\d+)?[eE]\+?\d{3}")
+_RUN: Final = 100
+"""A number of twice as many digits is looked at by itself. With less and an exponent below 100 none is infinite."""
+_LONGEST_FRACTION: Final = 2 * _RUN
+
+
+def proper_names(names: bytes, lengths: Int64s, longest: int) -> NDArray[np.bool_]:
+    """Say which names are fine: not empty, not too long, and without a character that no name may have."""
+    proper = (lengths > 0) & (lengths <= longest)
+    if not proper.any():
+        return proper
+    ends = np.cumsum(lengths)
+    first = _octets_at(names, ends - lengths)
+    proper &= (first > _BLANK) & (first < _DELETE)  # a name of unprintable or blank characters only begins otherwise
+    octets = np.frombuffer(names, np.uint8)
+    if octets.min() < _BLANK or (octets == _DELETE).any() or not names.isascii():
+        proper[_rows_of((found.start() for found in REFUSED_IN_UTF8.finditer(names)), ends)] = False
+    return proper
+
+
+def proper_payloads(payload: bytes, lengths: Int64s, args_lengths: Int64s) -> NDArray[np.bool_]:
+    """Say which payloads, ``[args, kwargs]`` of valid JSON, can be sent as they are."""
+    proper = (args_lengths >= 2) & (lengths - args_lengths >= 6)
+    if not proper.any():
+        return proper
+    ends = np.cumsum(lengths)
+    args_at = ends - lengths + 1
+    kwargs_at = args_at + args_lengths + 2
+    proper &= _octets_at(payload, args_at) == _OPENING[0]
+    proper &= _octets_at(payload, kwargs_at - 3) == _CLOSING[0]
+    proper &= _octets_at(payload, kwargs_at) == _OPENING[1]
+    proper &= _octets_at(payload, ends - 2) == _CLOSING[1]
+    for odd in (_finds(payload, _MARKER), _finds(payload, b"\0"), _escapes(payload), _large_numbers(payload)):
+        proper[_rows_of(odd, ends)] = False
+    return proper
+
+
+def _finds(text: bytes, sought: bytes) -> Iterator[int]:
+    found = text.find(sought)
+    while found >= 0:
+        yield found
+        found = text.find(sought, found + 1)
+
+
+def _escapes(text: bytes) -> Iterator[int]:
+    if b"\\u" in text:
+        yield from (found.start() for found in _ESCAPES.finditer(text))
+
+
+def _large_numbers(text: bytes) -> Iterator[int]:
+    """Yield where a number may lie that is larger than every ``float``."""
+    octets = np.frombuffer(text, np.uint8)
+    sampled = octets[::_RUN] - np.uint8(ord("0")) < 10
+    for at in (np.flatnonzero(sampled[:-1] & sampled[1:]) * _RUN).tolist():
+        if text[at : at + _RUN].isdigit():
+            yield at
+    follows = octets[1:]
+    exponents = ((octets[:-1] | 0x20) == ord("e")) & ((follows == ord("+")) | (follows - np.uint8(ord("0")) < 10))
+    for at in np.flatnonzero(exponents).tolist():
+        if text[at - 1 : at].isdigit() and text[at + 1 : at + 5].lstrip(b"+")[:3].isdigit():
+            begin = max(0, at - 2 * _LONGEST_FRACTION)
+            if _LONG_EXPONENT.search(text, begin, at + 5):
+                yield at
+
+
+def _rows_of(positions: Iterable[int], ends: Int64s) -> NDArray[np.intp]:
+    """Return the numbers of the texts that the positions lie in."""
+    return np.searchsorted(ends, np.fromiter(positions, np.int64), side="right")
+
+
+def _octets_at(text: bytes, positions: Int64s) -> NDArray[np.uint8]:
+    """Return the octet at each position; positions of rows without a text may lie outside."""
+    return np.frombuffer(text, np.uint8)[np.clip(positions, 0, len(text) - 1)]

@@ -1,0 +1,121 @@
+"""Gap lines: what the log says of time that was missed. One line for each start, stall and step of the clock forward.
+
+It says how many runs were handed on to be sent, and how many were skipped, by reason; together they are what the ledger
+has come to expect in that time. Runs that are offered again stand outside of it, as they do in the ledger.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from celery_wheelbeat.jobs.definitions import Offer
+from celery_wheelbeat.runtime.clock import Motion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_wheelbeat.engine.ledger import Ledger
+    from celery_wheelbeat.jobs.definitions import DueBatch
+    from celery_wheelbeat.runtime.clock import Reading
+
+logger = logging.getLogger("celery.beat")
+
+
+@dataclass
+class _Gap:
+    """What became of the runs of one gap so far."""
+
+    length_ms: int | None
+    """None: no process was here before."""
+    motion: Motion = Motion.STEADY
+    replayed: int = 0
+    again: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def length_s(self) -> float:
+        return max(0, self.length_ms or 0) / 1000
+
+    @property
+    def skipped_by_reason(self) -> str:
+        reasons = ", ".join(f"{reason} {runs:,}" for reason, runs in self.skipped.most_common())
+        return f"{self.skipped.total():,} ({reasons})" if reasons else "0"
+
+
+class GapLines:
+    """Owned by the scheduling thread."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._start: _Gap | None = None
+        self._stall: _Gap | None = None
+
+    def begin_start(self, away_ms: int | None) -> None:
+        """Note that a start settles what was missed; ``away_ms``: since the mark, None = no process was here before."""
+        if self._start is None:
+            self._start = _Gap(away_ms)
+        self._start.length_ms = away_ms
+
+    def in_start(self, settle: Callable[[], list[DueBatch]]) -> list[DueBatch]:
+        """Call ``settle``, which loads jobs, and count what it offers and skips."""
+        return self._counted(self._start, settle)
+
+    def end_start(self) -> None:
+        """Everything was loaded: say what that came to."""
+        gap, self._start = self._start, None
+        if gap is None:
+            return
+        replayed, skipped = _runs(gap.replayed), gap.skipped_by_reason
+        if gap.length_ms is None:
+            logger.info("beat: First start: replayed %s, skipped %s", replayed, skipped)
+        else:
+            logger.info(
+                "beat: Restart after %.1f s: replayed %s, skipped %s, offered %s again",
+                gap.length_s,
+                replayed,
+                skipped,
+                f"{gap.again:,}",
+            )
+
+    def begin_stall(self, reading: Reading) -> None:
+        """Note that time passed unnoticed; if it does so again before it was caught up with, that is one stall."""
+        if self._stall is None:
+            self._stall = _Gap(0, reading.motion)
+        self._stall.length_ms = (self._stall.length_ms or 0) + reading.gap_ms
+
+    def in_stall(self, catch_up: Callable[[], list[DueBatch]]) -> list[DueBatch]:
+        """Call ``catch_up``, which advances the engine, and count what it offers and skips if there is a stall."""
+        return self._counted(self._stall, catch_up)
+
+    def end_stall(self) -> None:
+        """The engine has caught up: say what that came to."""
+        gap, self._stall = self._stall, None
+        if gap is None:
+            return
+        replayed, skipped = _runs(gap.replayed), gap.skipped_by_reason
+        if gap.motion is Motion.FORWARD:
+            logger.warning(
+                "beat: Clock set forward by %.1f s: replayed %s, skipped %s", gap.length_s, replayed, skipped
+            )
+        else:
+            logger.warning("beat: Stall of %.1f s: replayed %s, skipped %s", gap.length_s, replayed, skipped)
+
+    def _counted(self, gap: _Gap | None, work: Callable[[], list[DueBatch]]) -> list[DueBatch]:
+        if gap is None:
+            return work()
+        before = self._ledger.skipped.copy()
+        due = work()
+        gap.skipped += self._ledger.skipped - before
+        for batch in due:
+            if batch.offer is Offer.REOFFERED:
+                gap.again += len(batch)
+            else:
+                gap.replayed += len(batch)
+        return due
+
+
+def _runs(count: int) -> str:
+    return f"{count:,} run" if count == 1 else f"{count:,} runs"

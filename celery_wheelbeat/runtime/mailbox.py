@@ -1,0 +1,45 @@
+"""A queue between threads: any thread puts values, one thread takes them in order. Its owner bounds their number.
+
+The queues of the standard library are not safe in a thread that executes signal handlers: an exception of a handler
+can leave a ``Queue`` locked, and a handler that outlasts the time-out makes ``SimpleQueue.get`` wait for ever (before
+Python 3.13).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from queue import Empty
+from typing import Generic, TypeVar
+
+from celery_wheelbeat.runtime.wake import Wake
+
+T = TypeVar("T")
+
+
+class Mailbox(Generic[T]):
+    """Any thread puts, one thread gets."""
+
+    def __init__(self) -> None:
+        self._values: deque[T] = deque()
+        self._wake = Wake()
+
+    def put(self, value: T) -> None:
+        """Add ``value``; never blocks."""
+        self._values.append(value)
+        self._wake.ring()
+
+    def get(self, timeout_s: float = 0.0) -> T:
+        """Take the oldest value, waiting up to ``timeout_s`` for one; raises ``queue.Empty``."""
+        deadline_s = time.monotonic() + timeout_s
+        while not self._values:
+            if not self._wake.wait(deadline_s - time.monotonic()):
+                raise Empty
+        return self._values.popleft()
+
+    def empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._values
+
+    def __len__(self) -> int:
+        return len(self._values)

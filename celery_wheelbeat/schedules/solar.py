@@ -1,0 +1,154 @@
+"""Solar events at a place: sunrise, sunset, noon and the three twilights, computed by the ephem library.
+
+Pure for one version of ephem: the same place and instant give the same event, to the second, wherever the search
+began. Far too slow for the wheel, hence asked in the poll lane.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import count
+from typing import NamedTuple
+
+from celery_wheelbeat.errors import InvalidSchedule
+from celery_wheelbeat.schedules.kinds import NEVER_MS, Asked
+from celery_wheelbeat.schedules.zones import EARLIEST_S, LATEST_S
+
+_DAY_S = 86_400
+_SEARCH_DAYS = 367
+"""An event that a whole year does not bring does not come."""
+_EPHEM_EPOCH = 25_567.5
+"""1970-01-01T00:00Z in ephem's days, which begin at noon of 1899-12-31."""
+_MEAN = 0.02
+"""Days by which the sun crosses the meridian before or after mean noon, at most."""
+_PRECISE = 0.01 / _DAY_S
+"""Days to which a passage is found."""
+
+
+class _Event(NamedTuple):
+    rises: bool | None
+    """Whether the sun rises through the horizon of the event or sets; None = it crosses the meridian."""
+    horizon: str = "0"
+    """Altitude of the sun, degrees:minutes."""
+    centre: bool = True
+    """Of the sun's centre; else of its upper limb."""
+
+
+EVENTS = {
+    "dawn_astronomical": _Event(True, "-18"),
+    "dawn_nautical": _Event(True, "-12"),
+    "dawn_civil": _Event(True, "-6"),
+    "sunrise": _Event(True, "-0:34", centre=False),
+    "solar_noon": _Event(None),
+    "sunset": _Event(False, "-0:34", centre=False),
+    "dusk_civil": _Event(False, "-6"),
+    "dusk_nautical": _Event(False, "-12"),
+    "dusk_astronomical": _Event(False, "-18"),
+}
+
+
+class SolarSchedule:
+    """Fires at a solar event, rounded to the second. Not safe to share between threads."""
+
+    def __init__(self, event: str, latitude: float, longitude: float) -> None:
+        """``latitude`` -90 to 90 (north > 0), ``longitude`` -180 to 180 (east > 0), in degrees.
+
+        Raises ``InvalidSchedule`` for values out of range, and where ephem is not installed.
+        """
+        if event not in EVENTS:
+            raise InvalidSchedule(f"solar event {event!r}: expected one of {', '.join(EVENTS)}")
+        if not -90 <= latitude <= 90:
+            raise InvalidSchedule(f"latitude {latitude}: expected degrees from -90 to 90")
+        if not -180 <= longitude <= 180:
+            raise InvalidSchedule(f"longitude {longitude}: expected degrees from -180 to 180")
+        try:
+            import ephem  # noqa: PLC0415 - optional: only solar schedules need it
+        except ImportError as error:
+            raise InvalidSchedule(f"solar event {event!r} needs the ephem library: pip install ephem") from error
+        self.event, self.latitude, self.longitude = event, latitude, longitude
+        self._sun, self._observer = ephem.Sun(), ephem.Observer()
+        self._observer.lat, self._observer.lon = str(latitude), str(longitude)
+        self._observer.elevation, self._observer.pressure = 0, 0
+        self._observer.horizon = EVENTS[event].horizon
+        self._next_ms: int | None = None
+
+    def next_fire(self, after_ms: int) -> int | None:
+        """Return the first event strictly after ``after_ms``; None at the end of the year 9999."""
+        if after_ms >= LATEST_S * 1000:
+            return None
+        after_ms = max(after_ms, EARLIEST_S * 1000)
+        after = _EPHEM_EPOCH + (after_ms // 1000 + 0.4) / _DAY_S  # whatever was over by then is rounded to before
+        number = math.floor(2 * (after - _MEAN - self._mean_noon(0)))
+        if EVENTS[self.event].rises is None:
+            return next(fire_ms for noon in count(number // 2) if (fire_ms := self._noon_ms(noon)) > after_ms)
+        begin = self._culmination(number)
+        before = self._progress(begin)
+        for following in range(number + 1, number + 2 * _SEARCH_DAYS):
+            end = self._culmination(following)
+            behind = self._progress(end)
+            if before < 0 <= behind and not (begin < after and self._progress(after) >= 0):
+                fire_ms = _ms(self._passage(begin, before, end, behind))
+                if fire_ms > after_ms:
+                    return fire_ms
+            begin, before = end, behind
+        return None
+
+    def ask(self, now_ms: int) -> Asked:
+        """Offer the event that is due at ``now_ms``; several missed ones are offered one by one."""
+        if self._next_ms is None:
+            self._next_ms = self.next_fire(now_ms) or NEVER_MS
+        if now_ms < self._next_ms:
+            return Asked(None, self._next_ms)
+        fire_ms = self._next_ms
+        self._next_ms = self.next_fire(fire_ms) or NEVER_MS
+        return Asked(fire_ms, self._next_ms)
+
+    def _mean_noon(self, day: int) -> float:
+        return _EPHEM_EPOCH + day + 0.5 - self.longitude / 360
+
+    def _noon_ms(self, day: int) -> int:
+        return _ms(self._observer.next_transit(self._sun, start=self._mean_noon(day) - 0.5))
+
+    def _culmination(self, number: int) -> float:
+        """Return when the sun crosses the meridian: where ``number`` is even at its highest, else at its lowest.
+
+        From one to the next the sun climbs or sinks, near a pole also all along: there is one passage at most. Each is
+        looked for between two of them, so wherever a search began it finds the same.
+        """
+        near = self._mean_noon(0) + number / 2
+        self._observer.date = near
+        self._sun.compute(self._observer)
+        ahead = (number % 2 * math.pi - float(self._sun.ha) + math.pi) % math.tau - math.pi
+        return near + ahead / math.tau
+
+    def _passage(self, begin: float, before: float, end: float, behind: float) -> float:
+        """Return when the sun passes the horizon: by false position, where an end that stays counts half (Illinois)."""
+        moved = 0
+        while end - begin > _PRECISE:
+            middle = begin + (end - begin) * before / (before - behind)
+            middle = min(max(middle, begin + _PRECISE / 2), end - _PRECISE / 2)
+            found = self._progress(middle)
+            if found < 0:
+                begin, before, behind = middle, found, behind / 2 if moved < 0 else behind
+                moved = -1
+            else:
+                end, behind, before = middle, found, before / 2 if moved > 0 else before
+                moved = 1
+        return end
+
+    def _progress(self, when: float) -> float:
+        """Return ≥ 0 where the sun is on the side of the horizon to which the event takes it; ephem's formula."""
+        event = EVENTS[self.event]
+        self._observer.date = when
+        self._sun.compute(self._observer)
+        latitude, declination = float(self._observer.lat), float(self._sun.dec)
+        horizon = float(self._observer.horizon) - (0 if event.centre else float(self._sun.radius))
+        sine = math.sin(latitude) * math.sin(declination)
+        sine += math.cos(latitude) * math.cos(declination) * math.cos(self._sun.ha)
+        above = sine - math.sin(horizon)
+        return above if event.rises else -above
+
+
+def _ms(when: float) -> int:
+    """Return an instant of ephem's, rounded to the second."""
+    return round((when - _EPHEM_EPOCH) * _DAY_S) * 1000

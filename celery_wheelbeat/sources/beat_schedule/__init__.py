@@ -1,0 +1,1 @@
+"""celery_wheelbeat.sources.beat_schedule"""

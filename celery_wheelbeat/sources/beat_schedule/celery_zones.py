@@ -1,0 +1,76 @@
+"""The IANA names of the zones that Celery apps carry: zoneinfo, pytz, dateutil, fixed offsets, the zone of the machine.
+
+A name is believed only where the zone of that name keeps the object's own offsets. What has no name is for Celery to
+ask, never for us to guess: another zone would move its crontabs without a word.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, tzinfo
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from celery.utils.time import LocalTimezone
+
+from celery_wheelbeat.schedules.zones import names, offset_s
+from celery_wheelbeat.schedules.zones import zone as zone_called
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAMELESS = (
+    "Celery's time zone is none of the IANA zones that this machine knows: set `timezone` to the name of one, like "
+    "'Europe/Berlin'"
+)
+"""What to do about a zone without a name."""
+_COMPARED_S = range(1_767_268_800, 2_145_960_000, 86_400)
+"""Noon (UTC) of every day from 2026 to 2037, where the tables of pytz end."""
+_KEPT = 64
+_answers: dict[int, tuple[tzinfo, str | None]] = {}
+"""By ``id``, as some classes of zones cannot be hashed; the zone is kept beside its name, so the id stays its own."""
+
+
+def timezone_of(app: Any) -> str | None:
+    """Return the name of the zone in which the app's crontabs are meant; None where it has none."""
+    return zone_name(app.timezone)
+
+
+def zone_name(zone: tzinfo | str | None) -> str | None:
+    """Return the IANA name of a zone as Celery holds it, or None where it has none. A text is taken as it is."""
+    if zone is None or isinstance(zone, str):
+        return zone
+    known = _answers.get(id(zone))
+    if known is None:
+        if len(_answers) >= _KEPT:
+            _answers.clear()
+        known = _answers[id(zone)] = zone, _find(zone)
+    return known[1]
+
+
+def _find(zone: tzinfo) -> str | None:
+    try:
+        return next((name for name in _candidates(zone) if name in names() and _same(zone, name)), None)
+    except Exception:  # foreign code: what raises here raises where Celery asks it, and there it is that job's error
+        return None
+
+
+def _candidates(zone: tzinfo) -> Iterator[str]:
+    if isinstance(zone, LocalTimezone):
+        yield _name_of_the_machine()
+    else:
+        yield str(getattr(zone, "key", None) or getattr(zone, "zone", None))
+    yield "UTC"
+
+
+def _name_of_the_machine() -> str:
+    """Return what the C library reads: the variable TZ, else the file to which /etc/localtime leads."""
+    variable = os.environ.get("TZ")
+    return os.path.realpath("/etc/localtime").rpartition("zoneinfo/")[2] if variable is None else variable.lstrip(":")
+
+
+def _same(zone: tzinfo, name: str) -> bool:
+    if zone is UTC or zone is ZoneInfo(name):
+        return True
+    called = zone_called(name)
+    return all(offset_s(zone, instant_s) == called.segment(instant_s).offset_s for instant_s in _COMPARED_S)

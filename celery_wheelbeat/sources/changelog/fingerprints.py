@@ -1,0 +1,176 @@
+"""What the tail has handed over, in about 5 bytes a monitor: its id and a fingerprint of its row.
+
+Sorted chunks of two columns, and a small dict of what changed since they were last merged. The reconcile compares them
+with the table. Where the database names no fingerprint of a row, it is Python's hash of it, which only means something
+inside one process. Of either, 32 bits are kept: one damaged row in four thousand million goes unnoticed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.jobs.rows import MonitorRow
+    from celery_wheelbeat.schedules.kinds import Int64s, UInt32s
+
+MERGE_AT = 65_536
+"""Changes after which the dict is merged into the chunks."""
+CHUNK_IDS = 16_384
+_KEPT = 0xFFFF_FFFF
+
+
+class Differences(NamedTuple):
+    """How a range of the table differs from what was handed over; both ascending."""
+
+    upserts: list[int]
+    """Ids of rows that are new or not as they were."""
+    deleted: list[int]
+    """Ids that were handed over and have no row any more."""
+
+
+class _Chunk(NamedTuple):
+    """Up to ``CHUNK_IDS`` monitors, ascending."""
+
+    first: int
+    last: int
+    gaps: NDArray[np.unsignedinteger[Any]]
+    """Each id minus the one before it, the first one's 0; one byte each where ids are dense."""
+    prints: UInt32s
+
+    @property
+    def ids(self) -> Int64s:
+        return np.cumsum(self.gaps, dtype=np.int64) + self.first
+
+    def between(self, after_id: int, up_to_id: int | None) -> tuple[Int64s, UInt32s]:
+        """Return ids and fingerprints above ``after_id``, up to ``up_to_id``."""
+        ids = self.ids
+        start = int(np.searchsorted(ids, after_id, side="right"))
+        end = len(ids) if up_to_id is None else int(np.searchsorted(ids, up_to_id, side="right"))
+        return ids[start:end], self.prints[start:end]
+
+
+def fingerprint_of(row: MonitorRow) -> int:
+    """Return 32 bits that change with the definition of ``row``."""
+    return (hash(repr(row)) if row.fingerprint is None else row.fingerprint) & _KEPT  # the hash of each NaN differs
+
+
+class Fingerprints:
+    """Fingerprints by id. Owned by the I/O thread."""
+
+    def __init__(self) -> None:
+        self._chunks: list[_Chunk] = []
+        self._firsts: list[int] = []
+        self._changed: dict[int, int | None] = {}
+
+    def __len__(self) -> int:
+        self._merge()
+        return sum(len(chunk.prints) for chunk in self._chunks)
+
+    def __contains__(self, job_id: int) -> bool:
+        return job_id in self._between(job_id - 1, job_id)
+
+    def ids(self) -> Int64s:
+        """Return every id that was handed over, ascending."""
+        self._merge()
+        return np.concatenate([np.empty(0, np.int64), *(chunk.ids for chunk in self._chunks)])
+
+    def record(self, rows: Sequence[MonitorRow]) -> None:
+        """Remember the rows as handed over."""
+        self._change((row.id, fingerprint_of(row)) for row in rows)
+
+    def record_prints(self, ids: Int64s, prints: UInt32s) -> None:
+        """Remember fingerprints as handed over."""
+        self._change(zip(ids.tolist(), prints.tolist(), strict=True))
+
+    def record_block(self, after_id: int, up_to_id: int, ids: Int64s, prints: UInt32s) -> list[int]:
+        """Remember what lies above ``after_id``, up to ``up_to_id``, anew; returns the ids that are gone."""
+        known = self._between(after_id, up_to_id)
+        gone = sorted(known.keys() - set(ids.tolist())) if known else []
+        if known or (self._chunks and up_to_id <= self._chunks[-1].last):
+            self.forget(gone)
+            self.record_prints(ids, prints)
+        else:
+            self._set(len(self._chunks), len(self._chunks), _packed(ids, prints))
+        return gone
+
+    def forget(self, ids: Sequence[int] | Int64s) -> None:
+        """Forget deleted monitors."""
+        self._change((int(job_id), None) for job_id in ids)
+
+    def match(self, row: MonitorRow) -> bool:
+        """Whether the row is as it was handed over."""
+        return not self.differences(row.id - 1, [row], last=False).upserts
+
+    def differences(self, after_id: int, rows: Sequence[MonitorRow], *, last: bool) -> Differences:
+        """Compare ``rows`` with what was handed over from ``after_id`` (exclusive) to the last row, or to the end."""
+        known = self._between(after_id, None if last else rows[-1].id)
+        upserts = [row.id for row in rows if known.pop(row.id, None) != fingerprint_of(row)]
+        return Differences(upserts, sorted(known))
+
+    def _between(self, after_id: int, up_to_id: int | None) -> dict[int, int]:
+        known: dict[int, int] = {}
+        for chunk in self._chunks[max(0, bisect_right(self._firsts, after_id) - 1) :]:
+            if up_to_id is not None and chunk.first > up_to_id:
+                break
+            ids, prints = chunk.between(after_id, up_to_id)
+            known.update(zip(ids.tolist(), prints.tolist(), strict=True))
+        for job_id, fingerprint in self._changed.items():
+            if job_id > after_id and (up_to_id is None or job_id <= up_to_id):
+                if fingerprint is None:
+                    known.pop(job_id, None)
+                else:
+                    known[job_id] = fingerprint
+        return known
+
+    def _change(self, changes: Iterable[tuple[int, int | None]]) -> None:
+        self._changed.update(changes)
+        if len(self._changed) >= MERGE_AT:
+            self._merge()
+
+    def _merge(self) -> None:
+        """Bring the dict into the chunks, each of which is written anew at most once."""
+        if not self._changed:
+            return
+        changed, self._changed = sorted(self._changed.items()), {}
+        ids = np.array([job_id for job_id, _ in changed], np.int64)
+        kept = np.array([fingerprint is not None for _, fingerprint in changed], np.bool_)
+        prints = np.array([fingerprint or 0 for _, fingerprint in changed], np.uint32)
+        owner = np.maximum(np.searchsorted(np.array(self._firsts, np.int64), ids, side="right") - 1, 0)
+        for number in np.unique(owner)[::-1].tolist():  # from behind: the places before stay where they are
+            mine = owner == number
+            self._rewrite(number, ids[mine], prints[mine], kept[mine])
+
+    def _rewrite(self, number: int, ids: Int64s, prints: UInt32s, kept: NDArray[np.bool_]) -> None:
+        if number < len(self._chunks):
+            chunk = self._chunks[number]
+            stays = ~np.isin(chunk.ids, ids)
+            all_ids = np.concatenate((chunk.ids[stays], ids[kept]))
+            all_prints = np.concatenate((chunk.prints[stays], prints[kept]))
+        else:
+            all_ids, all_prints = ids[kept], prints[kept]
+        order = np.argsort(all_ids, kind="stable")
+        self._set(number, min(number + 1, len(self._chunks)), _packed(all_ids[order], all_prints[order]))
+
+    def _set(self, start: int, end: int, chunks: Sequence[_Chunk]) -> None:
+        self._chunks[start:end] = chunks
+        self._firsts[start:end] = [chunk.first for chunk in chunks]
+
+
+def _packed(ids: Int64s, prints: UInt32s) -> list[_Chunk]:
+    return [
+        _chunk(ids[start : start + CHUNK_IDS], prints[start : start + CHUNK_IDS].copy())
+        for start in range(0, len(ids), CHUNK_IDS)
+    ]
+
+
+def _chunk(ids: Int64s, prints: UInt32s) -> _Chunk:
+    # unsigned: the ids of one chunk may be further apart than int64 counts
+    gaps = np.diff(ids.view(np.uint64), prepend=ids[:1].view(np.uint64))
+    return _Chunk(int(ids[0]), int(ids[-1]), gaps.astype(np.min_scalar_type(gaps.max())), prints)

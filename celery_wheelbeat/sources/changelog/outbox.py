@@ -1,0 +1,82 @@
+"""What the beat has to write, until it is written: status, quarantine, finished one-offs.
+
+Filled by the scheduling thread, emptied by the I/O thread. Nothing is taken off before the database has it, and of
+what has not been written yet only the latest counts, so an outage of any length costs a bounded amount of memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from celery_wheelbeat.jobs.definitions import Finished
+    from celery_wheelbeat.sources import BeatStore
+
+FINISH_BATCH = 1_000
+
+
+class Outbox:
+    """Pending writes of one beat. Thread-safe."""
+
+    def __init__(self, beat_id: str) -> None:
+        self.beat_id = beat_id
+        self._lock = threading.Lock()
+        self._status: Mapping[str, Any] | None = None
+        self._finished: dict[int, Finished] = {}
+        self._added: dict[str, tuple[str, str]] = {}
+        self._lifted: set[str] = set()
+
+    def put_status(self, row: Mapping[str, Any]) -> None:
+        """Replace the status row that will be written next."""
+        with self._lock:
+            self._status = row
+
+    def put_finished(self, finished: Mapping[int, Finished]) -> None:
+        """Note one-off monitors as done, by job id."""
+        with self._lock:
+            self._finished.update(finished)
+
+    def put_quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str] = ()) -> None:
+        """Note job keys with (definition hash, reason), and keys that are fine again."""
+        with self._lock:
+            self._lifted.difference_update(added)
+            self._added.update(added)
+            for key in lifted:
+                self._added.pop(key, None)
+            self._lifted.update(lifted)
+
+    @property
+    def urgent(self) -> bool:
+        """Whether one-offs are done that the database does not know of: a crash would offer them again."""
+        return bool(self._finished)
+
+    def write_status(self, store: BeatStore) -> None:
+        """Write the latest status row once: a row that is written says that the scheduling thread is alive."""
+        row = self._status
+        if row is not None:
+            store.report(self.beat_id, row)
+            with self._lock:
+                if self._status is row:
+                    self._status = None
+
+    def write_rest(self, store: BeatStore) -> None:
+        """Write finished one-offs and quarantine; what was put meanwhile stays for the next time."""
+        while self._finished:
+            with self._lock:
+                batch = dict(islice(self._finished.items(), FINISH_BATCH))
+            store.finish(batch)
+            with self._lock:
+                for job_id, done in batch.items():
+                    if self._finished.get(job_id) == done:
+                        del self._finished[job_id]
+        if self._added or self._lifted:
+            with self._lock:
+                added, lifted = dict(self._added), set(self._lifted)
+            store.quarantine(added, sorted(lifted))
+            with self._lock:
+                self._added = {key: verdict for key, verdict in self._added.items() if added.get(key) != verdict}
+                self._lifted -= lifted

@@ -1,0 +1,238 @@
+"""The I/O thread of a beat with a database: drives the ``Follower`` and writes what is in the ``Outbox``.
+
+The engine belongs to the scheduling thread; this thread hands values over in a bounded mailbox and never touches it.
+Whatever the database does, the thread goes on: an error is counted, logged once per outage and tried again with
+back-off, and no exception leaves the thread. Reading and writing fail apart from each other.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from contextlib import contextmanager, suppress
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+
+from celery_wheelbeat.errors import SourceError
+from celery_wheelbeat.runtime.mailbox import Mailbox
+from celery_wheelbeat.runtime.wake import Wake
+from celery_wheelbeat.sources.changelog.follower import Follower
+from celery_wheelbeat.sources.changelog.outage import Outage
+from celery_wheelbeat.sources.changelog.outbox import Outbox
+from celery_wheelbeat.sources.messages import Opened, Remembered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from celery_wheelbeat.jobs.definitions import Finished
+    from celery_wheelbeat.runtime.clock import Clock
+    from celery_wheelbeat.sources import MonitorDatabase
+    from celery_wheelbeat.sources.changelog.translator import Definitions
+    from celery_wheelbeat.sources.files.installation_file import InstallationFile
+    from celery_wheelbeat.sources.messages import News
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.5
+WRITE_S = 2.0
+NEWS_MAX = 16
+"""Blocks and batches that wait for the scheduling thread: a fast database must not fill the memory."""
+TAKE_MAX = 4
+"""Of them, how many one turn takes: the engine needs some 50 ms for each, and a tick may be due meanwhile."""
+
+
+class Tail:
+    """See ``news.Desk``, which this implements."""
+
+    def __init__(
+        self,
+        database: MonitorDatabase,
+        definitions: Definitions,
+        clock: Clock,
+        wake: Callable[[], None],
+        *,
+        namespace: str | None = None,
+        reconcile_period_s: float = 3_600.0,
+        memory: InstallationFile | None = None,
+    ) -> None:
+        self._database = database
+        self._definitions = definitions
+        self._clock = clock
+        self._wake = wake
+        self._namespace = namespace
+        self._memory = memory
+        self._follower = Follower(
+            database.source, definitions, reconcile_period_s=reconcile_period_s, open_reader=database.open_reader
+        )
+        self._outbox = Outbox(str(uuid.uuid4()))
+        self._news: Mailbox[News] = Mailbox()
+        self._room = Wake()
+        """Rung when news was taken."""
+        self._rereads: Mailbox[Sequence[int] | None] = Mailbox()
+        self._closing = False
+        self._rest = Wake()
+        """Rung to end the pause between two turns."""
+        self._opened = False
+        self._installation: str | None = None
+        self._asking = False
+        self._stamp_s = self._current_s = self._write_at_s = clock.monotonic_s()
+        self._reading = Outage("changelog.read", clock.monotonic_s)
+        self._writing = Outage("status.write", clock.monotonic_s)
+        self._thread = threading.Thread(target=self._loop, name="wheelbeat-tail", daemon=True)
+
+    def start(self) -> None:
+        """See ``Desk``."""
+        self._thread.start()
+
+    def take(self) -> Sequence[News]:
+        """See ``Desk``."""
+        news: list[News] = []
+        with suppress(Empty):
+            while len(news) < TAKE_MAX:
+                news.append(self._news.get())
+        self._room.ring()
+        if not self._news.empty():
+            self._wake()
+        return news
+
+    def report(self, row: Mapping[str, Any]) -> None:
+        """See ``Desk``."""
+        self._outbox.put_status(row)
+
+    def finish(self, finished: Mapping[int, Finished]) -> None:
+        """See ``Desk``."""
+        self._outbox.put_finished(finished)
+
+    def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
+        """See ``Desk``."""
+        self._outbox.put_quarantine(added, lifted)
+
+    def reread(self, ids: Sequence[int] | None) -> None:
+        """See ``Desk``."""
+        self._rereads.put(ids)
+
+    def stamp_s(self) -> float:
+        """See ``Desk``. Waiting for a database that does not answer is not being wedged."""
+        return self._clock.monotonic_s() if self._asking else self._stamp_s
+
+    def status(self) -> Mapping[str, Any]:
+        """See ``Desk``. ``lag_s`` is the age of the last moment at which nothing known was waiting."""
+        findings = self._follower.findings
+        return {
+            "kind": self._database.vendor,
+            "connected": self._reading.error is None,
+            "error": self._reading.error or self._writing.error,
+            "failures": self._reading.failures + self._writing.failures,
+            "loaded": self._follower.loaded,
+            "loaded_rows": findings.loaded_rows,
+            "expected_rows": findings.expected_rows,
+            "reading": self._follower.purpose.value,
+            "lag_s": round(self._clock.monotonic_s() - self._current_s, 3),
+            "behind": self._follower.behind,
+            "polls": findings.polls,
+            "changes": findings.changes,
+            "resyncs": dict(findings.resyncs),
+            "reconcile_rounds": findings.reconcile_rounds,
+            "drift_found": findings.drift_found,
+            "reconciled_untriggered": findings.reconciled_untriggered,
+            "oldest_transaction_s": round(findings.oldest_transaction_s, 1),
+        }
+
+    def close(self, timeout_s: float) -> None:
+        """See ``Desk``."""
+        self._closing = True
+        self._rest.ring()
+        self._room.ring()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def turn(self) -> float:
+        """Read once, write if it is time; returns the seconds to rest. What the thread does over and over."""
+        self._stamp_s = self._clock.monotonic_s()
+        wait_s = self._read()
+        if self._clock.monotonic_s() >= self._write_at_s or (self._outbox.urgent and self._writing.error is None):
+            self._write_at_s = self._clock.monotonic_s() + max(WRITE_S, self._write())
+        return wait_s
+
+    def _loop(self) -> None:
+        remembered = None if self._memory is None else self._memory.read()
+        if remembered is not None:
+            self._hand_over(Remembered(remembered))
+        while not self._closing:
+            wait_s = self.turn()
+            if self._memory is not None and self._installation != remembered and self._installation is not None:
+                remembered = self._installation
+                self._memory.write(remembered)
+            self._rest.wait(wait_s)
+        self._follower.close()
+        self._write()
+        self._database.source.close()
+
+    def _read(self) -> float:
+        """Take one step of reading and hand over what it found; returns the seconds to wait."""
+        try:
+            with self._at_the_database():
+                news, more = self._step()
+        except SourceError as error:
+            return self._reading.failed(error)
+        except Exception as error:
+            logger.exception("changelog.read: unexpected error; trying again")
+            return self._reading.failed(error)
+        self._reading.over()
+        for one in news:
+            self._hand_over(one)
+        if not more:
+            self._current_s = self._clock.monotonic_s()
+        return 0.0 if more else POLL_S
+
+    def _step(self) -> tuple[list[News], bool]:
+        if not self._opened:
+            store = self._database.store
+            installation = store.namespace()
+            marks = store.marks(self._namespace or installation or "")
+            quarantined = store.quarantined()
+            self._definitions.quarantine.adopt(quarantined)
+            self._opened, self._installation = True, installation
+            return [Opened(installation, marks, loading=True, quarantined=[*quarantined])], True
+        while not self._rereads.empty():
+            self._follower.reread(self._rereads.get())
+        begun_s = self._clock.monotonic_s()
+        news, more = self._follower.step(begun_s)
+        self._follower.rest(begun_s, self._clock.monotonic_s())
+        return news, more
+
+    def _hand_over(self, news: News) -> None:
+        while len(self._news) >= NEWS_MAX and not self._closing:
+            self._wake()
+            self._room.wait(POLL_S)
+            self._stamp_s = self._clock.monotonic_s()
+        if not self._closing:
+            self._news.put(news)
+            self._wake()
+
+    def _write(self) -> float:
+        """Write what is waiting; returns the seconds until the next try."""
+        added, lifted = self._definitions.quarantine.take_unwritten()
+        if added or lifted:
+            self._outbox.put_quarantine(added, sorted(lifted))
+        try:
+            with self._at_the_database():
+                self._outbox.write_status(self._database.store)
+                self._outbox.write_rest(self._database.store)
+        except SourceError as error:
+            return self._writing.failed(error)
+        except Exception as error:
+            logger.exception("status.write: unexpected error; trying again")
+            return self._writing.failed(error)
+        self._writing.over()
+        return 0.0
+
+    @contextmanager
+    def _at_the_database(self) -> Iterator[None]:
+        self._asking = True
+        try:
+            yield
+        finally:
+            self._asking = False
+            self._stamp_s = self._clock.monotonic_s()

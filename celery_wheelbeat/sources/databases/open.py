@@ -1,0 +1,110 @@
+"""Opens the database of monitors, from a vendor and connection parameters or from ``wheelbeat_database_url``.
+
+Drivers are imported here, when they are needed: a beat on PostgreSQL does not need MariaDB's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote
+
+from celery_wheelbeat.errors import InvalidSetting, SourceError
+from celery_wheelbeat.settings.urls import conninfo_of, scheme_of, split_url
+from celery_wheelbeat.sources import MonitorDatabase, monitor_database
+from celery_wheelbeat.sources.databases.session import Session
+from celery_wheelbeat.sources.databases.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from celery_wheelbeat.settings import Settings
+
+SCHEMES = {
+    "postgresql": "postgresql",
+    "postgres": "postgresql",
+    "sqlite": "sqlite",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
+"""Scheme of a URL → vendor."""
+
+
+def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> MonitorDatabase:
+    """Return source and store of a database of ``vendor`` (``postgresql sqlite mysql``); nothing connects yet.
+
+    ``parameters`` is asked for the driver's connection parameters before each connect.
+    """
+    try:
+        if vendor == "sqlite":
+            from celery_wheelbeat.sources.databases import joined_columns, sqlite  # noqa: PLC0415 - see above
+
+            connect = sqlite.connector(parameters)
+            session = Session(vendor, connect)
+            return MonitorDatabase(
+                vendor,
+                sqlite.SqliteSource(session, sqlite.file_identity(parameters)),
+                Store(session),
+                lambda: joined_columns.JoinedColumns(Session(vendor, connect), sqlite.listed),
+            )
+        if vendor == "postgresql":
+            from celery_wheelbeat.sources.databases import postgres, postgres_columns  # noqa: PLC0415 - see above
+
+            connect = postgres.connector(parameters)
+            session = Session(vendor, connect)
+            return MonitorDatabase(
+                vendor,
+                postgres.PostgresSource(session),
+                Store(session),
+                lambda: postgres_columns.PostgresColumns(Session(vendor, connect)),
+            )
+        if vendor == "mysql":
+            from celery_wheelbeat.sources.databases import joined_columns, mariadb  # noqa: PLC0415 - see above
+
+            connect = mariadb.connector(parameters)
+            session = Session(vendor, connect)
+            return MonitorDatabase(
+                vendor,
+                mariadb.MariadbSource(session),
+                Store(session),
+                lambda: joined_columns.JoinedColumns(Session(vendor, connect), list),
+            )
+    except ImportError as error:
+        extra = "postgres" if vendor == "postgresql" else vendor
+        raise SourceError(f"no driver for {vendor}: {error}; pip install 'celery-wheelbeat[{extra}]'") from error
+    raise SourceError(f"monitors cannot be kept in a database of vendor {vendor!r}: use postgresql, sqlite or mysql")
+
+
+def database_of(app: Any, settings: Settings) -> MonitorDatabase | None:
+    """Return the database of the monitors: the one that is named, else the one that Django registered, else None."""
+    return from_url(settings.database_url) if settings.database_url else monitor_database(app)
+
+
+def from_url(url: str) -> MonitorDatabase:
+    """Return the database that ``wheelbeat_database_url`` names; raises ``InvalidSetting`` for an unknown scheme."""
+    expected = "postgresql://user:password@host:5432/name, mysql://… or sqlite:///path"
+    scheme = scheme_of(url)
+    vendor = SCHEMES.get(scheme)
+    if vendor is None:
+        raise InvalidSetting(f"wheelbeat_database_url: unknown scheme {scheme!r}; expected {expected}")
+    database = open_database(vendor, lambda: _parameters(vendor, url))
+    _parameters(vendor, url)  # what cannot be read is refused now, and not at each attempt to connect
+    return database
+
+
+def _parameters(vendor: str, url: str) -> Mapping[str, Any]:
+    if vendor == "postgresql":
+        return conninfo_of("wheelbeat_database_url", url)
+    parts = split_url("wheelbeat_database_url", url)
+    name = unquote(parts.path.removeprefix("/"))
+    if vendor == "sqlite":
+        return {"database": name}
+    given = {
+        "host": parts.hostname,
+        "port": parts.port,
+        "user": unquote(parts.username) if parts.username else None,
+        "password": unquote(parts.password) if parts.password else None,
+        "database": name,
+        "charset": "utf8mb4",
+        **dict(parse_qsl(parts.query)),
+    }
+    return {key: value for key, value in given.items() if value is not None}

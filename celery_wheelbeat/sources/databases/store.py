@@ -1,0 +1,113 @@
+"""The few rows that a beat writes and reads back: status and marks, quarantine, finished one-offs.
+
+Batched and idempotent, so that a write whose outcome is unknown is simply made again. The statements bound how long
+they wait for a lock; nothing here is on the way of a run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from celery_wheelbeat.sources import BeatRow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from celery_wheelbeat.jobs.definitions import Finished
+    from celery_wheelbeat.sources.databases.session import Session
+
+logger = logging.getLogger(__name__)
+
+MAX_KEY = 250
+"""Characters of the column ``job_key``; names of entries may be longer."""
+MAX_REASON = 2_000
+
+
+class Store:
+    """``BeatStore`` on a ``Session``; the SQL of the vendor makes the difference."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def namespace(self) -> str | None:
+        """Return the installation's UUID; raises ``SourceError`` where the tables are missing."""
+        found = self._session.rows("namespace")
+        return str(found[0][0]) if found else None
+
+    def marks(self, namespace: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return per destination the stored mark documents of all beats of ``namespace``, unchecked."""
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for (text,) in self._session.rows("marks", {"namespace": namespace}):
+            for destination, document in _documents(text).items():
+                found.setdefault(destination, []).append(document)
+        return found
+
+    def report(self, beat_id: str, row: Mapping[str, Any]) -> None:
+        """Insert or replace this beat's status row."""
+        with self._session.transaction("begin_write"):
+            self._session.rows("report", {"beat_id": beat_id, **row})
+
+    def quarantined(self) -> Mapping[str, tuple[str, str]]:
+        """Return every recorded job key with (definition hash, reason)."""
+        return {key: (definition_hash, reason) for key, definition_hash, reason in self._session.rows("quarantined")}
+
+    def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
+        """Record job keys with (definition hash, reason), and remove the lifted ones."""
+        with self._session.transaction("begin_write"):
+            if lifted:
+                self._session.write_many("lift", [{"job_key": stored_key(key)} for key in sorted(lifted)])
+            if added:
+                self._session.write_many(
+                    "quarantine",
+                    [
+                        {
+                            "job_key": stored_key(key),
+                            "definition_hash": definition_hash,
+                            "reason": _storable(reason, MAX_REASON),
+                        }
+                        for key, (definition_hash, reason) in sorted(added.items())
+                    ],
+                )
+
+    def finish(self, finished: Mapping[int, Finished]) -> None:
+        """Set ``finished_at`` of one-off monitors, ascending by id so that two beats cannot deadlock."""
+        with self._session.transaction("begin_write"):
+            self._session.write_many(
+                "finish",
+                [
+                    {"id": job_id, "finished_ms": done.at_ms, "armed_ms": done.armed_ms}
+                    for job_id, done in sorted(finished.items())
+                ],
+            )
+
+    def beats(self) -> Sequence[BeatRow]:
+        """Return the status rows of the last 100 beats, the latest first."""
+        return [
+            BeatRow._make([*columns, float(age_s), json.loads(status)])
+            for *columns, age_s, status in self._session.rows("beats")
+        ]
+
+    def id_of(self, name: str) -> int | None:
+        """Return the primary key of the monitor with this name."""
+        found = self._session.rows("id_of", {"name": name})
+        return int(found[0][0]) if found else None
+
+
+def stored_key(key: str) -> str:
+    """Return ``key`` as the table of the quarantine holds it: names of entries may be longer than its column."""
+    return _storable(key, MAX_KEY)
+
+
+def _documents(text: str) -> dict[str, Mapping[str, Any]]:
+    try:
+        return {str(destination): dict(document) for destination, document in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):
+        logger.warning("mark.ignored: a status row holds marks that are not JSON objects: %.80r", text)
+        return {}
+
+
+def _storable(text: str, length: int) -> str:
+    """Make ``text`` something that every database takes: what one cannot store would be tried for ever."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")[:length]

@@ -1,0 +1,211 @@
+"""Registers the admin: monitors to edit; change log, beats and quarantine to read."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.db.models import Q
+from django.urls import NoReverseMatch, reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from django_wheelbeat.admin.change_list import QuarantineChangeList
+from django_wheelbeat.admin.monitor import MonitorAdminMixin
+from django_wheelbeat.admin.paginator import EstimatingPaginator
+from django_wheelbeat.bulk import progress as walks
+from django_wheelbeat.bulk.operations import TryAgain
+from django_wheelbeat.models import Audit, Beat, Change, Monitor, Quarantine
+from django_wheelbeat.monitors.queryset import MONITOR_KEY_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from django.http import HttpRequest
+    from django.utils.safestring import SafeString
+
+
+KEY_DIGITS = 19
+"""As many digits, and a number may be more than any primary key."""
+
+
+def indented(document: str) -> SafeString:
+    """Show JSON with one value per line; what is no JSON as it is."""
+    with suppress(ValueError):
+        document = json.dumps(json.loads(document), indent=2, ensure_ascii=False)
+    return format_html('<pre class="wheelbeat-code">{}</pre>', document)
+
+
+@admin.register(Monitor)
+class MonitorAdmin(MonitorAdminMixin, admin.ModelAdmin):
+    """Monitors under Django's own admin."""
+
+
+def changes_in_words(document: str) -> SafeString:
+    """Show the changes of an audit row, one column a line; what is no JSON object as it is."""
+    try:
+        changes = json.loads(document).items()
+    except (ValueError, AttributeError):
+        return format_html("{}", document)
+    lines = [
+        (column, f"{_shown(change[0])} → {_shown(change[1])}" if isinstance(change, list) else change)
+        for column, change in changes
+    ]
+    return format_html_join("", '<div class="wheelbeat-change">{}: {}</div>', lines)
+
+
+def _shown(value: Any) -> str:
+    return "–" if value is None or value == "" else f"{value}"
+
+
+def monitor_id_of(job_key: str) -> int | None:
+    """Return the primary key in the key of a monitor; None for an entry."""
+    digits = job_key.removeprefix(MONITOR_KEY_PREFIX)
+    return int(digits) if digits != job_key and digits.removeprefix("-").isdecimal() else None
+
+
+class ReadOnlyMixin:
+    """Rows that only a beat or a trigger writes: everyone may at most look."""
+
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    paginator = EstimatingPaginator
+    actions = None
+
+    class Media:
+        css = {"all": ["wheelbeat/wheelbeat.css"]}
+
+    def has_add_permission(self, request: Any) -> bool:  # noqa: ARG002 - Django's signature
+        """Nobody adds."""
+        return False
+
+    def has_change_permission(self, request: Any, obj: Any = None) -> bool:  # noqa: ARG002 - Django's signature
+        """Nobody edits."""
+        return False
+
+    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:  # noqa: ARG002 - Django's signature
+        """Nobody deletes."""
+        return False
+
+
+@admin.register(Change)
+class ChangeAdmin(ReadOnlyMixin, admin.ModelAdmin):
+    """The change log, newest first."""
+
+    list_display = ("id", "at", "operation", "monitor_id", "actor", "reason")
+    ordering = ("-id",)
+    sortable_by = ()
+
+
+@admin.register(Audit)
+class AuditAdmin(ReadOnlyMixin, admin.ModelAdmin):
+    """Who changed what, and why, newest first."""
+
+    list_display = ("at", "operation", "monitor_id", "monitors", "changes_shown", "actor", "reason")
+    list_filter = ("operation", ("at", admin.DateFieldListFilter))
+    ordering = ("-id",)
+    sortable_by = ()
+    search_fields = ("actor", "monitor_id")
+    search_help_text = _("A user's name or the id of a monitor, in full.")
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:  # noqa: ARG002
+        """Compare whole values, as their indexes do."""
+        term = search_term.replace("\x00", "").strip()
+        if not term:
+            return queryset, False
+        is_key = term.isascii() and term.removeprefix("-").isdigit() and len(term) < KEY_DIGITS
+        return queryset.filter(Q(actor=term) | (Q(monitor_id=int(term)) if is_key else Q())), False
+
+    @admin.display(description=_("changes"))
+    def changes_shown(self, audit: Audit) -> SafeString:
+        """Each column with what was before and after."""
+        return changes_in_words(audit.changes)
+
+
+@admin.register(Beat)
+class BeatAdmin(ReadOnlyMixin, admin.ModelAdmin):
+    """Beats and what they reported last."""
+
+    list_display = ("host", "pid", "version", "namespace", "started_at", "seen_at")
+    ordering = ("-seen_at",)
+    fields = (*list_display, "marks_shown", "status_shown")
+
+    @admin.display(description=_("marks"))
+    def marks_shown(self, beat: Beat) -> SafeString:
+        """Up to where everything is confirmed, per destination."""
+        return indented(beat.marks)
+
+    @admin.display(description=_("status"))
+    def status_shown(self, beat: Beat) -> SafeString:
+        """The status document."""
+        return indented(beat.status)
+
+
+@admin.register(Quarantine)
+class QuarantineAdmin(ReadOnlyMixin, admin.ModelAdmin):
+    """Definitions that cannot be sent, and why."""
+
+    list_display = ("monitor", "job_key", "reason", "since")
+    list_display_links = ("job_key",)
+    fields = ("monitor", "job_key", "reason", "since", "definition_hash")
+    ordering = ("-since",)
+    search_fields = ("job_key",)
+    actions = ("try_again",)
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may let beats try again: as with any edit, that needs the permission to change monitors."""
+        return request.user.has_perm("wheelbeat.change_monitor")
+
+    def monitors(self, request: HttpRequest) -> Any:
+        """Return the monitors that the user may see: those of their own admin, where this site has one."""
+        own = self.admin_site._registry.get(Monitor)
+        return Monitor.objects.all() if own is None else own.get_queryset(request)
+
+    def read_names(self, request: HttpRequest, rows: Iterable[Quarantine]) -> None:
+        """Give each row the name of its monitor, empty for an entry and for what the user may not see."""
+        ids = {row.job_key: monitor_id_of(row.job_key) for row in rows}
+        wanted = [job_id for job_id in ids.values() if job_id is not None]
+        names = dict(self.monitors(request).filter(pk__in=wanted).values_list("pk", "name"))
+        for row in rows:
+            row.monitor_name = names.get(ids[row.job_key], "")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[QuarantineChangeList]:  # noqa: ARG002
+        """Return the list that knows names."""
+        return QuarantineChangeList
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Quarantine | None:
+        """Read one row, with its name."""
+        found = super().get_object(request, object_id, from_field)
+        self.read_names(request, [found] if found else [])
+        return found
+
+    @admin.display(description=_("monitor"), empty_value="–")
+    def monitor(self, quarantine: Quarantine) -> SafeString | str | None:
+        """Name of the monitor, with a link to it; nothing for an entry, whose key holds its name."""
+        if not quarantine.monitor_name:
+            return None
+        try:
+            url = reverse(f"{self.admin_site.name}:wheelbeat_monitor_change", args=[monitor_id_of(quarantine.job_key)])
+        except NoReverseMatch:  # monitors are in another site
+            return quarantine.monitor_name
+        return format_html('<a href="{}">{}</a>', url, quarantine.monitor_name)
+
+    @admin.action(permissions=["retry"], description=_("Try selected monitors again"))
+    def try_again(self, request: HttpRequest, queryset: Any) -> None:
+        """Let beats read the monitors again: what can run by now, for example after a deploy, leaves the list."""
+        keys = list(queryset.values_list("job_key", flat=True))
+        ids = [job_id for job_id in map(monitor_id_of, keys) if job_id is not None]
+        monitors = self.monitors(request).using(queryset.db).filter(pk__in=ids)
+        operation = TryAgain(request.user.get_username(), gettext("try again"))
+        walk = walks.begin("", request.user, monitors, monitors.count(), "")
+        while not walk.finished:
+            walk = walks.step(walk, monitors, operation, request.user)
+        touched = walk.changed
+        text = ngettext("Beats try %(count)d monitor again.", "Beats try %(count)d monitors again.", touched)
+        self.message_user(request, text % {"count": touched}, messages.SUCCESS)
+        if len(ids) < len(keys):
+            text = gettext("Entries of beat_schedule are tried again when the beat starts with other code.")
+            self.message_user(request, text, messages.WARNING)

@@ -1,0 +1,56 @@
+"""The page with the past runs of one monitor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery import current_app
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404
+from django.urls import path
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_GET
+
+from django_wheelbeat.admin.moments import moment
+from django_wheelbeat.admin.pages import admin_page
+from django_wheelbeat.admin.past_runs import history_of
+from django_wheelbeat.monitors.settings import beat_settings
+from django_wheelbeat.monitors.times import now_ms
+from django_wheelbeat.stretches import pauses_of, stretches_of
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
+    from django.template.response import TemplateResponse
+
+
+class HistoryPageMixin:
+    """What a ``ModelAdmin`` of monitors needs for the page."""
+
+    def get_urls(self) -> list[Any]:
+        """Add the page."""
+        view = self.admin_site.admin_view(require_GET(self.runs_view))
+        return [path("<path:object_id>/runs/", view, name="wheelbeat_monitor_runs"), *super().get_urls()]
+
+    def runs_view(self, request: HttpRequest, object_id: str) -> TemplateResponse:
+        """Show the past runs."""
+        monitor = self.get_object(request, unquote(object_id))
+        if monitor is None:
+            raise Http404
+        if not self.has_view_permission(request, monitor):
+            raise PermissionDenied
+        instant_ms = now_ms()
+        history = history_of(monitor, current_app, beat_settings(), instant_ms)
+        stretches = stretches_of(monitor, instant_ms)
+        context = {
+            "title": _("Past runs of %(name)s") % {"name": monitor},
+            "monitor": monitor,
+            "since": moment(stretches[-1].begin_ms, monitor.timezone) if stretches else "–",
+            "pauses": [
+                (moment(pause.begin_ms, monitor.timezone), moment(pause.end_ms, monitor.timezone))
+                for pause in pauses_of(stretches)
+            ],
+            "notes": history.notes,
+            "runs": [(moment(run.fire_ms, monitor.timezone), run) for run in history.runs],
+        }
+        return admin_page(self, request, "runs", context)

@@ -1,0 +1,291 @@
+"""The admin of monitors, as a mixin without a ``ModelAdmin``, so that sites with another one can use it:
+``class MonitorAdmin(MonitorAdminMixin, unfold.admin.ModelAdmin)``.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.admin import ShowFacets, display
+from django.contrib.admin.models import LogEntry
+from django.core.exceptions import PermissionDenied
+from django.db import IntegrityError, router
+from django.forms import modelform_factory
+from django.http import JsonResponse
+from django.template.loader import render_to_string
+from django.urls import path, reverse
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_GET
+
+from celery_wheelbeat.schedules.durations import format_duration
+from django_wheelbeat.admin import actions, filters
+from django_wheelbeat.admin.badges import state_badges
+from django_wheelbeat.admin.change_list import TEXTS, MonitorChangeList
+from django_wheelbeat.admin.form import ROUTING_FIELDS, MonitorForm, PreviewForm
+from django_wheelbeat.admin.history_page import HistoryPageMixin
+from django_wheelbeat.admin.incidents_page import IncidentsPageMixin
+from django_wheelbeat.admin.known_tasks import offered_tasks
+from django_wheelbeat.admin.moments import moment, site_zone
+from django_wheelbeat.admin.pages import MonitorPermissions, allowed
+from django_wheelbeat.admin.paginator import EstimatingPaginator
+from django_wheelbeat.admin.preview import PREVIEW_FIELDS, last_fire_ms, preview_of
+from django_wheelbeat.admin.run_page import RunNowMixin, run_monitors_now
+from django_wheelbeat.admin.scheduler_page import SchedulerPageMixin
+from django_wheelbeat.admin.transfer_page import TransferPageMixin, export_as_csv, export_as_json_lines
+from django_wheelbeat.admin.words import schedule_in_words
+from django_wheelbeat.database.actors import acting
+from django_wheelbeat.monitors.form_fields import EXPIRES_NEXT, DatalistInput
+from django_wheelbeat.monitors.rows import row_of
+from django_wheelbeat.monitors.settings import beat_settings
+from django_wheelbeat.monitors.times import now_ms
+from django_wheelbeat.monitors.validation import refusal_of
+from django_wheelbeat.stretches import stretches_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from django.http import HttpRequest, HttpResponse
+    from django.utils.safestring import SafeString
+
+    from django_wheelbeat.models import Monitor
+
+
+PREVIEWS_PER_S = 10
+"""For one user: more than anybody types, and no load."""
+
+IN_WORDS = {
+    "interval_ms": ["interval"],
+    "incident_interval_ms": ["incident_interval"],
+    "expires_s": ["expires"],
+    "tags": ["tag_list"],
+    "change_reason": [],
+    "definition_read": [],
+}
+"""Fields of the form whose columns hold something else than what is typed, and what is shown instead of them."""
+
+
+def in_words(fields: Iterable[Any]) -> list[Any]:
+    """Replace the fields of a fieldset, rows of several among them, by what can be read."""
+    return [
+        shown
+        for field in fields
+        for shown in ([in_words(field)] if isinstance(field, list | tuple) else IN_WORDS.get(field, [field]))
+    ]
+
+
+class MonitorAdminMixin(
+    MonitorPermissions, RunNowMixin, SchedulerPageMixin, HistoryPageMixin, IncidentsPageMixin, TransferPageMixin
+):
+    """List, form, preview and bulk actions of monitors."""
+
+    form = MonitorForm
+    list_display = ("name", "schedule", "next_fire", "state", "task", "queue", "tag_list", "id", "last_fire")
+    list_filter = (
+        "enabled",
+        filters.TaskFilter,
+        filters.QueueFilter,
+        filters.TagFilter,
+        filters.KindFilter,
+        filters.IntervalBandFilter,
+        filters.QuarantineFilter,
+        filters.IncidentFilter,
+    )
+    search_fields = ("name", "task")
+    search_help_text = _("Part of a name or of a task.")
+    ordering = ("name",)
+    sortable_by = ("name", "id")
+    list_per_page = 100
+    show_full_result_count = False
+    show_facets = ShowFacets.NEVER
+    paginator = EstimatingPaginator
+    actions = (
+        actions.pause_monitors,
+        actions.resume_monitors,
+        actions.edit_monitors,
+        actions.speed_up_monitors,
+        actions.end_incidents,
+        run_monitors_now,
+        export_as_json_lines,
+        export_as_csv,
+        actions.delete_selected,
+    )
+    readonly_fields = ("preview",)
+    fieldsets = (
+        (None, {"fields": ("name", "task", "args", "kwargs")}),
+        (
+            _("Schedule"),
+            {
+                "fields": ("interval_ms", "cron", "timezone", "day_rule", "jitter_s", "preview"),
+                "description": _("Exactly one of interval, cron expression, single run and solar event."),
+            },
+        ),
+        (
+            _("Single run, solar event, bounds"),
+            {
+                "fields": (
+                    "once_at",
+                    ("solar_event", "solar_latitude", "solar_longitude"),
+                    "start_at",
+                    "end_at",
+                    "one_off",
+                ),
+                "classes": ("collapse",),
+            },
+        ),
+        (_("Incident"), {"fields": ("incident_interval_ms", "incident_until")}),
+        (
+            _("State"),
+            {"fields": ("enabled", "pause_reason", "description", "tags", "change_reason", "definition_read")},
+        ),
+        (_("Missed and overlapping runs"), {"fields": ("misfire", "overlap"), "classes": ("collapse",)}),
+        (_("Sending"), {"fields": ROUTING_FIELDS, "classes": ("collapse",)}),
+    )
+
+    class Media:
+        css = {"all": ["wheelbeat/wheelbeat.css"]}
+        js = ["wheelbeat/preview.js", "wheelbeat/countdown.js", "wheelbeat/moments.js"]
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Show stored columns in the words of the form to people who may only look."""
+        fieldsets = super().get_fieldsets(request, obj)
+        if obj is None or self.has_change_permission(request, obj):
+            return fieldsets
+        return [(title, options | {"fields": in_words(options["fields"])}) for title, options in fieldsets]
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[MonitorChangeList]:  # noqa: ARG002
+        """Return the list that leaves large texts in the database."""
+        return MonitorChangeList
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Offer the tasks of those monitors that the user may see."""
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if db_field.name == "task" and isinstance(field.widget, DatalistInput):
+            field.widget.offered = partial(offered_tasks, self.get_queryset(request))
+        return field
+
+    @display(description=_("schedule"))
+    def schedule(self, monitor: Monitor) -> str:
+        """Schedule in words."""
+        return schedule_in_words(row_of(monitor))
+
+    @display(description=_("next run"), empty_value="–")
+    def next_fire(self, monitor: Monitor) -> SafeString | None:
+        """Next fire time in the monitor's zone, as the list has computed it."""
+        return None if monitor.next_fire_ms is None else moment(monitor.next_fire_ms, monitor.timezone)
+
+    @display(description=_("last due"), empty_value="–")
+    def last_fire(self, monitor: Monitor) -> SafeString | None:
+        """Last fire time while it was enabled with this schedule, computed like the next one."""
+        return None if monitor.last_fire_ms is None else moment(monitor.last_fire_ms, monitor.timezone)
+
+    @display(description=_("state"))
+    def state(self, monitor: Monitor) -> SafeString:
+        """Badges with reasons."""
+        return state_badges(monitor, getattr(monitor, "quarantine_reason", None), timezone.now())
+
+    @display(description=_("tags"))
+    def tag_list(self, monitor: Monitor) -> str:
+        """Tags with spaces to break at."""
+        return str(monitor.tags).replace(",", ", ")
+
+    @display(description=_("interval"), empty_value="–")
+    def interval(self, monitor: Monitor) -> str | None:
+        """Interval as it is typed."""
+        return None if monitor.interval_ms is None else format_duration(monitor.interval_ms)
+
+    @display(description=_("incident interval"), empty_value="–")
+    def incident_interval(self, monitor: Monitor) -> str | None:
+        """Incident interval as it is typed."""
+        return None if monitor.incident_interval_ms is None else format_duration(monitor.incident_interval_ms)
+
+    @display(description=_("expires"), empty_value="–")
+    def expires(self, monitor: Monitor) -> str | None:
+        """Expiry as it is typed."""
+        if monitor.expires_next:
+            return EXPIRES_NEXT
+        return None if monitor.expires_s is None else format_duration(round(monitor.expires_s * 1000))
+
+    @display(description=_("next runs"))
+    def preview(self, monitor: Monitor) -> SafeString:
+        """Panel with words, fire times and notes: rendered here without a script, kept up to date by one."""
+        known = None if getattr(monitor, "schedule_refused", False) else preview_of(row_of(monitor), now_ms())
+        context = {
+            "preview": known,
+            "url": reverse(f"{self.admin_site.name}:wheelbeat_monitor_preview"),
+            "fields": " ".join(PREVIEW_FIELDS),
+            "monitor_id": monitor.pk,
+            "site_zone": site_zone(),
+            **self._stored(monitor),
+        }
+        return render_to_string("wheelbeat/preview.html", context)
+
+    def get_urls(self) -> list[Any]:
+        """Add the preview."""
+        view = self.admin_site.admin_view(require_GET(self.preview_view))
+        return [path("preview/", view, name="wheelbeat_monitor_preview"), *super().get_urls()]
+
+    def preview_view(self, request: HttpRequest) -> JsonResponse:
+        """Answer the form's script with the preview of the schedule in the query string. Reads no monitor."""
+        if not self.has_view_or_change_permission(request) and not self.has_add_permission(request):
+            raise PermissionDenied
+        if not allowed(f"preview.{request.user.pk}", PREVIEWS_PER_S, now_ms() // 1000):
+            return JsonResponse({}, status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "1"})
+        widgets = partial(self.formfield_for_dbfield, request=request)
+        form_class = modelform_factory(self.model, PreviewForm, PREVIEW_FIELDS, formfield_callback=widgets)
+        form = form_class.of_query(request.GET)
+        if form.is_valid():
+            return JsonResponse(preview_of(row_of(form.instance), now_ms()).as_json())
+        problems = [f"{form[name].label}: {text}" for name, texts in form.errors.items() for text in texts]
+        return JsonResponse({"words": "", "zone": "", "fires": [], "notes": [], "problems": problems})
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> type[MonitorForm]:
+        """Let the form carry the refusal of the database that the request has met."""
+        form = super().get_form(request, obj, change=change, **kwargs)
+        form.refused = getattr(request, "wheelbeat_refused", "")
+        return form
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Show what the database refused, after a race that no form can see, as an error of the form."""
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except IntegrityError as error:
+            request.wheelbeat_refused = refusal_of(error, self.model)
+            return super().changeform_view(request, *args, **kwargs)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: MonitorForm, change: bool) -> None:
+        """Save under the name of the user, with the reason that the form asked for."""
+        with self._acting(request, form.cleaned_data.get("change_reason", "")):
+            super().save_model(request, obj, form, change)
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        """Delete under the name of the user."""
+        with self._acting(request):
+            super().delete_model(request, obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
+        """Delete under the name of the user."""
+        with self._acting(request):
+            super().delete_queryset(request, queryset)
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
+        """Put the reason of the change into Django's history."""
+        message = super().construct_change_message(request, form, formsets, add)
+        reason = form.cleaned_data.get("change_reason")
+        if not reason:
+            return message
+        return f"{LogEntry(change_message=json.dumps(message)).get_change_message()} {reason}"
+
+    def _stored(self, monitor: Monitor) -> dict[str, Any]:
+        """Badges and last fire time of the row as it is stored, whatever the form holds; nothing for a new one."""
+        stored = self.model._default_manager.with_quarantine().defer(*TEXTS).filter(pk=monitor.pk).first()
+        if stored is None:
+            return {}
+        last_ms = last_fire_ms(row_of(stored), stretches_of(stored, now_ms()), beat_settings())
+        return {"state": self.state(stored), "last": None if last_ms is None else moment(last_ms, stored.timezone)}
+
+    def _acting(self, request: HttpRequest, reason: str = "") -> Any:
+        return acting(request.user.get_username(), reason, using=router.db_for_write(self.model))

@@ -1,0 +1,171 @@
+"""Pages of a table that is too large to be counted for every request.
+
+Invariant: no count looks for more than ``COUNTED_MAX`` rows, except by an index-only count of SQLite's whole table.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from django.core.paginator import Page, Paginator
+from django.db import connections, transaction
+from django.db.models import CharField, F, IntegerField, Value
+from django.db.models.functions import Concat
+from django.utils.functional import cached_property
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+COUNTED_MAX = 10_000
+PAGED_MAX = 50_000
+"""Rows of the whole table that are paged through: a page costs as much as all before it."""
+
+_ESTIMATE = {
+    "postgresql": "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)",
+    "mysql": "SELECT table_rows FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = %s",
+}
+
+
+def estimated_rows(table: str, using: str) -> int | None:
+    """Return the planner's estimate for the whole ``table``; None where the database keeps none."""
+    connection = connections[using]
+    statement = _ESTIMATE.get(connection.vendor)
+    if statement is None:
+        return None
+    name = connection.ops.quote_name(table) if connection.vendor == "postgresql" else table
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [name])
+        found = cursor.fetchone()
+    return None if found is None or found[0] is None else int(found[0])
+
+
+class Precision(Enum):
+    """How much a count can be trusted."""
+
+    EXACT = "exact"
+    ESTIMATE = "estimate"
+    AT_LEAST = "at least"
+
+
+class EstimatingPaginator(Paginator):
+    """Counts exactly up to ``COUNTED_MAX`` rows; beyond that, the whole table by its estimate, a selection by the cap.
+
+    A selection with more rows shows its first ``COUNTED_MAX``: narrowing the search is quicker than paging there.
+    """
+
+    precision = Precision.EXACT
+    """Of ``count``, once it has been read."""
+
+    def page(self, number: Any) -> Page:
+        """Return a page; its rows are a list where they had to be looked for, else a queryset."""
+        number = self.validate_number(number)
+        first = (number - 1) * self.per_page
+        last = min(first + self.per_page, self.count)
+        selection = Selection.of(self.object_list)
+        rows = self.object_list[first:last] if selection is None else selection.rows(first, last, self.count)
+        return self._get_page(rows, number, self)
+
+    @cached_property
+    def num_pages(self) -> int:
+        """Return pages that can be asked for."""
+        return min(super().num_pages, -(-PAGED_MAX // self.per_page))
+
+    @cached_property
+    def count(self) -> int:
+        """Return rows to page through."""
+        queryset: Any = self.object_list
+        selection = Selection.of(queryset)
+        if selection is None:
+            counted = int(queryset.order_by().values("pk")[: COUNTED_MAX + 1].count())
+        else:
+            counted = selection.count(COUNTED_MAX + 1)
+        if counted <= COUNTED_MAX:
+            return counted
+        if queryset.query.where:
+            self.precision = Precision.AT_LEAST
+            return COUNTED_MAX
+        estimate = estimated_rows(queryset.model._meta.db_table, queryset.db)
+        if estimate is None:
+            return int(queryset.order_by().values("pk").count())
+        self.precision = Precision.ESTIMATE
+        return max(estimate, counted)
+
+
+LOOKED_THROUGH = 25_000
+LOOKED_THROUGH_FOR_EACH = 2
+"""More rows are looked through for each row before the page."""
+SORTED_AT_ONCE = 1_000
+"""Selections of up to as many rows are sorted without looking."""
+
+
+class Selection:
+    """The rows of a queryset that is ordered by one column, a text or a whole number."""
+
+    def __init__(self, queryset: Any, order: str) -> None:
+        self.queryset = queryset
+        self.order = order
+
+    @classmethod
+    def of(cls, queryset: Any) -> Selection | None:
+        """Return the selection; None where the rows had better simply be counted and read."""
+        if connections[queryset.db].vendor != "postgresql" or not queryset.query.where:
+            return None
+        order, *_ = (*queryset.query.order_by, None)
+        known = isinstance(order, str) and isinstance(_column(queryset, order), CharField | IntegerField)
+        return cls(queryset, order) if known else None
+
+    def count(self, most: int) -> int:
+        """Count the rows, up to ``most``."""
+        with _by_indexes(self.queryset.db):
+            inside = self._first(LOOKED_THROUGH)
+            if inside is not None and _count(inside, most) == most:
+                return most
+            return _count(self.queryset, most)
+
+    def rows(self, first: int, last: int, count: int) -> list[Any]:
+        """Return rows ``first`` to ``last`` of at least ``count``."""
+        with _by_indexes(self.queryset.db):
+            if count > SORTED_AT_ONCE:
+                inside = self._first(LOOKED_THROUGH + LOOKED_THROUGH_FOR_EACH * first)
+                if inside is None:
+                    return list(self.queryset[first:last])
+                found = list(inside[first:last])
+                if len(found) == last - first:
+                    return found
+            return list(self._sorted()[first:last])
+
+    def _first(self, rows: int) -> Any:
+        """Return the part of the selection that lies in the first ``rows`` of the table; None for a smaller table."""
+        name, descending = self.order.lstrip("-"), self.order.startswith("-")
+        every = self.queryset.model._default_manager.using(self.queryset.db).order_by(self.order)
+        edge = every.values_list(name, flat=True)[rows : rows + 1].first()
+        return None if edge is None else self.queryset.filter(**{f"{name}__{'gte' if descending else 'lte'}": edge})
+
+    def _sorted(self) -> Any:
+        """Order by a value that no index knows: the rows are found by what selects them, and then sorted."""
+        column = F(self.order.lstrip("-"))
+        is_text = isinstance(_column(self.queryset, self.order), CharField)
+        value = Concat(column, Value("")) if is_text else column + 0
+        return self.queryset.order_by(value.desc() if self.order.startswith("-") else value.asc())
+
+
+def _column(queryset: Any, order: str) -> Any:
+    name = order.lstrip("-")
+    return queryset.model._meta.pk if name == "pk" else queryset.model._meta.get_field(name)
+
+
+def _count(queryset: Any, most: int) -> int:
+    return int(queryset.order_by().values("pk")[:most].count())
+
+
+@contextmanager
+def _by_indexes(using: str) -> Iterator[None]:
+    """Let the planner take no way through the whole table as long as there is another one."""
+    with transaction.atomic(using=using, savepoint=False), connections[using].cursor() as cursor:
+        cursor.execute("SELECT current_setting('enable_seqscan'), set_config('enable_seqscan', 'off', true)")
+        (former, _) = cursor.fetchone()
+        yield
+        cursor.execute("SELECT set_config('enable_seqscan', %s, true)", [former])

@@ -1,0 +1,174 @@
+"""Run now in the admin: a button on the change page and an action on the list, for people with ``run_monitor``.
+
+Every form carries its request, made when the form is shown: sent twice, it is one run. Nothing is ever sent for a GET.
+A selection of any size is walked over, a bounded time per page; where the broker fails, the page waits to be continued.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import unquote
+from django.contrib.auth import get_permission_codename
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpResponseRedirect
+from django.urls import path, reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from django.views.decorators.http import require_POST
+
+from celery_wheelbeat.commands.run_now import new_request, read_request
+from celery_wheelbeat.errors import InvalidMonitor, InvalidRequest, SendFailed
+from django_wheelbeat.admin.actions import asked_again, refusals_in_words, scope_of
+from django_wheelbeat.admin.pages import admin_page
+from django_wheelbeat.bulk import progress as walks
+from django_wheelbeat.bulk.chunk import note_all
+from django_wheelbeat.database.audit_triggers import BULK_ROWS
+from django_wheelbeat.database.chunks import chunks_of_ids
+from django_wheelbeat.monitors.run_now import run_monitors
+from django_wheelbeat.monitors.times import now_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from django.http import HttpRequest, HttpResponse
+    from django.template.response import TemplateResponse
+
+    from django_wheelbeat.bulk.chunk import Entries
+    from django_wheelbeat.bulk.progress import Walk
+
+CHUNK_SENT = 500
+"""Runs between two looks at the clock."""
+
+
+class RunNowMixin:
+    """What a ``ModelAdmin`` of monitors needs for the button."""
+
+    def has_run_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002 - Django's signature
+        """Whether the user may run monitors by hand; looking at them is asked for beside it."""
+        codename = get_permission_codename("run", self.opts)
+        return request.user.has_perm(f"{self.opts.app_label}.{codename}")
+
+    def get_urls(self) -> list[Any]:
+        """Add the address that the button posts to."""
+        view = self.admin_site.admin_view(require_POST(self.run_view))
+        return [path("<path:object_id>/run/", view, name="wheelbeat_monitor_run"), *super().get_urls()]
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        """Give the page of a stored monitor the request of its button."""
+        if kwargs.get("obj") is not None and self.has_run_permission(request, kwargs["obj"]):
+            context["run_request"] = new_request(now_ms())
+        return super().render_change_form(request, context, **kwargs)
+
+    def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Send one run of the monitor, as it is stored, and return to its page."""
+        monitor = self.get_object(request, unquote(object_id))
+        if monitor is None:
+            raise Http404
+        if not self.has_view_or_change_permission(request, monitor) or not self.has_run_permission(request, monitor):
+            raise PermissionDenied
+        try:
+            run_id = monitor.run_now(read_request(request.POST.get("request", ""), now_ms()))
+        except InvalidRequest:
+            self.message_user(request, _stale(), messages.ERROR)
+        except (InvalidMonitor, SendFailed) as problem:
+            text = _("“%(name)s” was not sent: %(problem)s") % {"name": monitor, "problem": problem}
+            self.message_user(request, text, messages.ERROR)
+        else:
+            text = _("“%(name)s” was sent as run %(run)s.") % {"name": monitor, "run": run_id}
+            self.message_user(request, text, messages.SUCCESS)
+            LogEntry.objects.log_actions(request.user.pk, [monitor], CHANGE, change_message=_ran(run_id))
+        page = reverse(f"{self.admin_site.name}:wheelbeat_monitor_change", args=[object_id])
+        return HttpResponseRedirect(page)
+
+
+@admin.action(permissions=["run"], description=gettext_lazy("Run selected monitors now…"))
+def run_monitors_now(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
+    """Ask on a page of its own, then send one run of each monitor of the selection, paused ones too."""
+    scope = scope_of(request)
+    walk = walks.read(request.POST.get("walk", ""), scope, request.user)
+    if walk is None and "run" not in request.POST:
+        return _ask(modeladmin, request, queryset)
+    try:
+        asked = read_request(request.POST.get("request", "") if walk is None else walk.given, now_ms())
+    except InvalidRequest:
+        modeladmin.message_user(request, _stale(), messages.ERROR)
+        return _ask(modeladmin, request, queryset)
+    walk = walk or walks.begin(scope, request.user, queryset, _count(queryset), str(asked))
+    walk, failure = _send_some(walk, queryset, asked, request.user)
+    if failure:
+        text = _("%(done)d of %(count)d runs were sent, then: %(failure)s Continue to send the rest.")
+        values = {"done": walk.changed, "count": walk.total, "failure": failure}
+        modeladmin.message_user(request, text % values, messages.ERROR)
+    if not walk.finished:
+        context = {"walk": walk, "title": _("Run monitors now"), "halted": bool(failure), **asked_again(request)}
+        return admin_page(modeladmin, request, "progress", context)
+    if walk.refused:
+        modeladmin.message_user(request, refusals_in_words(walk), messages.WARNING)
+    text = ngettext("%(count)d run was sent.", "%(count)d runs were sent.", walk.changed) % {"count": walk.changed}
+    modeladmin.message_user(request, text, messages.SUCCESS)
+    return None
+
+
+def _send_some(walk: Walk, queryset: Any, asked: UUID, user: Any) -> tuple[Walk, str]:
+    """Send some more runs, in the order of the keys; returns the walk as it stands then, and why sending failed."""
+    started_s = monotonic()
+    every = queryset.model._default_manager.using(queryset.db)
+    for keys in chunks_of_ids(queryset.filter(pk__gt=walk.after, pk__lte=walk.until), CHUNK_SENT):
+        sent = run_monitors(every.filter(pk__in=keys).order_by("pk"), asked, using=queryset.db)
+        tried = len(sent.run_ids) + len(sent.refused) if sent.failure else len(keys)
+        walk = walk._replace(
+            after=keys[tried - 1] if tried else walk.after,
+            seen=walk.seen + tried,
+            refused=walk.refused + len(sent.refused),
+            refusals=(*walk.refusals, *sent.refused.items())[: walks.REFUSED_SHOWN],
+            entries=_note(walk, every, sent.run_ids, user),
+        )
+        if sent.failure or monotonic() - started_s >= walks.STEP_S:
+            return walk, sent.failure
+    return walk._replace(after=walk.until), ""
+
+
+class _Ran(NamedTuple):
+    """How a large bulk of runs is called in Django's history."""
+
+    message: str
+    flag: int = CHANGE
+
+
+def _note(walk: Walk, every: Any, run_ids: Mapping[int, str], user: Any) -> Entries:
+    """Write what was sent into Django's history: of each monitor, or one line for all where they are many."""
+    entries = walk.entries._replace(changed=walk.changed + len(run_ids))
+    if not run_ids:
+        return entries
+    if walk.total > BULK_ROWS:
+        return entries._replace(history_id=note_all(every.model, _Ran(_("Run now.")), user, entries))
+    for monitor in every.filter(pk__in=list(run_ids)).only("pk", "name"):
+        LogEntry.objects.log_actions(user.pk, [monitor], CHANGE, change_message=_ran(run_ids[monitor.pk]))
+    return entries
+
+
+def _count(queryset: Any) -> int:
+    return int(queryset.order_by().values("pk").count())
+
+
+def _ask(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse:
+    context = {
+        "title": _("Run monitors now"),
+        "count": _count(queryset),
+        "run_request": new_request(now_ms()),
+        **asked_again(request),
+    }
+    return admin_page(modeladmin, request, "run", context)
+
+
+def _ran(run_id: str) -> str:
+    return _("Run now: %(run)s") % {"run": run_id}
+
+
+def _stale() -> str:
+    return _("The page was opened more than an hour ago, so nothing was sent. Please ask again from this one.")

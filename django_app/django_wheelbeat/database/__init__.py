@@ -1,0 +1,1 @@
+"""django_wheelbeat.database.opening"""

@@ -1,0 +1,63 @@
+"""Where the scheduler finds this project's monitors: the connection that the router names, opened anew by ourselves.
+
+A beat reads on its own thread, so it must never use a Django connection; it asks Django for the parameters each time
+it connects, so that passwords which change at run time are honoured.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections, router
+
+from celery_wheelbeat.sources.databases.open import open_database
+from django_wheelbeat.database import triggers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from celery_wheelbeat.sources import MonitorDatabase
+
+
+def monitor_database(app: Any) -> MonitorDatabase | None:  # noqa: ARG001 - the signature of a registered factory
+    """Return both halves of the database that holds the monitors; None where its vendor is not supported.
+
+    Where the router sends reads to a replica, the change log is read there; what a beat writes goes to the primary.
+    """
+    from django_wheelbeat.models import Monitor  # noqa: PLC0415 - models are not loaded when the app is configured
+
+    reading, writing = router.db_for_read(Monitor), router.db_for_write(Monitor)
+    if not triggers.supported(connections[reading].vendor):
+        return None
+    database = _open(reading)
+    return database if reading == writing else database._replace(store=_open(writing).store)
+
+
+def monitor_alias() -> str:
+    """Alias of the database that the router names for writing monitors."""
+    from django_wheelbeat.models import Monitor  # noqa: PLC0415 - same
+
+    return str(router.db_for_write(Monitor))
+
+
+def _open(alias: str) -> MonitorDatabase:
+    def parameters() -> Mapping[str, Any]:
+        given = dict(connections[alias].get_connection_params())
+        role = connections[alias].settings_dict["OPTIONS"].get("assume_role")
+        if role:  # Django sets it by a statement after connecting
+            given["options"] = f"{given.get('options', '')} -c role={role}".strip()
+        return given
+
+    return open_database(connections[alias].vendor, parameters)
+
+
+def install_triggers(using: str) -> list[str]:
+    """Install missing triggers where this app's tables live in database ``using``; returns their names."""
+    from django_wheelbeat.models import Monitor  # noqa: PLC0415 - same
+
+    connection = connections[using]
+    if not triggers.supported(connection.vendor) or not router.allow_migrate_model(using, Monitor):
+        return []
+    if Monitor._meta.db_table not in connection.introspection.table_names():
+        return []
+    return triggers.install(connection)
