@@ -1,1 +1,25 @@
-"""celery_wheelbeat.dispatch.celery_lane.lane.fast_lane"""
+"""The fast lane: messages are copied from envelopes by numpy, thousands at a time, and written in batches.
+
+Job: take blocks of pending runs, group them by form, render each group from its envelope, submit batches, and settle
+their outcomes. Redis takes MULTI + LPUSH + EXEC; RabbitMQ takes pre-encoded frames and answers with publisher confirms.
+A run moves to the celery lane, with a reason, when its message cannot be proven equal to Celery's own.
+
+Threads and owners: the scheduling thread owns the lane, ``Forms``, ``Answers``, ``JobMessages`` and the canary. The
+sender thread owns the ``Wire`` (the connection); it also makes envelopes and renders comparisons, because a message
+depends on the connection. They exchange immutable values: ``Batch`` → ``Outcome``, question → ``Verdict``,
+``compare`` → ``Comparison``.
+
+States of a form::
+
+    unasked → asked ─┬→ envelope   rendered here; the canary compares it again
+       ↑             ├→ reason     its jobs take the celery lane
+       │             └→ refused    its jobs are quarantined
+       └── reconnect, changed settings or hooks: every form;
+           a reason or refusal that is old; a redefined job
+
+A batch: drafted → submitted → on the wire → outcome. A batch with a poisoned message is halved, and each half is sent
+with nothing else on the way, until single messages are left.
+
+Never: render a batch on the sender thread; publish on the scheduling thread; send bytes that have not been compared with two
+messages of Celery's; reuse a nonce after an uncertain outcome.
+"""

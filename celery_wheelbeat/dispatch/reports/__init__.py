@@ -1,1 +1,9 @@
-"""celery_wheelbeat.dispatch.celery_lane.lane.reports"""
+"""Numbers and log lines about sends: lateness of confirmed runs, one line per send, one line per kind of failure.
+
+Job: keep memory and log volume bounded at any rate of sending: quantiles from buckets, a limit of lines per tick, one
+failure line a minute for each reason.
+
+Threads and owners: ``Lateness`` belongs to the scheduling thread; ``FailureLines`` and ``Pace`` to the thread that made them.
+
+Never: influence what is sent or when.
+"""
