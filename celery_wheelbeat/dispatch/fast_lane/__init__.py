@@ -20,6 +20,6 @@ States of a form::
 A batch: drafted → submitted → on the wire → outcome. A batch with a poisoned message is halved, and each half is sent
 with nothing else on the way, until single messages are left.
 
-Never: render a batch on the sender thread; publish on the scheduling thread; send bytes that have not been compared with two
-messages of Celery's; reuse a nonce after an uncertain outcome.
+Never: render a batch on the sender thread; publish on the scheduling thread; use an envelope that has not
+been proven with two messages of Celery's; reuse a nonce after an uncertain outcome.
 """
