@@ -47,6 +47,15 @@ def test_index_lists_every_page() -> None:
     assert sorted(missing) == ["index.md"]
 
 
+def test_architecture_draws_the_rooms_of_the_package() -> None:
+    page = (DOCS / "explanation/architecture.md").read_text()
+    drawing = page.partition("## Twelve rooms")[2].split("```")[1]
+    drawn = sorted(re.findall(r"\b([a-z]+/|[a-z]+\.py)", drawing))
+    package = ROOT / "celery_wheelbeat"
+    entries = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in package.iterdir()]
+    assert drawn == sorted(set(entries) - {"__init__.py", "__pycache__/", "py.typed"})
+
+
 def test_each_soak_test_belongs_to_the_target_of_a_promise() -> None:
     recipes = re.findall(r"^\t\$\(SOAK\) (.+)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     named = re.findall(r"tests/[\w/*.]+", " ".join(recipes))
