@@ -1,1 +1,19 @@
-"""celery_wheelbeat.beat.beat"""
+"""One running beat: Celery's scheduler interface, the steps of a tick, wiring, start and supervision.
+
+Job. Per tick: read the clock, take in changes, advance the engine, hand over due runs, take in outcomes, move the
+mark, supervise, return the seconds to sleep. ``assembly`` and ``fast_assembly`` construct and connect the objects.
+
+Threads and owners. The scheduling thread, which calls ``tick``, owns every object here. The publisher threads belong to
+``dispatch`` and the I/O thread to ``sources``; values cross over queues, and ``Wake`` ends the scheduler's sleep.
+
+States::
+
+    starting ──database read, or silent for OPENING_S──> loading ──last block──> running
+        └───────nothing to load────────────────────────────────────────────────────^
+    each of them ──close──> stopped
+
+``starting``: nothing fires. ``loading``: entries and loaded monitors fire, the mark does not move. ``running``: all
+jobs fire, the mark moves.
+
+Never. A step never waits for a broker, a database or a thread. No constructor and no property does I/O.
+"""

@@ -1,7 +1,16 @@
-"""Where definitions come from: the database of monitors, and ``beat_schedule``.
+"""The way in: definitions from the database of monitors and from ``beat_schedule``.
 
-A source runs on the I/O thread. It never touches the engine: what it finds is compiled into a ``ChangeBatch`` and
-handed to the scheduling thread.
+Job. Read definitions, compile them and deliver them as ``ChangeBatch``; write the few rows that a beat stores.
+
+Threads and owners. One I/O thread: ``wheelbeat-tail`` with a database, ``wheelbeat-file`` without. It owns the
+connection, the cursor and the fingerprints. An initial load by columns adds ``READERS`` threads with a connection each.
+Entries of ``beat_schedule`` are compiled on the scheduling thread. ``messages`` defines the values that cross between
+the two threads.
+
+States. See ``changelog``.
+
+Never. A source never touches the engine, never waits for the scheduling thread and never writes to a monitor, except
+for ``finished_at``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
-"""Where claims and leases are kept: one small protocol, one conformance suite, a store per kind of server.
+"""Stores of claims and leases: one protocol, one conformance suite, one implementation per kind of server.
 
-Every method is one round trip where the server can do it in one, safe to repeat after a lost answer, and raises
-``ClaimStoreDown`` where the server does not answer within its time-out. Connections are opened on first use, after a
-fork, never shared between processes. Time is the server's clock.
+Job. Decide a claim atomically, and keep leases with fencing tokens. Each method takes one round trip where the server
+can do it in one, and is safe to repeat after a lost answer. Time is the server's clock.
+
+Threads and owners. A store is shared by the threads of its process. Connections are opened at first use and replaced
+after a fork.
+
+Never. Waits longer than its time-out: it raises ``ClaimStoreDown``. Shares a connection between processes.
 """
 
 from __future__ import annotations
