@@ -90,18 +90,25 @@ def test_a_lazy_argument_that_cannot_reach_something_else_holds_up_nobody(bench:
     assert bench.connections == 1
 
 
+class Thing:
+    """No JSON, and named alike in the ids of every test process."""
+
+    def __repr__(self) -> str:
+        return "thing"
+
+
 @pytest.mark.parametrize(
     "bad",
     [
-        {"args": (object(),)},
+        {"args": (Thing(),)},
         {"headers": {"x": {1, 2}}},
-        {"headers": {"x": object()}},
+        {"headers": {"x": Thing()}},
         {"headers": [1]},
-        {"shadow": object()},
+        {"shadow": Thing()},
         {"serializer": "nobody's"},
         {"compression": "nobody's"},
-        {"priority": object()},
-        {"time_limit": object()},
+        {"priority": Thing()},
+        {"time_limit": Thing()},
     ],
     ids=str,
 )
@@ -120,7 +127,7 @@ AGAIN = (FailureKind.UNCERTAIN, FailureKind.NOT_SENT)
 
 
 @pytest.mark.parametrize(
-    "route", [5, {"queue": 7}, {"exchange": 5}, ["a", "b"], object(), {"queue": object()}, {"nonsense": 1}], ids=str
+    "route", [5, {"queue": 7}, {"exchange": 5}, ["a", "b"], Thing(), {"queue": Thing()}, {"nonsense": 1}], ids=str
 )
 def test_a_router_that_returns_garbage_holds_up_nobody(bench: Bench, route: Any) -> None:
     bench.app.conf.task_routes = [lambda name, *_args, **_kwargs: route if name == "lane.bad" else None]
