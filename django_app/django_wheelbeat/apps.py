@@ -1,4 +1,4 @@
-"""App configuration: registers the database of monitors with the scheduler and keeps the triggers installed."""
+"""App configuration: registers the monitor database and the claim store, and installs triggers after ``migrate``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WheelbeatConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the checks, the database and the installation of triggers. No query is made here."""
+        """Register checks, monitor database, claim store, worker hooks and trigger installation. Runs no query."""
         from celery_wheelbeat import sources  # noqa: PLC0415 - models have to be loaded first
         from celery_wheelbeat.worker import stores  # noqa: PLC0415 - same
         from celery_wheelbeat.worker.hooks.autoinstall import install_where_wanted  # noqa: PLC0415 - same

@@ -1,6 +1,6 @@
-"""System checks: what would make edits invisible to the beat, and what breaks an app beside it.
+"""System checks: edits that the beat would not see, and settings that break django-celery-beat.
 
-The first kind is run by ``manage.py check --database default``.
+The checks of the database run only with ``manage.py check --database default``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Tables of celery-wheelbeat. The beat writes only status rows, quarantine and finished_at."""
+"""The tables of celery-wheelbeat.
+
+Beats write status rows (``Beat``), ``Quarantine`` and ``Monitor.finished_at`` only. Triggers write ``Change``,
+``Audit`` and ``Monitor.active_before``. Workers write ``Claim`` and ``Lease``.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Misfire(models.TextChoices):
-    """What happens to runs that were missed."""
+    """Policy for missed runs."""
 
     AUTO = "auto", _("automatic")
     SKIP = "skip", _("skip")
@@ -30,7 +34,7 @@ class Misfire(models.TextChoices):
 
 
 class Overlap(models.TextChoices):
-    """Whether a run may start while the one before still executes."""
+    """Policy for a run that is due while the previous one is still executing."""
 
     ALLOW = "allow", _("allow")
     SKIP = "skip", _("skip")
@@ -94,7 +98,7 @@ class Monitor(models.Model):
     active_before = models.CharField(
         _("enabled before"), max_length=255, default="", blank=True, db_default="", editable=False
     )
-    """When it was enabled before it was paused; see ``stretches``. A trigger writes it."""
+    """Periods in which the monitor was enabled before its last pause; see ``stretches``. Written by a trigger."""
     effective_from = InstantField(_("in effect since"), db_default=UtcNow(), editable=False)
     finished_at = InstantField(_("finished"), null=True, blank=True, editable=False)
 
@@ -111,8 +115,9 @@ class Monitor(models.Model):
             ("import_monitor", _("Can import monitors")),
             ("view_scheduler", _("Can view the scheduler page")),
         ]
-        # What the admin's filters ask for, in the order of its list where many monitors share a value; the distinct
-        # tasks and queues are found by walking these. PostgreSQL has more of them: sql/indexes_postgresql.sql.
+        # For the admin's filters; ``name`` is second where many monitors share a value, because the list is ordered by
+        # name. Distinct tasks and queues are found by walking these indexes. PostgreSQL has more indexes:
+        # database/sql/indexes_postgresql.sql.
         indexes = [
             models.Index(fields=["task", "name"], name="wheelbeat_monitor_by_task"),
             models.Index(fields=["queue", "name"], name="wheelbeat_monitor_by_queue"),
@@ -125,33 +130,33 @@ class Monitor(models.Model):
         return str(self.name)
 
     def clean(self) -> None:
-        """Refuse what the engine would refuse, with every problem at its field."""
+        """Apply the engine's validation; every problem is reported at its field."""
         super().clean()
         refuse_invalid(self)
 
     def speed_up(self, every: str | float | timedelta, until: datetime | timedelta) -> None:
         """Fire ``every`` (``"10s"``, seconds or a timedelta) until ``until`` (an instant, or a span from now).
 
-        One ``UPDATE``; no ``save()``, so a copy that was read long ago overwrites nothing. Raises ``InvalidMonitor``
-        where the monitor fires as often already, or has no grid to speed up (once, solar).
+        Executes one ``UPDATE`` and never ``save()``, so stale attributes of this instance are not written. Raises
+        ``InvalidMonitor`` if the monitor already fires as often, or has no grid to speed up (once, solar).
         """
         start_incident(self, every, until)
 
     def end_incident(self) -> None:
-        """Return to the base schedule at once; does nothing without an incident."""
+        """Return to the base schedule immediately; does nothing if there is no incident."""
         end_incident(self)
 
     def run_now(self, request: UUID | None = None) -> str:
-        """Send one run of the monitor as it is stored, at once and with all of its options; returns the run id.
+        """Send one run of the stored monitor immediately, with all of its options; return the run id.
 
-        From this process, whatever the monitor's schedule and state, and before any open transaction ends. The same
-        ``request`` (``celery_wheelbeat.commands.run_now.new_request``) again is the same run. Raises ``InvalidMonitor``
-        for a definition that cannot be sent, ``SendFailed`` where the broker does not take it.
+        This process sends it, regardless of schedule and state, and without waiting for an open transaction to end.
+        Calls with the same ``request`` (``celery_wheelbeat.commands.run_now.new_request``) send the same run. Raises
+        ``InvalidMonitor`` if the definition cannot be sent, ``SendFailed`` if the broker does not accept the message.
         """
         return run_monitor(self, request)
 
     def touch(self) -> None:
-        """Let beats read this monitor again, after an edit that no trigger saw."""
+        """Make beats read this monitor again, after an edit that fired no trigger."""
         type(self)._default_manager.using(self._state.db).filter(pk=self.pk).touch()
 
 
@@ -159,7 +164,7 @@ TagListField.register_lookup(TagLookup)
 
 
 class AuditedOperation(models.TextChoices):
-    """What was done to a row."""
+    """Kind of an audited change."""
 
     INSERT = "I", _("added")
     UPDATE = "U", _("changed")
@@ -170,14 +175,14 @@ class AuditedOperation(models.TextChoices):
 class Change(models.Model):
     """One row of the change log. Written by database triggers only.
 
-    On PostgreSQL the table has one more column, ``xid`` (``xid8``: the writing transaction), which the tail's
-    snapshot cursor reads; Django never sees it.
+    On PostgreSQL the table has one more column, ``xid`` (``xid8``, the writing transaction), which the snapshot cursor
+    of the change log reads. It is not part of this model.
     """
 
     monitor_id = models.BigIntegerField(_("monitor id"), null=True)
-    """NULL for an operation on the whole table (truncate)."""
+    """NULL for an operation on the whole table (truncate, resync)."""
     operation = models.CharField(_("operation"), max_length=1)
-    """I, U or D; on the whole table T (truncate) or R (resync asked for)."""
+    """``I``, ``U`` or ``D``; for the whole table ``T`` (truncate) or ``R`` (resync requested)."""
     at = InstantField(_("at"), db_default=UtcNow())
     actor = models.CharField(_("actor"), max_length=150, default="", db_default="")
     reason = models.CharField(_("reason"), max_length=200, default="", db_default="")
@@ -191,16 +196,16 @@ class Change(models.Model):
 
 
 class Audit(models.Model):
-    """What somebody changed, and why; written by database triggers only, as ``wheelbeat_audit`` says."""
+    """One audited change with actor and reason. Written by database triggers only, as ``wheelbeat_audit`` sets."""
 
     at = InstantField(_("at"), db_default=UtcNow(), db_index=True)
     monitor_id = models.BigIntegerField(_("monitor id"), null=True, db_index=True)
-    """NULL for one row about all monitors of a statement."""
+    """NULL if the row is about all monitors of one statement."""
     operation = models.CharField(_("operation"), max_length=1, choices=AuditedOperation.choices)
     monitors = models.BigIntegerField(_("monitors"), default=1, db_default=1)
-    """How many monitors it is about."""
+    """Number of monitors that changed."""
     changes = models.TextField(_("changes"), default="{}")
-    """JSON: column → [before, after]; in a row about many, column → number of monitors."""
+    """JSON: column → [before, after]; in a row about many monitors, column → number of monitors."""
     actor = models.CharField(_("actor"), max_length=150, default="", db_default="")
     reason = models.CharField(_("reason"), max_length=200, default="", db_default="")
 
@@ -213,7 +218,7 @@ class Audit(models.Model):
 
 
 class Beat(models.Model):
-    """The status row of one beat process: what admin, CLI and alarms read."""
+    """The status row of one beat process, read by admin, CLI and alarms."""
 
     beat_id = models.CharField(_("beat id"), max_length=36, primary_key=True)
     namespace = models.CharField(_("namespace"), max_length=200)
@@ -249,7 +254,7 @@ class Quarantine(models.Model):
 
 
 class Installation(models.Model):
-    """One row: the UUID that is the default namespace of run ids, and the floor of the pruned change log."""
+    """A single row: the UUID that is the default namespace of run ids, and how far the change log has been pruned."""
 
     uuid = models.CharField(max_length=36)
     schema_version = models.IntegerField(default=1)
@@ -262,13 +267,13 @@ class Installation(models.Model):
 
 
 class Origin(models.Model):
-    """Of a monitor that an import has made: from where, so that it can go when it is gone there."""
+    """Where an imported monitor came from, so that a later import can delete it when its source is gone."""
 
     monitor_id = models.BigIntegerField(primary_key=True)
-    """No foreign key: monitors are deleted by plain SQL, too, and nothing should keep them."""
+    """Not a foreign key: monitors are also deleted by plain SQL, and this row must not prevent that."""
     source = models.CharField(max_length=200, db_index=True)
     name = models.CharField(max_length=200)
-    """Name there. A monitor that has another name now is nobody's but the user's."""
+    """Name at the source. A monitor that has since been renamed belongs to the user and is never pruned."""
 
     class Meta:
         db_table = "wheelbeat_origin"
@@ -276,22 +281,22 @@ class Origin(models.Model):
 
 
 class Claim(models.Model):
-    """A worker's right to execute a run, where the workers' claims are kept in this database.
+    """A worker's right to execute a run, if claims are kept in this database.
 
-    Workers read and write it over connections of their own; see ``celery_wheelbeat.worker.stores.sql``.
+    Workers access it over their own connections; see ``celery_wheelbeat.worker.stores.sql``.
     """
 
     id = models.CharField(max_length=32, primary_key=True)
     state = models.CharField(max_length=1)
-    """R, O, D or S: running, open, done, skipped."""
+    """``R`` running, ``O`` open, ``D`` done, ``S`` skipped."""
     nonce = models.CharField(max_length=16)
     execution = models.CharField(max_length=8)
     digest = models.CharField(max_length=8)
     digest_rest = models.CharField(max_length=8, db_default="")
-    """Its second half; an older release neither writes nor reads it."""
+    """Second half of the digest; older releases neither write nor read it."""
     started_ms = models.BigIntegerField()
     ended_ms = models.BigIntegerField()
-    """0 while it runs."""
+    """0 while the run is executing."""
     expires_ms = models.BigIntegerField()
 
     class Meta:
@@ -301,7 +306,7 @@ class Claim(models.Model):
 
 
 class Lease(models.Model):
-    """What keeps two runs of one job from executing at the same time."""
+    """A lease on a job: its holder executes, so two runs of the job never overlap."""
 
     id = models.CharField(max_length=32, primary_key=True)
     owner = models.CharField(max_length=80)

@@ -1,7 +1,7 @@
-"""The stretches of time in which a monitor was enabled with the schedule that it has: when its fire times were due.
+"""Stretches: the periods in which a monitor was enabled with its current schedule, so that its fire times were due.
 
-The last one, of an enabled monitor, begins at ``effective_from``. Those before a pause are in ``active_before``, which
-a trigger writes when a monitor is paused: ``begin-end,`` in milliseconds since the Unix epoch, fifteen digits each.
+The current stretch of an enabled monitor begins at ``effective_from``. Earlier ones are stored in ``active_before``; a
+trigger appends one when a monitor is paused: ``begin-end,`` in milliseconds since the Unix epoch, fifteen digits each.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 DIGITS = 15
 LENGTH = 2 * DIGITS + 2
 KEPT = 7
-"""Stretches before the present one; of more pauses the oldest are forgotten."""
+"""Stretches kept before the current one; the oldest are dropped."""
 
 
 class Stretch(NamedTuple):
-    """From an instant to another, in ms; both inclusive."""
+    """A period in ms since the Unix epoch, both ends inclusive."""
 
     begin_ms: int
     end_ms: int
@@ -41,12 +41,12 @@ def stretches_of(monitor: Monitor, now_ms: int) -> list[Stretch]:
 
 
 def pauses_of(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Return what lies between ``stretches``, the newest first."""
+    """Return the pauses between ``stretches``, the newest first."""
     return [Stretch(before.end_ms, after.begin_ms) for after, before in pairwise(stretches)]
 
 
 def _read(piece: str) -> Stretch | None:
-    """Read one stretch; None for what no trigger has written."""
+    """Parse one stretch; None if it is not in the trigger's format."""
     begin, _, end = piece.removesuffix(",").partition("-")
     well_formed = len(piece) == LENGTH and all(part.isascii() and part.isdigit() for part in (begin, end))
     return Stretch(int(begin), int(end)) if well_formed else None

@@ -1,4 +1,12 @@
-"""Registers the admin: monitors to edit; change log, beats and quarantine to read."""
+"""The Django admin: monitors can be edited; change log, audit, beats and quarantine can only be read.
+
+This module registers the ``ModelAdmin`` classes. ``monitor`` has the mixin for sites with another ``ModelAdmin``, and
+the ``*_page`` modules have one page each. Imported by Django's autodiscovery and by ``templatetags`` only. May import
+every other package of the app.
+
+Never: asks a running beat or worker for its state (pages read status rows, the result backend and the claims), or runs
+a query whose cost grows with the number of monitors.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +37,11 @@ if TYPE_CHECKING:
 
 
 KEY_DIGITS = 19
-"""As many digits, and a number may be more than any primary key."""
+"""A number with this many digits may exceed the range of a primary key."""
 
 
 def indented(document: str) -> SafeString:
-    """Show JSON with one value per line; what is no JSON as it is."""
+    """Return JSON with one value per line; text that is not JSON is shown unchanged."""
     with suppress(ValueError):
         document = json.dumps(json.loads(document), indent=2, ensure_ascii=False)
     return format_html('<pre class="wheelbeat-code">{}</pre>', document)
@@ -45,7 +53,7 @@ class MonitorAdmin(MonitorAdminMixin, admin.ModelAdmin):
 
 
 def changes_in_words(document: str) -> SafeString:
-    """Show the changes of an audit row, one column a line; what is no JSON object as it is."""
+    """Return the changes of an audit row, one line per column; text that is not a JSON object is shown unchanged."""
     try:
         changes = json.loads(document).items()
     except (ValueError, AttributeError):
@@ -68,7 +76,7 @@ def monitor_id_of(job_key: str) -> int | None:
 
 
 class ReadOnlyMixin:
-    """Rows that only a beat or a trigger writes: everyone may at most look."""
+    """For tables that only beats and triggers write: no user may add, change or delete rows."""
 
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
@@ -79,15 +87,15 @@ class ReadOnlyMixin:
         css = {"all": ["wheelbeat/wheelbeat.css"]}
 
     def has_add_permission(self, request: Any) -> bool:  # noqa: ARG002 - Django's signature
-        """Nobody adds."""
+        """Return False."""
         return False
 
     def has_change_permission(self, request: Any, obj: Any = None) -> bool:  # noqa: ARG002 - Django's signature
-        """Nobody edits."""
+        """Return False."""
         return False
 
     def has_delete_permission(self, request: Any, obj: Any = None) -> bool:  # noqa: ARG002 - Django's signature
-        """Nobody deletes."""
+        """Return False."""
         return False
 
 
@@ -102,7 +110,7 @@ class ChangeAdmin(ReadOnlyMixin, admin.ModelAdmin):
 
 @admin.register(Audit)
 class AuditAdmin(ReadOnlyMixin, admin.ModelAdmin):
-    """Who changed what, and why, newest first."""
+    """The audit (who changed what, and why), newest first."""
 
     list_display = ("at", "operation", "monitor_id", "monitors", "changes_shown", "actor", "reason")
     list_filter = ("operation", ("at", admin.DateFieldListFilter))
@@ -112,7 +120,7 @@ class AuditAdmin(ReadOnlyMixin, admin.ModelAdmin):
     search_help_text = _("A user's name or the id of a monitor, in full.")
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:  # noqa: ARG002
-        """Compare whole values, as their indexes do."""
+        """Match whole values only, so that the indexes are used."""
         term = search_term.replace("\x00", "").strip()
         if not term:
             return queryset, False
@@ -121,13 +129,13 @@ class AuditAdmin(ReadOnlyMixin, admin.ModelAdmin):
 
     @admin.display(description=_("changes"))
     def changes_shown(self, audit: Audit) -> SafeString:
-        """Each column with what was before and after."""
+        """Each changed column with its value before and after."""
         return changes_in_words(audit.changes)
 
 
 @admin.register(Beat)
 class BeatAdmin(ReadOnlyMixin, admin.ModelAdmin):
-    """Beats and what they reported last."""
+    """Beats and their last reports."""
 
     list_display = ("host", "pid", "version", "namespace", "started_at", "seen_at")
     ordering = ("-seen_at",)
@@ -135,7 +143,7 @@ class BeatAdmin(ReadOnlyMixin, admin.ModelAdmin):
 
     @admin.display(description=_("marks"))
     def marks_shown(self, beat: Beat) -> SafeString:
-        """Up to where everything is confirmed, per destination."""
+        """The mark of each destination: every run up to it is confirmed, or counted as skipped."""
         return indented(beat.marks)
 
     @admin.display(description=_("status"))
@@ -156,16 +164,16 @@ class QuarantineAdmin(ReadOnlyMixin, admin.ModelAdmin):
     actions = ("try_again",)
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may let beats try again: as with any edit, that needs the permission to change monitors."""
+        """Whether the user may make beats try again; like any edit, it needs permission to change monitors."""
         return request.user.has_perm("wheelbeat.change_monitor")
 
     def monitors(self, request: HttpRequest) -> Any:
-        """Return the monitors that the user may see: those of their own admin, where this site has one."""
+        """Return the monitors that the user may see: those of the site's own monitor admin, if it has one."""
         own = self.admin_site._registry.get(Monitor)
         return Monitor.objects.all() if own is None else own.get_queryset(request)
 
     def read_names(self, request: HttpRequest, rows: Iterable[Quarantine]) -> None:
-        """Give each row the name of its monitor, empty for an entry and for what the user may not see."""
+        """Set ``monitor_name`` of each row; empty for entries and for monitors that the user may not see."""
         ids = {row.job_key: monitor_id_of(row.job_key) for row in rows}
         wanted = [job_id for job_id in ids.values() if job_id is not None]
         names = dict(self.monitors(request).filter(pk__in=wanted).values_list("pk", "name"))
@@ -173,7 +181,7 @@ class QuarantineAdmin(ReadOnlyMixin, admin.ModelAdmin):
             row.monitor_name = names.get(ids[row.job_key], "")
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[QuarantineChangeList]:  # noqa: ARG002
-        """Return the list that knows names."""
+        """Return the list that reads names of monitors."""
         return QuarantineChangeList
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Quarantine | None:
@@ -184,18 +192,18 @@ class QuarantineAdmin(ReadOnlyMixin, admin.ModelAdmin):
 
     @admin.display(description=_("monitor"), empty_value="–")
     def monitor(self, quarantine: Quarantine) -> SafeString | str | None:
-        """Name of the monitor, with a link to it; nothing for an entry, whose key holds its name."""
+        """Name of the monitor, linked to its page; None for an entry, whose key contains its name."""
         if not quarantine.monitor_name:
             return None
         try:
             url = reverse(f"{self.admin_site.name}:wheelbeat_monitor_change", args=[monitor_id_of(quarantine.job_key)])
-        except NoReverseMatch:  # monitors are in another site
+        except NoReverseMatch:  # monitors are registered in another site
             return quarantine.monitor_name
         return format_html('<a href="{}">{}</a>', url, quarantine.monitor_name)
 
     @admin.action(permissions=["retry"], description=_("Try selected monitors again"))
     def try_again(self, request: HttpRequest, queryset: Any) -> None:
-        """Let beats read the monitors again: what can run by now, for example after a deploy, leaves the list."""
+        """Make beats read the monitors again; those that can run now, e.g. after a deploy, leave quarantine."""
         keys = list(queryset.values_list("job_key", flat=True))
         ids = [job_id for job_id in map(monitor_id_of, keys) if job_id is not None]
         monitors = self.monitors(request).using(queryset.db).filter(pk__in=ids)

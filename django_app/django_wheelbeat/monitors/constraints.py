@@ -1,9 +1,9 @@
-"""What the database itself refuses in ``wheelbeat_monitor``, whoever writes: forms, ``update()`` or plain SQL.
+"""CHECK constraints of ``wheelbeat_monitor``; they hold for forms, ``update()`` and plain SQL alike.
 
-Only what a row can say about itself in comparisons. Whether a cron expression or JSON text is valid is checked by
+They cover what comparisons within one row can express. Cron expressions and JSON texts are checked by
 ``celery_wheelbeat.jobs.compile``; a row that fails there is quarantined, never sent.
 
-``isnull=False`` stands beside each comparison because a check that evaluates to NULL passes.
+Each comparison is combined with ``isnull=False`` because a check that evaluates to NULL passes.
 """
 
 from __future__ import annotations

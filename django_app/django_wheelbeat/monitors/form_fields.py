@@ -1,4 +1,4 @@
-"""Form fields for what people type instead of what is stored: spans of time, expiry, tags, names with completion."""
+"""Form fields that convert typed text to stored values: durations, expiry, tags; and inputs with completion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 class DatalistInput(forms.TextInput):
-    """A text input that offers values while typing and takes any other text as well."""
+    """A text input that suggests values while typing and accepts any other text."""
 
     template_name = "wheelbeat/widgets/datalist.html"
 
@@ -28,7 +28,7 @@ class DatalistInput(forms.TextInput):
         self.offered = offered
 
     def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
-        """Add the offered values; they are asked for when the widget is rendered, not when the form is built."""
+        """Add the offered values; they are computed at rendering, not when the form is built."""
         context = super().get_context(name, value, attrs)
         list_id = f"{context['widget']['attrs'].get('id', f'id_{name}')}_offered"
         context["widget"]["attrs"]["list"] = list_id
@@ -37,20 +37,20 @@ class DatalistInput(forms.TextInput):
 
 
 class CodeTextarea(forms.Textarea):
-    """A text area for JSON: fixed-width, as tall as its text needs, without spelling marks."""
+    """A text area for JSON: fixed-width, as tall as its text, without spell checking."""
 
     def __init__(self, rows: int = 3) -> None:
         super().__init__({"rows": rows, "cols": 80, "class": "vLargeTextField wheelbeat-code", "spellcheck": "false"})
 
 
 class DurationField(forms.CharField):
-    """A span of time such as ``90s``, ``5m`` or ``1h30m``; cleans to integer milliseconds, empty to None."""
+    """A duration such as ``90s``, ``5m`` or ``1h30m``; cleans to integer milliseconds, empty text to None."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"max_length": 40, **kwargs})
 
     def clean(self, value: Any) -> Any:
-        """Check the text as a CharField does, then read it with the engine's own reader."""
+        """Clean the text as a ``CharField`` does, then parse it with the engine's parser."""
         text = super().clean(value)
         if not text:
             return None
@@ -64,11 +64,11 @@ class DurationField(forms.CharField):
         return parse_duration(text)
 
     def prepare_value(self, value: Any) -> Any:
-        """Show stored milliseconds as text; what somebody typed stays as it was typed."""
+        """Show stored milliseconds as a duration; typed text stays as typed."""
         return format_duration(value) if isinstance(value, int) else value
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        """``60s`` is no change of one minute."""
+        """Compare cleaned values: ``60s`` and ``1m`` are the same."""
         try:
             return self.clean(data) != initial
         except ValidationError:
@@ -76,24 +76,24 @@ class DurationField(forms.CharField):
 
 
 class ExpiresField(DurationField):
-    """Seconds, a span of time, or ``next``: until the following run. Cleans to seconds, ``EXPIRES_NEXT`` or None."""
+    """Seconds, a duration, or ``next`` (until the following run). Cleans to seconds, ``EXPIRES_NEXT`` or None."""
 
     def read(self, text: str) -> Any:
-        """Return seconds or ``EXPIRES_NEXT``; here a number without a unit is seconds, as in ``apply_async``."""
+        """Return seconds or ``EXPIRES_NEXT``; a number without a unit is in seconds, as in ``apply_async``."""
         if text.lower() == EXPIRES_NEXT:
             return EXPIRES_NEXT
         return parse_duration(f"{text}s" if _NUMBER.fullmatch(text) else text) / 1000
 
     def prepare_value(self, value: Any) -> Any:
-        """Show stored seconds as text."""
+        """Show stored seconds as a duration."""
         return format_duration(round(value * 1000)) if isinstance(value, float | int) else value
 
 
 class TagsField(forms.CharField):
-    """Tags separated by commas; cleans to the stored form ``a,b,c``: sorted, each once, without spaces around."""
+    """Comma-separated tags; cleans to the stored form ``a,b,c``: sorted, distinct, stripped."""
 
     def clean(self, value: Any) -> str:
-        """Normalise the list."""
+        """Sort, strip and deduplicate the tags."""
         tags = {tag.strip() for tag in super().clean(value).split(",")} - {""}
         return ",".join(sorted(tags))
 
@@ -102,5 +102,5 @@ class TagsField(forms.CharField):
         return ", ".join(filter(None, value.split(","))) if isinstance(value, str) else value
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        """The order of tags and the spaces between them do not count."""
+        """Ignore the order of tags and the spaces between them."""
         return self.clean(data) != (initial or "")

@@ -1,4 +1,4 @@
-"""Incidents: a faster interval that replaces a monitor's schedule until an instant, and ends without a write."""
+"""Incidents: a faster interval that replaces a monitor's schedule until an instant; they end without a write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def incident_interval_ms(every: str | float | timedelta) -> int:
     """Return ``every`` (text such as ``"10s"``, seconds, or a timedelta) in milliseconds.
 
-    Raises ``InvalidSchedule`` for a text that is no span, ``InvalidMonitor`` for a number that is not positive.
+    Raises ``InvalidSchedule`` if the text is not a duration, ``InvalidMonitor`` if the number is not positive.
     """
     if isinstance(every, str):
         return parse_duration(every)
@@ -33,7 +33,7 @@ def incident_interval_ms(every: str | float | timedelta) -> int:
 def incident_end(until: datetime | timedelta) -> datetime:
     """Return the instant ``until``; a timedelta counts from now and is rounded up to a whole second.
 
-    Raises ``InvalidMonitor`` where it has passed.
+    Raises ``InvalidMonitor`` if it has passed.
     """
     now = aware(timezone.now())
     end = now + until if isinstance(until, timedelta) else aware(until)
@@ -47,7 +47,7 @@ def _whole_second(instant: datetime) -> datetime:
 
 
 def start_incident(monitor: Monitor, every: str | float | timedelta, until: datetime | timedelta) -> None:
-    """Speed up the stored row of ``monitor`` and the copy at hand; ``InvalidMonitor`` where that is impossible."""
+    """Speed up the stored row and refresh ``monitor``; raises ``InvalidMonitor`` if it cannot be sped up."""
     if not _stored(monitor).speed_up(every, until):
         own = (
             "it has no grid"
@@ -59,7 +59,7 @@ def start_incident(monitor: Monitor, every: str | float | timedelta, until: date
 
 
 def end_incident(monitor: Monitor) -> None:
-    """End the incident of the stored row of ``monitor`` and of the copy at hand."""
+    """End the incident in the stored row and in ``monitor``."""
     _stored(monitor).end_incident()
     monitor.incident_interval_ms = monitor.incident_until = None
 

@@ -1,6 +1,6 @@
-"""Questions to the table of monitors, and the changes that are made to many of them at once.
+"""The query set of monitors: filters, and changes to many monitors at once.
 
-Every change goes through ``QuerySet.update``: the triggers put it into the change log and it reaches the beat.
+Every change goes through ``QuerySet.update``, so triggers write it to the change log and beats see it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class MonitorQuerySet(models.QuerySet["Monitor"]):
     """``Monitor.objects``."""
 
     def tagged(self, tag: str) -> Self:
-        """Keep monitors that carry exactly ``tag``; tags are stored as ``a,b,c``."""
+        """Keep monitors with exactly the tag ``tag``; tags are stored as ``a,b,c``."""
         return self.filter(tags__tag=tag)
 
     def of_kind(self, kind: str) -> Self:
@@ -54,39 +54,39 @@ class MonitorQuerySet(models.QuerySet["Monitor"]):
         return self.filter(~models.Exists(_quarantine().filter(job_key=_job_key())))
 
     def with_quarantine(self) -> Self:
-        """Annotate ``quarantine_reason``: text, or None outside quarantine; one index look-up per row shown."""
+        """Annotate ``quarantine_reason``: text, or None outside quarantine; costs one index look-up per row read."""
         reasons = _quarantine().filter(job_key=_job_key()).values("reason")[:1]
         return self.annotate(quarantine_reason=models.Subquery(reasons))
 
     def pause(self, reason: str = "") -> int:
-        """Disable those that are enabled and keep why; returns how many changed."""
+        """Disable enabled monitors and store the reason; return how many changed."""
         return self.filter(enabled=True).update(enabled=False, pause_reason=reason)
 
     def resume(self) -> int:
-        """Enable those that are disabled; returns how many changed."""
+        """Enable disabled monitors; return how many changed."""
         return self.filter(enabled=False).update(enabled=True, pause_reason="")
 
     def speed_up(self, every: str | float | timedelta, until: datetime | timedelta) -> int:
-        """Let monitors fire ``every`` until ``until``; returns how many do.
+        """Start an incident: fire ``every`` until ``until``. Return how many monitors changed.
 
-        Left out: monitors whose interval is as short already, and those without a grid (once, solar).
+        Skips monitors whose interval is already as short, and those without a grid (once, solar).
 
         ``every``: text such as ``"10s"``, seconds, or a timedelta. ``until``: an instant, or a span from now.
-        Raises ``WheelbeatError`` for a span that is not positive or an end that has passed.
+        Raises ``WheelbeatError`` if the span is not positive or the end has passed.
         """
         every_ms, end = incident_interval_ms(every), incident_end(until)
         return self.slower_than(every_ms).update(incident_interval_ms=every_ms, incident_until=end)
 
     def slower_than(self, every_ms: int) -> Self:
-        """Keep monitors that an incident of this interval can speed up."""
+        """Keep monitors that an incident with this interval can speed up."""
         return self.filter(Q(cron__gt="") | Q(interval_ms__gt=every_ms))
 
     def touch(self, actor: str = "", reason: str = "") -> int:
-        """Write a row into the change log for each monitor; returns how many.
+        """Write one row into the change log for each monitor; return how many.
 
-        For people who write where no trigger fires (disabled triggers, a bulk load, logical replication): beats read
-        these rows again within two seconds, instead of finding the difference when they next compare the whole table.
-        One ``INSERT … SELECT``, whatever the number.
+        For writes that fire no trigger (disabled triggers, bulk load, logical replication): beats read the monitors
+        again within two seconds, instead of at their next comparison of the whole table. One ``INSERT … SELECT``
+        regardless of the number.
         """
         connection = connections[self.db]
         changed = self.order_by("pk").values_list("pk", Value("U"), Value(actor), Value(reason))
@@ -98,7 +98,7 @@ class MonitorQuerySet(models.QuerySet["Monitor"]):
             return int(cursor.rowcount)
 
     def end_incident(self) -> int:
-        """Return to the base schedule at once; returns how many were in an incident."""
+        """Return to the base schedule immediately; return how many monitors had an incident."""
         return self.filter(incident_until__isnull=False).update(incident_interval_ms=None, incident_until=None)
 
 
@@ -107,7 +107,7 @@ def _quarantine() -> models.QuerySet:
 
 
 def _job_key() -> Concat:
-    """The key of the monitor of the outer query."""
+    """Job key of the monitor in the outer query."""
     return Concat(Value(MONITOR_KEY_PREFIX), Cast(models.OuterRef("pk"), models.CharField()))
 
 

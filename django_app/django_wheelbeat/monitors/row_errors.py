@@ -1,6 +1,6 @@
-"""A row that makes our own code raise: it is that row's problem, with its reason, and never that of the page it is on.
+"""Contains errors that one row causes, so that a page or list still shows all other rows.
 
-Rows can be written behind every form's back, and whoever looks at a list of them has to see the others.
+Rows can be written by plain SQL, past every form, and may hold anything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 
 def problem_of(row: MonitorRow, error: Exception) -> InvalidMonitor:
-    """Return an error as the problem of ``row``; what nobody has foreseen is written to the log with its traceback."""
+    """Return ``error`` as a problem of ``row``; unforeseen errors are logged with their traceback."""
     match error:
         case InvalidMonitor():
             return error
@@ -29,7 +29,7 @@ def problem_of(row: MonitorRow, error: Exception) -> InvalidMonitor:
 
 
 def computed(row: MonitorRow, compute: Callable[[], Value], otherwise: Value) -> Value:
-    """Return what ``compute`` returns about ``row``, or ``otherwise`` where it raises."""
+    """Return ``compute()``, or ``otherwise`` if it raises; the error is handled by ``problem_of``."""
     try:
         return compute()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""From a ``Monitor`` of the ORM to the ``MonitorRow`` that the engine checks and compiles, without a query."""
+"""Converts a ``Monitor`` to the ``MonitorRow`` that the engine checks and compiles, without a query."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 UNSAVED_ID = 0
-"""Stands for the primary key of a monitor that has none yet."""
+"""Used as primary key of a monitor that has none yet."""
 
 
 def to_ms(instant: datetime | None) -> int | None:
-    """Milliseconds since the epoch; None for what is no instant, such as a default that the database will fill in."""
+    """Milliseconds since the Unix epoch; None for anything else, such as a default that the database fills in."""
     return (aware(instant) - EPOCH) // _MILLISECOND if isinstance(instant, datetime) else None
 
 
 def aware(instant: datetime) -> datetime:
-    """Return ``instant`` with a zone; a naive one (``USE_TZ = False``) is in ``TIME_ZONE``."""
+    """Return ``instant`` with a zone; naive values (``USE_TZ = False``) are in ``TIME_ZONE``."""
     return timezone.make_aware(instant, timezone.get_default_timezone()) if timezone.is_naive(instant) else instant
 
 
@@ -35,7 +35,7 @@ def to_datetime(instant_ms: int) -> datetime:
 
 
 def row_of(monitor: Monitor) -> MonitorRow:
-    """Read the columns of ``monitor``; texts that its queryset deferred are left out instead of being fetched."""
+    """Return the columns of ``monitor`` as a row; deferred texts become None instead of being fetched."""
     loaded = monitor.__dict__.get
     return MonitorRow(
         id=UNSAVED_ID if monitor.pk is None else monitor.pk,
@@ -68,6 +68,6 @@ def row_of(monitor: Monitor) -> MonitorRow:
         enabled=monitor.enabled,
         incident_interval_ms=monitor.incident_interval_ms,
         incident_until_ms=to_ms(monitor.incident_until),
-        effective_from_ms=to_ms(loaded("effective_from")) or 0,  # the database sets it, a new row has none yet
+        effective_from_ms=to_ms(loaded("effective_from")) or 0,  # set by the database; a new row has none yet
         finished_at_ms=to_ms(loaded("finished_at")),
     )

@@ -1,7 +1,7 @@
-"""Monitors run by hand: sent by this process through the current Celery app, not by a beat.
+"""Manual runs: this process sends them through the current Celery app, without a beat.
 
-A request covers any number of monitors; made twice it is still one run of each. What was sent stays sent when a later
-one fails, and is reported.
+A request covers any number of monitors; the same request again sends the same run of each. If one fails, the runs
+already sent remain sent and are reported.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class Sent(NamedTuple):
-    """What came of a request."""
+    """Result of a request."""
 
     run_ids: dict[int, str]
-    """Primary key → run id, of what was sent."""
+    """Primary key → run id of the runs sent."""
     refused: dict[str, str]
-    """Name → why the definition cannot be sent."""
+    """Name → reason why the definition cannot be sent."""
     failure: str
-    """Why sending stopped before its end; empty where it did not."""
+    """Why sending stopped early; empty if it did not."""
 
 
 def run_monitor(monitor: Monitor, request: UUID | None = None) -> str:
@@ -45,7 +45,7 @@ def run_monitor(monitor: Monitor, request: UUID | None = None) -> str:
 
 
 def run_monitors(monitors: Iterable[Monitor], request: UUID, *, using: str) -> Sent:
-    """Send one run of each of ``monitors``, read in full from database ``using``, over one connection to the broker."""
+    """Send one run of each monitor, fully loaded from database ``using``, over one broker connection."""
     sent = Sent({}, {}, "")
     namespace = namespace_in(using)
     try:

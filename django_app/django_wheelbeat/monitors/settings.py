@@ -1,4 +1,4 @@
-"""The ``wheelbeat_*`` settings as this web process sees them: the same table as the beat's."""
+"""The ``wheelbeat_*`` settings in a web process, parsed as the beat parses them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def beat_settings() -> Settings:
-    """Read them from the current Celery app; a bad one is the beat's error to raise, here the defaults stand in."""
+    """Return the settings of the current Celery app, or the defaults if one is invalid (the beat raises for it)."""
     try:
         return Settings.from_conf(current_app.conf)
     except InvalidSetting as problem:

@@ -1,7 +1,7 @@
-"""Columns that hold text and take Python values: arguments as a list or a dict, tags as any collection of texts.
+"""Text columns that accept Python values: arguments as list or dict, tags as any collection of strings.
 
-A value becomes text where it is given (assignment, ``create``, ``bulk_create``, ``update``, ``filter``), never later,
-so what cannot be stored is refused there. A text is taken as it is.
+Values are converted where they are assigned or passed (``create``, ``bulk_create``, ``update``, ``filter``), so a value
+that cannot be stored raises there. Strings are stored unchanged.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 
 class _Converted(DeferredAttribute):
-    """The attribute of such a column."""
+    """Attribute that converts on assignment."""
 
     def __set__(self, instance: Any, value: Any) -> None:
         instance.__dict__[self.field.attname] = self.field.text_of(value)
 
 
 class _ConvertedField(models.Field):
-    """What the columns have in common; to migrations they are plain text columns.
+    """Base of the columns; migrations see plain text columns.
 
-    ``_pyi_private_set_type``: what may be assigned, for django-stubs.
+    ``_pyi_private_set_type``: the types that may be assigned, for django-stubs.
     """
 
     descriptor_class = _Converted
     plain: ClassVar[type[models.Field]]
 
     def text_of(self, value: Any) -> Any:
-        """Return the text of a Python value; what is text, NULL or an expression of the database stays."""
+        """Return a Python value as text; text, None and database expressions are returned unchanged."""
         if value is None or isinstance(value, str) or hasattr(value, "resolve_expression"):
             return value
         return self.converted(value)
@@ -48,11 +48,11 @@ class _ConvertedField(models.Field):
         raise NotImplementedError
 
     def get_prep_value(self, value: Any) -> Any:
-        """Convert what ``update`` and look-ups are given."""
+        """Convert values passed to ``update`` and lookups."""
         return super().get_prep_value(self.text_of(value))
 
     def deconstruct(self) -> Any:
-        """Be the plain column in migrations."""
+        """Appear as the plain column in migrations."""
         name, _, arguments, options = super().deconstruct()
         return name, f"django.db.models.{self.plain.__name__}", arguments, options
 
@@ -63,7 +63,7 @@ class _JsonField(_ConvertedField, models.TextField):
     example: ClassVar[str]
 
     def converted(self, value: Any) -> str:
-        """Write a value as Celery's own JSON, in which instants, decimals and UUIDs arrive as what they are."""
+        """Serialize as Celery's JSON, which preserves datetimes, decimals and UUIDs."""
         given = reprlib.repr(value)
         if not isinstance(value, self.holds):
             raise InvalidMonitor(
@@ -72,7 +72,7 @@ class _JsonField(_ConvertedField, models.TextField):
         try:
             _refuse_other_keys(value)
             text = str(kombu_json.dumps(value, ensure_ascii=False, allow_nan=False))
-            text.encode()  # half of a surrogate pair cannot be stored
+            text.encode()  # a lone surrogate cannot be stored
         except (TypeError, ValueError, RecursionError) as problem:
             raise InvalidMonitor(self.name, f"{given} cannot be sent as JSON: {problem}") from problem
         return text
@@ -101,7 +101,7 @@ class TagListField(_ConvertedField, models.CharField):
     plain = models.CharField
 
     def converted(self, value: Any) -> str:
-        """Join a collection of tags: sorted, each once."""
+        """Join a collection of tags, sorted and distinct."""
         given = list(value) if isinstance(value, Sequence | AbstractSet) and not isinstance(value, bytes) else [value]
         for tag in given:
             if not isinstance(tag, str) or "," in tag:
@@ -110,7 +110,7 @@ class TagListField(_ConvertedField, models.CharField):
 
 
 def _refuse_other_keys(value: Any) -> None:
-    """Raise ``TypeError`` for keys that are no texts: JSON would turn them into texts without a word."""
+    """Raise ``TypeError`` for keys that are not strings: JSON would silently convert them."""
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):

@@ -1,4 +1,4 @@
-"""What the engine would refuse, as ``ValidationError`` of a model or form: the same checks, the same words."""
+"""The engine's validation as Django's ``ValidationError``: the same checks and messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def refuse_invalid(monitor: Monitor) -> None:
     try:
         problems = check(row_of(monitor), limits=Limits.of(beat_settings()))
     except TypeError:
-        return  # code has set a value of the wrong type; clean_fields() names it, and nothing more can be said
+        return  # a value of the wrong type was assigned in code; clean_fields() reports it
     for problem in problems:
         found[_field_of(monitor, problem.field)].append(problem.reason)
     if found:
@@ -41,7 +41,7 @@ def _field_of(monitor: Monitor, column: str) -> str:
 
 
 def refusal_of(error: IntegrityError, model: type[Monitor]) -> str:
-    """Say in words which constraint of the database refused a row that the form had accepted."""
+    """Return the message of the constraint that rejected a row which the form had accepted."""
     text = str(error)
     for constraint in model._meta.total_unique_constraints + model._meta.constraints:
         if constraint.name in text:
