@@ -1,7 +1,7 @@
-"""Misfires: what is offered of the fire times that passed while nobody could send them. One rule for every gap.
+"""Misfires: the one rule for fire times that passed while they could not be sent.
 
-``settle`` is pure: stretches of time and schedules go in, the runs to offer and the number of runs to account for come
-out. ``Misfires`` writes the account.
+``settle`` is pure: it takes schedules and gaps, and returns the runs to offer and the number of fire times to account
+for. ``Misfires`` applies it and writes to the ledger. ``LateOnce`` holds one-time jobs that arrive too late.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
 
 NO_MARK_MS = NEVER_MS
-"""Mark of a destination at its first start: nothing was missed."""
+"""The mark of a destination without one (first start): nothing was missed."""
 
 
 class MisfireRule(NamedTuple):
-    """The numbers in the rule."""
+    """The parameters of the rule; times in ms."""
 
     gap_ms: int
-    """``auto`` offers the newest missed run if its successor on the grid is at least this far from it."""
+    """``auto`` offers the newest missed run if the next fire time is at least this much later."""
     deadline_ms: int | None
-    """``latest`` offers a cron's newest missed run only while it is no older than this."""
+    """``latest`` offers a cron's newest missed run only up to this age; None = any age."""
     all_max: int
-    """``all`` offers at most this many runs of one job, the newest."""
+    """``all`` offers at most this many runs of a job: the newest."""
     lookback_ms: int
-    """What follows a mark this closely may have been sent before the restart."""
+    """Runs up to this long after a mark may have been sent before the restart."""
 
 
 class Gap(NamedTuple):
-    """A stretch of time (``after_ms``, ``until_ms``] for each of ``n`` jobs."""
+    """``n`` jobs, each with the time (``after_ms``, ``until_ms``] in which it could not be sent."""
 
     schedules: ScheduleColumns
     flags: NDArray[np.uint16]
@@ -53,40 +53,40 @@ class Gap(NamedTuple):
     until_ms: Int64s
 
     def take(self, positions: NDArray[np.intp]) -> Gap:
-        """Return the gap of the jobs at ``positions``."""
+        """Return the jobs at ``positions`` with their gaps."""
         return Gap(
             self.schedules.take(positions), self.flags[positions], self.after_ms[positions], self.until_ms[positions]
         )
 
 
 class Missed(NamedTuple):
-    """What a gap holds."""
+    """The result of ``settle``."""
 
     positions: NDArray[np.intp]
-    """Jobs of the offered runs, as positions in the columns that were given."""
+    """The job of each offered run, as a position in the columns of the ``Gap``."""
     fire_ms: Int64s
     """Fire times of the offered runs, ascending."""
     expected: int
-    """Fire times in the gap; those that are not offered are skipped."""
+    """Number of fire times in the gap, offered and skipped."""
 
     @property
     def skipped(self) -> int:
-        """Fire times that are not offered."""
+        """Number of fire times in the gap that are not offered."""
         return self.expected - len(self.fire_ms)
 
 
 class Misfires:
-    """Settles gaps against the ledger: what is offered becomes due batches, the rest is skipped with a reason."""
+    """Settles gaps and books them in the ledger: offered runs become due batches, the others are skipped."""
 
     def __init__(self, rule: MisfireRule, crons: CronTable, ledger: Ledger) -> None:
         self._rule = rule
         self._crons = crons
         self._ledger = ledger
         self.first_start = False
-        """The marks are where this process began, as no former one has left any. Set by whoever knows the marks."""
+        """Set by the owner of the marks: no earlier process left a mark, so the marks are the start of this process."""
 
     def offer(self, shards: Shards, ids: Int64s, gap: Gap, reason: str) -> list[DueBatch]:
-        """Settle the gap of the jobs ``ids``; what is not offered is skipped for ``reason``."""
+        """Settle the gap of the jobs ``ids`` and return the runs to offer; the others are skipped with ``reason``."""
         missed = settle(gap, self._rule, self._crons)
         self._ledger.expect(missed.expected)
         self._ledger.skip(reason, missed.skipped)
@@ -98,11 +98,12 @@ class Misfires:
     def offer_after_start(
         self, shards: Shards, batch: DefinitionBatch, mark_ms: Int64s, cursor_ms: int
     ) -> list[DueBatch]:
-        """Settle what each enabled job missed in (its mark, ``cursor_ms``], never before its ``effective_from``.
+        """Settle the fire times of each enabled job in (its mark, ``cursor_ms``], none before its ``effective_from``.
 
-        The first moments after the mark are offered whatever the policy. They may have been sent, so they stand outside
-        the account; at a first start nobody can have sent them, and they count as all runs do. A once that is not
-        finished is offered however long ago it was due: it may have been stored late, or its run died with a process.
+        Runs within ``lookback_ms`` after the mark are offered whatever the policy. They may have been sent already, so
+        they are not booked as expected, except at a first start, where no process can have sent them. An unfinished
+        one-time job is offered regardless of age, unless its policy is ``skip``: it may have been stored late, or its
+        run may have died with a process.
         """
         positions = np.flatnonzero((mark_ms != NO_MARK_MS) & ((batch.flags & Flag.ENABLED) > 0))
         if not len(positions):
@@ -111,7 +112,7 @@ class Misfires:
         schedules = batch.schedules().take(positions)
         begin = np.maximum(mark_ms, batch.effective_from_ms[positions] - 1)
         repeats = schedules.interval_ms > 0
-        begin[~repeats] = np.maximum(begin[~repeats], shards.relived.until_ms)  # only intervals live through time again
+        begin[~repeats] = np.maximum(begin[~repeats], shards.relived.until_ms)  # only intervals re-live time
         once = (batch.kind[positions] == Kind.ONCE) & (policies(batch.flags[positions]) != Misfire.SKIP.value)
         begin[once] = ALWAYS_MS
         end = np.full(len(ids), cursor_ms)
@@ -125,7 +126,7 @@ class Misfires:
 
 
 def settle(gap: Gap, rule: MisfireRule, crons: CronTable) -> Missed:
-    """Apply each job's policy to its fire times in the gap."""
+    """Apply the misfire policy of each job to its fire times in the gap."""
     span = spans(gap.schedules, gap.after_ms, gap.until_ms, crons)
     missed = np.flatnonzero(span.counts)
     newest = span.newest_ms[missed]
@@ -141,7 +142,7 @@ def settle(gap: Gap, rule: MisfireRule, crons: CronTable) -> Missed:
 
 
 def policies(flags: NDArray[np.uint16]) -> NDArray[np.integer[Any]]:
-    """Unpack the misfire policies of many jobs."""
+    """Return the misfire policy of each job, a value of ``Misfire``."""
     return (flags >> MISFIRE_SHIFT) & 3
 
 
@@ -158,7 +159,7 @@ def _newest_offered(gap: Gap, newest: Int64s, rule: MisfireRule, crons: CronTabl
 
 
 def _newest_of_all(gap: Gap, counts: Int64s, all_max: int, crons: CronTable) -> Int64s:
-    """Return for each job an instant after which no more than ``all_max`` of its fire times are left, by bisection."""
+    """Return, by bisection, the earliest instant after which each job has at most ``all_max`` fire times in its gap."""
     after_ms = gap.after_ms.copy()
     many = np.flatnonzero(counts > all_max)
     gap = gap.take(many)
@@ -172,7 +173,7 @@ def _newest_of_all(gap: Gap, counts: Int64s, all_max: int, crons: CronTable) -> 
 
 
 def marks_of(batch: DefinitionBatch, marks: Mapping[str, int | None], routes: RouteTable) -> Int64s:
-    """Return the mark of each job's destination, ``NO_MARK_MS`` where there is none."""
+    """Return the mark of each job's destination, ``NO_MARK_MS`` if it has none."""
     mark_of = np.full(int(batch.route_index.max(initial=0)) + 1, NO_MARK_MS)
     for index in np.flatnonzero(np.bincount(batch.route_index)).tolist() if marks else ():
         mark_ms = marks.get(routes[index].destination)
@@ -182,14 +183,18 @@ def marks_of(batch: DefinitionBatch, marks: Mapping[str, int | None], routes: Ro
 
 
 class LateOnce:
-    """What is owed. Owned by the engine."""
+    """One-time jobs that arrived when their instant had already passed.
+
+    A run is kept only if no earlier definition can have offered it. After a backward step of the clock the wheel
+    suppresses one-time jobs up to the old time; new ones in that range are kept here until the cursor reaches them.
+    """
 
     def __init__(self) -> None:
         self._owed: dict[int, int] = {}
         """Job id → instant in ms."""
 
     def note(self, batch: DefinitionBatch, shards: Shards, after_ms: int, until_ms: int) -> None:
-        """Note instants in (``after_ms``, ``until_ms``]; to be called before ``shards`` takes the definitions in."""
+        """Record the new instants in (``after_ms``, ``until_ms``]. Call before ``shards`` contains ``batch``."""
         once = batch.kind == Kind.ONCE
         if not once.any():
             return
@@ -203,7 +208,7 @@ class LateOnce:
                 self._owed[job_id] = instant_ms
 
     def take(self, shards: Shards, cursor_ms: int) -> list[DueBatch]:
-        """Return the runs due by ``cursor_ms``, once, in order; a job that has another instant by now is owed none."""
+        """Remove and return the runs due by ``cursor_ms``, in order, except those whose job has a new instant."""
         due = sorted((at_ms, job_id) for job_id, at_ms in self._owed.items() if at_ms <= cursor_ms)
         for _, job_id in due:
             del self._owed[job_id]

@@ -1,6 +1,6 @@
-"""Stored rows: what the columns of a table hold of each job, and how a definition becomes that and is read back.
+"""Packing: compiled definitions encoded as the stored columns of a table, and decoded again.
 
-Pure. Ids, intervals and routes are *narrow* where all values of a table allow it, see ``Rows``.
+Pure. Ids, intervals and routes are stored *narrow* if every value of the table fits, see ``Rows``.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ ENABLED = Flag.ENABLED
 RARE = 1 << 8
 """The job has a record in ``rare``."""
 ON_GRID = 1 << 9
-"""Phase 0 instead of the default jitter."""
+"""The phase is 0 instead of the default jitter."""
 DEAD = 1 << 11
-"""Deleted; the row keeps its id until the table is renumbered."""
+"""Deleted; the row keeps its id until ``renumber``."""
 POLLED = 1 << 12
-"""Its fire times come from the poll lane, not from the wheel."""
+"""The poll lane, not the wheel, supplies the fire times."""
 ONCE = 1 << 13
 
 OFFSET_BITS = 32
-"""A cron job's interval is ``~(cron_index << 32 | offset_ms)``: negative, and no column of its own."""
+"""The interval column of a cron job holds ``~(cron_index << 32 | offset_ms)``, which is negative."""
 IN_MS_END = 1 << 30
-"""Narrow intervals from here on (12 days) count whole seconds, beginning with 0."""
+"""Narrow intervals ≥ this (12 days) hold ``IN_MS_END`` + whole seconds; smaller ones hold milliseconds."""
 _NARROW_OFFSET_BITS = 13
 _NARROW_CRONS = 1 << (31 - _NARROW_OFFSET_BITS)
 
 
 class Rare(NamedTuple):
-    """What only few jobs have; the fields of ``ScheduleColumns``."""
+    """Attributes that few jobs have; named like the fields of ``ScheduleColumns``."""
 
     phase_ms: int
     offset_ms: int
@@ -56,7 +56,7 @@ class Rare(NamedTuple):
 
 
 class Nearest(NamedTuple):
-    """Some of the stored columns of jobs that were looked for."""
+    """The stored columns that ``Table.nearest`` returns."""
 
     ids: Int64s | UInt32s
     flags: NDArray[np.uint16]
@@ -68,18 +68,18 @@ class Nearest(NamedTuple):
 class Rows(NamedTuple):
     """Stored columns of ``n`` jobs.
 
-    Three of them are narrow where all values allow it. Ids and routes just take fewer bytes; a narrow interval has the
-    sign of the whole one, which tells intervals from crons, but its value only through ``widened``.
+    ``ids``, ``interval`` and ``route`` are narrow if all values fit. Narrow ids and routes keep their values. A narrow
+    interval keeps its sign, which distinguishes intervals from crons; ``widened`` restores its value.
     """
 
     ids: Int64s | UInt32s
-    """Narrow: four bytes, none negative."""
+    """Narrow: uint32, no negative ids."""
     interval: Int64s | NDArray[np.int32]
-    """> 0: interval in ms; < 0: cron group and offset; 0: once or polled. Narrow: see ``narrowed``."""
+    """> 0: interval in ms; < 0: cron index and offset; 0: once or polled. Narrow: see ``narrowed``."""
     next_fire: Int64s
     flags: NDArray[np.uint16]
     route: Unsigned
-    """One byte, two or four."""
+    """uint8, uint16 or uint32."""
     ref: UInt32s
 
     def take(self, positions: Positions) -> Rows:
@@ -106,7 +106,7 @@ class Rows(NamedTuple):
         )
 
     def narrow(self) -> Rows:
-        """Return the same jobs in as few bytes as they need."""
+        """Return the same jobs, each of the three columns as narrow as its values allow."""
         return self._replace(
             ids=_unsigned(self.ids, (np.uint32,)),
             interval=narrowed(self.interval),
@@ -114,7 +114,7 @@ class Rows(NamedTuple):
         )
 
     def wider_than(self, other: Rows) -> bool:
-        """Say whether one of these columns is wider than the same one of ``other``."""
+        """Return whether any column is wider than its counterpart in ``other``."""
         return (
             self.ids.itemsize > other.ids.itemsize
             or self.interval.itemsize > other.interval.itemsize
@@ -133,7 +133,7 @@ class Rows(NamedTuple):
         return wider
 
     def put(self, positions: Positions, values: Rows) -> None:
-        """Write ``values``, none of them wider than these columns, to ``positions`` of them."""
+        """Write ``values`` to ``positions``; no column of ``values`` may be wider than its counterpart here."""
         same = self.interval.itemsize == values.interval.itemsize
         self.ids[positions] = values.ids
         self.interval[positions] = values.interval if same else widened(values.interval)
@@ -144,10 +144,10 @@ class Rows(NamedTuple):
 
 
 def narrowed(interval: Int64s | NDArray[np.int32]) -> Int64s | NDArray[np.int32]:
-    """Return the intervals in four bytes each if all of them fit, else as they are.
+    """Return the intervals as int32 if all of them fit, else unchanged.
 
-    Up to 12 days any fits, above whole seconds up to 34 years, and crons up to number 262,143 with an offset of whole
-    seconds up to 8,191.
+    These fit: intervals below 12 days, longer ones in whole seconds up to 34 years, and crons with an index up to
+    262,143 and an offset in whole seconds up to 8,191.
     """
     if interval.itemsize == np.dtype(np.int32).itemsize:
         return interval
@@ -167,7 +167,7 @@ def narrowed(interval: Int64s | NDArray[np.int32]) -> Int64s | NDArray[np.int32]
 
 
 def widened(interval: Int64s | NDArray[np.int32]) -> Int64s:
-    """Return the intervals in eight bytes each; the inverse of ``narrowed``."""
+    """Return the intervals as int64; the inverse of ``narrowed``."""
     whole: Int64s = interval.astype(np.int64, copy=False)
     if interval.itemsize == whole.itemsize:
         return whole
@@ -182,7 +182,7 @@ def widened(interval: Int64s | NDArray[np.int32]) -> Int64s:
 
 
 def _unsigned(values: Integers, widths: Sequence[type[np.unsignedinteger[Any]]]) -> Any:
-    """Return ``values`` in the first of ``widths`` that is less than they have and enough; else as they are."""
+    """Return ``values`` in the first of ``widths`` that is narrower than now and holds all of them, else unchanged."""
     low, high = values.min(initial=0), values.max(initial=0)
     for width in widths:
         if np.dtype(width).itemsize < values.itemsize and low >= 0 and high <= np.iinfo(width).max:
@@ -191,7 +191,7 @@ def _unsigned(values: Integers, widths: Sequence[type[np.unsignedinteger[Any]]])
 
 
 def encode(batch: DefinitionBatch, refs: UInt32s) -> tuple[Rows, dict[int, Rare]]:
-    """Turn compiled definitions into stored columns, not yet armed, and the rare attributes by id."""
+    """Encode ``batch`` as stored columns, unarmed (``next_fire`` is NEVER_MS), and the rare attributes by id."""
     kind, interval = batch.kind, batch.interval_ms
     is_interval, polled = kind == Kind.INTERVAL, kind == Kind.POLLED
     if not is_interval.all():
@@ -214,7 +214,7 @@ def encode(batch: DefinitionBatch, refs: UInt32s) -> tuple[Rows, dict[int, Rare]
 
 
 def _phases(batch: DefinitionBatch, is_interval: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Say which interval jobs have the default jitter, and which of the others lie on the grid."""
+    """Return two masks: interval jobs with the default jitter, and interval jobs with phase 0."""
     jittered = np.zeros(len(batch), np.bool_) if batch.spread is None else batch.spread.copy()
     on_grid = np.zeros(len(batch), np.bool_)
     rest = np.flatnonzero(is_interval & ~jittered)
@@ -227,7 +227,7 @@ def _phases(batch: DefinitionBatch, is_interval: NDArray[np.bool_]) -> tuple[NDA
 
 
 def decode(rows: Rows, rare: Mapping[int, Rare]) -> ScheduleColumns:
-    """Read the schedules out of stored columns; the inverse of ``encode``."""
+    """Decode the schedules from stored columns; the inverse of ``encode``."""
     ids, interval, flags = rows.ids, widened(rows.interval), rows.flags
     count = len(ids)
     cron = interval < 0

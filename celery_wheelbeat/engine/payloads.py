@@ -1,8 +1,8 @@
 """Payloads and names of all jobs, as bytes in immutable pages.
 
-A job holds one uint32 *ref*: page number and position in the page. A page never changes once it is full, so a slice
-of it can be handed out without a copy being guarded. Released bytes stay where they are until more than half of a
-page is dead; then its owners move what is alive (``thin`` → ``move``), and an empty page is dropped.
+A job holds one uint32 *ref*: page number and position in the page. A full page never changes, so its slices can be
+handed out without a lock. Released texts keep their bytes until more than half of the page is dead. The page is then
+*thin*: the watchdog moves its live texts to the open page (``thin``, ``move``), and an empty page is freed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 PAGE_BITS = 12
 PAGE_ROWS = 1 << PAGE_BITS
 PAGE_ROWS_MIN = PAGE_ROWS // 4
-"""Fewer texts that come together do not get a page of their own."""
+"""A batch (or its rest) with fewer texts than this goes into the open page."""
 PAGE_BYTES = 1 << 26
-"""A page is full at this many bytes, however few its rows."""
+"""A page with this many bytes is full, however few texts it holds."""
 PAGES_MAX = 1 << (32 - PAGE_BITS)
 _FROM_ONE = np.arange(1, PAGE_ROWS + 1, dtype=np.int64)
 _WIDTHS = tuple((np.iinfo(width).max, width) for width in (np.int8, np.int16, np.int32, np.int64))
@@ -35,16 +35,16 @@ _SUM_BITS = 1 << 64
 
 
 class Text(NamedTuple):
-    """What a ref stands for."""
+    """The name and payload that a ref points to."""
 
     name: bytes
     payload: bytes
 
 
 class Ends(NamedTuple):
-    """Where texts end that lie one after the other: a straight line, and how far each end is off it.
+    """The end offsets of concatenated texts, stored as differences from a straight line.
 
-    One byte a text instead of four where they are of one length or nearly, two where they are about alike.
+    One byte a text instead of four if the lengths are nearly equal, two if they are similar.
     """
 
     total: int
@@ -52,24 +52,24 @@ class Ends(NamedTuple):
 
     @classmethod
     def of(cls, ends: NDArray[np.int64]) -> Ends:
-        """Build them from the end of each text, at least one."""
+        """Build from the end offset of each text; at least one."""
         off = ends - _line(int(ends[-1]), len(ends))
         most = max(int(off.max()), -int(off.min()))
         return cls(int(ends[-1]), off.astype(next(width for limit, width in _WIDTHS if most <= limit)))
 
     def span(self, position: int) -> slice:
-        """Return where the text at ``position`` lies."""
+        """Return the byte range of the text at ``position``."""
         count = len(self.off)
         start = self.total * position // count + self.off.item(position - 1) if position else 0
         return slice(start, self.total * (position + 1) // count + self.off.item(position))
 
     def all(self) -> NDArray[np.int64]:
-        """Return every end."""
+        """Return all end offsets."""
         return _line(self.total, len(self.off)) + self.off
 
 
 class Page(NamedTuple):
-    """Up to ``PAGE_ROWS`` texts, one after the other."""
+    """Up to ``PAGE_ROWS`` texts, concatenated."""
 
     payloads: bytes
     payload_ends: Ends
@@ -79,7 +79,7 @@ class Page(NamedTuple):
 
     @classmethod
     def of(cls, payloads: bytes, ends_of_payloads: Int64s, names: bytes, ends_of_names: Int64s) -> Page:
-        """Build a page and its checksum from texts that lie one after the other."""
+        """Build a page and its checksum from concatenated texts and their end offsets."""
         payload_ends, name_ends = Ends.of(ends_of_payloads), Ends.of(ends_of_names)
         return cls(payloads, payload_ends, names, name_ends, _checksum(payloads, payload_ends, names, name_ends))
 
@@ -88,12 +88,12 @@ class Page(NamedTuple):
         return Text(self.names[self.name_ends.span(position)], self.payloads[self.payload_ends.span(position)])
 
     def length(self, position: int) -> int:
-        """Return the bytes of payload and name of the text at ``position``."""
+        """Return the length in bytes of payload and name together."""
         spans = (self.payload_ends.span(position), self.name_ends.span(position))
         return sum(span.stop - span.start for span in spans)
 
     def positions_of(self, name: bytes) -> list[int]:
-        """Return the positions at which the name is exactly ``name``."""
+        """Return the positions of the texts named exactly ``name``."""
         if name not in self.names:
             return []
         ends = self.name_ends.all()
@@ -102,19 +102,19 @@ class Page(NamedTuple):
         return [position for position in fitting if self.names.startswith(name, starts[position])]
 
     def intact(self) -> bool:
-        """Say whether the page still is what it was when it was built."""
+        """Return whether the checksum still matches the bytes."""
         return self.checksum == _checksum(self.payloads, self.payload_ends, self.names, self.name_ends)
 
 
 class Payloads:
-    """Owner of all pages. Not thread-safe; belongs to the engine."""
+    """Owner of all pages. Not thread-safe."""
 
     def __init__(self) -> None:
         self._pages: list[Page | None] = [None]
         self.on_release: Callable[[UInt32s], None] = lambda _refs: None
-        """Called with refs that are given up, before they stand for anything else."""
+        """Called with released refs, before they are reused for other texts."""
         self.longest = 0
-        """Bytes that no text exceeds, payload and name together."""
+        """Upper bound in bytes of any text, payload and name together; never shrinks."""
         self._rows = [0]
         self._live = [0]
         self._free: list[int] = []
@@ -126,10 +126,10 @@ class Payloads:
     def add(
         self, payloads: bytes, lengths: NDArray[np.integer], names: bytes, name_lengths: NDArray[np.integer]
     ) -> UInt32s:
-        """Take over ``n`` texts that lie one after the other; returns their refs.
+        """Store ``n`` concatenated texts and return their refs.
 
-        Pages are sliced off as they are; only a small rest goes through the open page, text by text. Raises
-        ``WheelbeatError`` where the lengths do not add up to the bytes.
+        Whole pages are sliced off; a rest below ``PAGE_ROWS_MIN`` goes into the open page text by text. Raises
+        ``WheelbeatError`` if the lengths do not add up to the bytes.
         """
         payload_ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
         name_ends = np.concatenate(([0], np.cumsum(name_lengths, dtype=np.int64)))
@@ -177,7 +177,7 @@ class Payloads:
         return texts
 
     def lengths(self, refs: UInt32s) -> list[int]:
-        """Return the bytes of payload and name of each of ``refs``."""
+        """Return for each ref the length in bytes of payload and name together."""
         lengths = []
         for ref in refs.tolist():
             page = self._pages[ref >> PAGE_BITS]
@@ -186,7 +186,7 @@ class Payloads:
         return lengths
 
     def named(self, name: bytes) -> UInt32s:
-        """Return the refs under which ``name`` stands, given-up ones included; looks through the bytes of all pages."""
+        """Return the refs with this name, released ones included; scans the names of all pages."""
         refs = [
             (number << PAGE_BITS) + position
             for number, page in enumerate(self._pages)
@@ -197,7 +197,7 @@ class Payloads:
         return np.array(refs, np.uint32)
 
     def release(self, refs: UInt32s) -> None:
-        """Give up ``refs``: nobody reads them any more."""
+        """Mark the texts of ``refs`` as dead; they must not be read again."""
         if not len(refs):
             return
         self.on_release(refs)
@@ -208,20 +208,20 @@ class Payloads:
                 self._judge(number)
 
     def thin(self, refs: UInt32s) -> NDArray[np.bool_]:
-        """Say which of ``refs`` lie in a page that is more than half dead and should move."""
+        """Return a mask of the ``refs`` in thin pages (more than half dead), to be passed to ``move``."""
         if not self._thin:
             return np.zeros(len(refs), np.bool_)
         numbers = np.fromiter(self._thin, np.uint32, len(self._thin))
         return np.isin(refs >> PAGE_BITS, numbers)
 
     def move(self, refs: UInt32s) -> UInt32s:
-        """Copy the texts of ``refs`` into the open page and release the old place; returns the new refs."""
+        """Copy the texts of ``refs`` into the open page, release ``refs``, and return the new refs."""
         moved = self._add_texts(self.read(refs))
         self.release(refs)
         return moved
 
     def valid(self, refs: UInt32s) -> NDArray[np.bool_]:
-        """Say which of ``refs`` point to a text at all."""
+        """Return a mask of the ``refs`` that point to an existing position."""
         rows = np.array(self._rows, np.int64)
         rows[self._open] = len(self._open_texts)
         numbers = refs >> PAGE_BITS
@@ -229,23 +229,23 @@ class Payloads:
         return known & ((refs & (PAGE_ROWS - 1)) < rows[np.where(known, numbers, 0)])
 
     def damaged(self, numbers: Iterable[int]) -> list[int]:
-        """Check the pages ``numbers``; returns those whose bytes are not what they were."""
+        """Return those of the pages ``numbers`` whose checksum fails."""
         pages = ((number, self._pages[number]) for number in numbers)
         return [number for number, page in pages if page is not None and not page.intact()]
 
     @property
     def page_count(self) -> int:
-        """Length of the page list, empty places included."""
+        """Length of the page list, freed pages included."""
         return len(self._pages)
 
     @property
     def live_count(self) -> int:
-        """Texts in use."""
+        """Number of live texts."""
         return sum(self._live)
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes held by pages, dead ones included."""
+        """Bytes held by all pages, dead texts included."""
         full = sum(
             len(page.payloads) + len(page.names) + page.payload_ends.off.nbytes + page.name_ends.off.nbytes
             for page in self._pages
@@ -307,14 +307,14 @@ def _joined(texts: Sequence[Text]) -> Page:
 
 
 def _line(total: int, count: int) -> NDArray[np.int64]:
-    """Return where ``count`` texts of one length would end."""
+    """Return the end offsets that ``count`` texts of equal length would have."""
     return total * _FROM_ONE[:count] // count
 
 
 def _checksum(payloads: bytes, payload_ends: Ends, names: bytes, name_ends: Ends) -> int:
-    """Return the sum of all words mod 2^64, each part mixed by its place: a sixth of the time of a CRC of the bytes.
+    """Return the sum of all 64-bit words mod 2^64, each part mixed by its order. Six times as fast as a CRC.
 
-    Any one damaged word is noticed, and of more damage all but one case in 2^64.
+    Detects every single damaged word; other damage is missed in one case of 2^64.
     """
     mixed = payload_ends.total * _MIXER + name_ends.total
     for part in (payloads, payload_ends.off.tobytes(), names, name_ends.off.tobytes()):

@@ -1,9 +1,9 @@
-"""Recount: what a shard's wheel must have handed out since the last sweep, computed in closed form from definitions.
+"""Recount: how many runs a shard must have handed out since the last sweep, in closed form from the definitions.
 
-The wheel counts what it hands out; this part recomputes the number from the schedules that were in force, and the sum
-of the definitions from every change, without looking at the wheel. Where both sides differ, a run was lost or fired
-twice, or a column changed that nobody changed. It keeps replaced definitions until they are counted, never more than
-``PENDING_CHANGES`` changes or ``PENDING_ROWS`` rows: a change of one row takes about a kilobyte in its arrays.
+The wheel counts the runs it hands out (``passed``). The recount computes the same number from the schedules that were
+in force, and a checksum of the definitions from every change. It never reads the wheel. A difference means that a run
+was lost or fired twice, or that a column was corrupted. Replaced definitions are kept until they are counted: at most
+``PENDING_CHANGES`` changes or ``PENDING_ROWS`` rows. A change of one row takes about a kilobyte in arrays.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MIXERS = tuple(np.uint64(odd) for odd in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4
 
 
 class Change(NamedTuple):
-    """Definitions that came (``sign`` -1: their past is not the wheel's) or went (+1) at ``at_ms``."""
+    """Definitions added (``sign`` -1: their earlier fire times do not count) or removed (+1) at ``at_ms``."""
 
     rows: Rows
     rare: Mapping[int, Rare]
@@ -39,12 +39,12 @@ class Change(NamedTuple):
 
 
 class Recount:
-    """The second account of one shard."""
+    """The independent count of one shard."""
 
     def __init__(self) -> None:
         self.since_ms = 0
         self.passed = 0
-        """Fire times that the wheel handed out or settled since ``since_ms``; counted by the engine."""
+        """Fire times handed out or settled since ``since_ms``; incremented by the shard and the engine."""
         self.settled_ms = 0
         self._seal: int | None = None
         self._runs = 0
@@ -52,7 +52,7 @@ class Recount:
         self._pending_rows = 0
 
     def restart(self, cursor_ms: int, settled_ms: int, table: Table | None) -> None:
-        """Begin anew at ``cursor_ms``. Without ``table`` the definitions are not checked in this round."""
+        """Start again at ``cursor_ms``. Without ``table`` the definitions are not checked until the next restart."""
         self.since_ms = cursor_ms
         self.settled_ms = settled_ms
         self.passed = self._runs = self._pending_rows = 0
@@ -60,7 +60,7 @@ class Recount:
         self._seal = None if table is None else seal_of(table.living_rows())
 
     def note(self, change: Change, crons: CronTable) -> None:
-        """Take account of a change."""
+        """Record a change; counts the pending ones if they exceed a bound."""
         if not len(change.rows.ids):
             return
         self._pending.append(change)
@@ -69,14 +69,14 @@ class Recount:
             self._fold(crons)
 
     def difference(self, table: Table, cursor_ms: int, crons: CronTable) -> int:
-        """Return expected minus passed fire times up to ``cursor_ms``; the only good value is 0."""
+        """Return expected minus passed fire times up to ``cursor_ms``; 0 if nothing is wrong."""
         self._fold(crons)
         rows = table.living_rows()
         until_ms = np.full(len(rows.ids), cursor_ms)
         return self._runs + self._count(rows, table.rare, until_ms, crons) - self.passed
 
     def definitions_intact(self, table: Table, crons: CronTable) -> bool:
-        """Say whether the definitions are those of the last sweep plus the changes since."""
+        """Return whether the checksum equals that of the last sweep plus the changes since then."""
         self._fold(crons)
         return self._seal is None or self._seal == seal_of(table.living_rows())
 
@@ -84,7 +84,7 @@ class Recount:
         for sign in (1, -1):
             changes = [change for change in self._pending if change.sign == sign]
             plain = [change for change in changes if not change.rare]
-            alone = [[change] for change in changes if change.rare]  # of a job that is in two changes, each has its own
+            alone = [[change] for change in changes if change.rare]  # rare attributes differ by change
             for together in [plain, *alone] if plain else alone:
                 rows = _joined(together)
                 at_ms = np.repeat([change.at_ms for change in together], [len(change.rows.ids) for change in together])
@@ -104,7 +104,7 @@ class Recount:
 
 
 def _joined(changes: Sequence[Change]) -> Rows:
-    """Return the rows of all ``changes``; some of them may be narrow."""
+    """Return the rows of all ``changes``, widened if there are several."""
     columns = [change.rows for change in changes]
     if len(columns) == 1:
         return columns[0]
@@ -113,7 +113,7 @@ def _joined(changes: Sequence[Change]) -> Rows:
 
 
 def seal_of(rows: Rows) -> int:
-    """Return an order-independent checksum (sum mod 2^64) of definitions."""
+    """Return a checksum of ids, intervals, flags and routes: a sum mod 2^64, independent of the order of rows."""
     mixed = rows.ids.astype(np.int64).view(np.uint64) * _MIXERS[0]
     mixed ^= widened(rows.interval).view(np.uint64) * _MIXERS[1]
     mixed ^= (rows.flags.astype(np.uint64) << np.uint64(32)) ^ rows.route

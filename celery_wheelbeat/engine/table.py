@@ -1,9 +1,9 @@
-"""The jobs of one shard as columns: 23 bytes each, found by id without a dict of all of them.
+"""The jobs of one shard as columns: 23 bytes a job, found by id without a dict of all ids.
 
-The table owns its columns; nobody else writes to them. ``ids[:sorted_rows]`` ascends and is searched; ids that came
-out of order lie behind it and in ``overlay``, until ``renumber`` sorts everything. What only few jobs have lives in
-``rare``, by id. ``next_fire`` is the next armed fire time, NEVER_MS where none is armed. Ids, intervals and routes are
-*narrow* as long as all of a table are, see ``Rows``.
+``ids[:sorted_rows]`` ascends and is found by binary search. Ids appended out of order follow it and are in ``overlay``
+(id → row) until ``renumber`` sorts all rows. Attributes that few jobs have are in ``rare``, by id. ``next_fire`` is the
+armed fire time, NEVER_MS if none is armed. Ids, intervals and routes are *narrow* while all values of the table fit,
+see ``Rows``. Other writers of columns: shard and engine (``next_fire``, ``flags``), watchdog (``next_fire``, ``ref``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GROWTH = 1.125
 
 
 class Table:
-    """Columns with room to grow. A row number is valid until ``renumber``."""
+    """Columns with spare capacity. Row numbers are valid until ``renumber``."""
 
     def __init__(self) -> None:
         self.columns = Rows.empty(_SMALLEST)
@@ -46,13 +46,13 @@ class Table:
 
     @property
     def rows(self) -> Rows:
-        """The columns up to the last row, as views."""
+        """The columns without their spare capacity, as views."""
         return self.columns.take(slice(self.row_count))
 
     def rows_of(self, ids: Integers) -> Int64s:
-        """Return the row of each id, dead ones included, -1 where there is none."""
+        """Return the row of each id, dead rows included; -1 if there is none."""
         ascending = self.columns.ids[: self.sorted_rows]
-        # of one type, or all of the column is copied; an id that does not fit is found to be another one below
+        # same dtype, or numpy copies the whole column; an id that overflows fails the comparison below
         rows = ascending.searchsorted(ids.astype(ascending.dtype, copy=False))
         if self.sorted_rows:
             known = ascending[np.minimum(rows, self.sorted_rows - 1)] == ids
@@ -65,9 +65,9 @@ class Table:
         return rows
 
     def nearest(self, ids: Int64s) -> Nearest:
-        """Return for each id its job, dead ones included, or any other where it has none: whoever asks compares.
+        """Return the job of each id, dead ones included, or an arbitrary job: the caller must compare the ids.
 
-        For a few ids in each of many tables, where it is the calls that take the time.
+        For a few ids in each of many tables, where call overhead dominates.
         """
         stored = self.columns
         if not self.row_count:
@@ -87,17 +87,17 @@ class Table:
         )
 
     def ends_before(self, ids: Integers) -> bool:
-        """Say whether all ``ids`` (ascending) come after every id of the table, which is sorted."""
+        """Return whether the table is sorted and all ``ids`` (ascending) follow its last id."""
         rows = self.row_count
         return rows == self.sorted_rows and (not rows or bool(ids[0] > self.columns.ids[rows - 1]))
 
     def reserve(self, row_count: int) -> None:
-        """Make room for that many rows in all, so that a load copies nothing twice."""
+        """Allocate capacity for ``row_count`` rows in total, so that a load does not copy while growing."""
         if row_count > len(self.columns.ids):
             self._grow(row_count)
 
     def append(self, new: Rows) -> None:
-        """Add jobs whose ids (ascending) are not in the table, behind all others."""
+        """Append jobs whose ids (ascending) are not in the table."""
         first = self.row_count
         count = len(new.ids)
         in_order = self.ends_before(new.ids)
@@ -110,12 +110,12 @@ class Table:
             self.overlay.update(zip(new.ids.tolist(), range(first, first + count), strict=True))
 
     def write(self, rows: Int64s, new: Rows) -> None:
-        """Replace the jobs in ``rows`` by other definitions of the same ids."""
+        """Replace the definitions in ``rows``; the ids stay the same."""
         self.dead_rows -= int(np.count_nonzero(self.columns.flags[rows] & DEAD))
         self._put(rows, new)
 
     def bury(self, rows: Int64s) -> None:
-        """Mark the jobs in ``rows`` as deleted. They must be alive."""
+        """Mark ``rows`` as dead. They must be living."""
         self.columns.flags[rows] = DEAD
         self.columns.next_fire[rows] = NEVER_MS
         self.dead_rows += len(rows)
@@ -123,7 +123,7 @@ class Table:
             self.rare.pop(job_id, None)
 
     def set_rare(self, ids: Integers, attributes: Mapping[int, Rare]) -> None:
-        """Give ``ids`` the rare attributes in ``attributes``, and none to those that are not in it."""
+        """Set the rare attributes of ``ids``; ids missing in ``attributes`` lose theirs."""
         if not self.rare and not attributes:
             return
         for job_id in ids.tolist():
@@ -145,19 +145,19 @@ class Table:
         return self.columns.route[rows].astype(np.uint32)
 
     def living(self) -> NDArray[np.intp]:
-        """Return the row numbers of all jobs."""
+        """Return the row numbers of all living jobs."""
         return np.flatnonzero((self.rows.flags & DEAD) == 0)
 
     def living_rows(self) -> Rows:
-        """Return the columns of all jobs."""
+        """Return the columns of all living jobs."""
         return self.rows.take(self.living()) if self.dead_rows else self.rows
 
     def crowded(self) -> bool:
-        """Say whether so many ids came out of order, or so many rows are dead, that sorting anew pays."""
+        """Return whether ``renumber`` pays: over 1,024 and a quarter of the rows are in the overlay, or are dead."""
         return len(self.overlay) > max(1024, self.row_count // 4) or self.dead_rows > max(1024, self.row_count // 4)
 
     def renumber(self) -> None:
-        """Drop dead rows and sort the rest by id. Every row number known elsewhere is void."""
+        """Drop dead rows and sort the rest by id. Invalidates all row numbers."""
         rows = self.rows
         alive = self.living()
         order = alive[np.argsort(rows.ids[alive], kind="stable")]
@@ -179,6 +179,6 @@ class Table:
 
     def _put(self, rows: Positions, new: Rows) -> None:
         if new.wider_than(self.columns):
-            new = new.narrow()  # perhaps it only came with others that need more
+            new = new.narrow()  # a row may be wide only because others of its batch are
             self.columns = self.columns.like(new)
         self.columns.put(rows, new)

@@ -1,1 +1,13 @@
-"""celery_wheelbeat.jobs.definitions"""
+"""Jobs: a stored row becomes a compiled job, with its identity and its send options.
+
+Job. ``rows`` defines the stored row and ``validation`` finds its problems. ``compile`` turns rows into a
+``DefinitionBatch`` one by one, ``compile_columns`` thousands at once. ``identity`` computes job ids, jitter and run
+ids; ``definitions`` holds the values that the other rooms exchange.
+
+Threads and owners. Rows are compiled on the threads that read them, and in the processes that show forms. ``Shapes`` is
+shared by the loading threads and locks itself. ``RouteTable`` belongs to the scheduling thread. Everything else is a
+value or a pure function.
+
+Never. A row never stops its neighbours: whatever it holds, the result is a job or an ``InvalidMonitor``. Ids, jitter
+and run ids never change between versions. Arrays are never written to after they were handed over. No I/O, no clock.
+"""

@@ -1,10 +1,10 @@
-"""Monitors as columns: the compilation of ``monitors`` for thousands of rows at once.
+"""Compiles thousands of rows at once, with the same result as ``jobs.compile``.
 
-Rows of a large table differ in few things: id, name, arguments, interval. Everything else they have in common with
-many others; that combination is their *shape*. A shape is compiled once, by the compiler of single rows, from one row
-that has it, so there is one meaning. No two shapes may be taken for one: their values are compared, or digests of them.
-Rows with anything rare, and rows that might have a problem, are named to be compiled one by one. That arguments are
-JSON at all is seen to by the database.
+The rows of a large table differ in id, name, arguments and interval. All other columns together are the *shape* of a
+row, and many rows share it. Each shape is compiled once, by ``compile_rows``, from one of its rows, so both ways
+agree. Two shapes must never be confused: their values, or digests of them, are compared. Rows with a rare column, and
+rows that might have a problem, are not compiled here but reported, for ``compile_rows``. The database guarantees that
+arguments are valid JSON.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.kinds import Int64s, UInt32s
 
 RARE = 0
-"""The number that stands for "has something rare": no shape."""
+"""Shape number of rows that have a rare column, and so no shape."""
 SHAPES_MAX = 65_536
-"""Shapes that are kept; a table with more distinct combinations is compiled row by row from there on."""
+"""Greatest number of shapes kept; rows of further shapes are compiled one by one."""
 _WHOLE_INTERVAL = -1
-"""``window_s`` of an interval shape that spreads its jobs over their own interval."""
+"""``window_s`` of an interval shape whose jobs are spread over their whole interval."""
 _NO_TEXTS = (b"", b"", b"")
 _INT64 = 1 << 63
 _RARE_NAMES = (
@@ -55,39 +55,39 @@ class Columns(NamedTuple):
 
     ids: Int64s
     shape: Int64s
-    """With ``shape_rest`` equal where everything is equal that is no column here, and only there; ``RARE`` where a row
-    has to be compiled by itself."""
+    """Equal, together with ``shape_rest``, if and only if all columns that are not listed here are equal. ``RARE``: the
+    row must be compiled by ``compile_rows``."""
     interval_ms: Int64s
-    """0 where there is none."""
+    """0 for rows without an interval."""
     effective_from_ms: Int64s
     names: bytes
-    """One after the other, UTF-8; nothing for rare rows."""
+    """UTF-8, concatenated; empty for rare rows."""
     name_lengths: Int64s
     payload: bytes
-    """``[args, kwargs]``, one after the other, UTF-8; nothing for rare rows."""
+    """``[args, kwargs]`` in UTF-8, concatenated; empty for rare rows."""
     lengths: Int64s
     args_lengths: Int64s
-    """Bytes of ``args`` within each payload."""
+    """Length in bytes of ``args`` within each payload."""
     looked_at: bool = False
-    """The database has looked at the arguments already; what is odd is rare."""
+    """True if the database has already validated the arguments; rows that failed have shape ``RARE``."""
     shape_rest: Int64s | None = None
-    """The second half of a digest; None where ``shape`` is a number of its own for each shape."""
+    """Second half of a digest; None if ``shape`` alone is unique for each shape."""
 
     def whole(self) -> bool:
-        """Say whether the lengths add up to the texts, and the ids ascend."""
+        """Return whether the lengths add up to the texts and the ids ascend."""
         adds_up = self.lengths.sum() == len(self.payload) and self.name_lengths.sum() == len(self.names)
         return bool(adds_up and (self.ids[1:] > self.ids[:-1]).all())
 
 
 class ShapeKey(NamedTuple):
-    """What tells one shape from every other. As a digest, it can be computed by anybody, but not aimed at."""
+    """Identifies a shape. Anyone can compute such a digest, but nobody can construct a collision."""
 
     number: int
     rest: int = 0
 
 
 class Shape(NamedTuple):
-    """What the rows of one shape have in common, compiled."""
+    """The compiled columns that all rows of one shape share."""
 
     kind: int
     cron_index: int
@@ -97,15 +97,15 @@ class Shape(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Columns after compilation."""
+    """The result of ``Shapes.compile``."""
 
     batch: DefinitionBatch
     plain: NDArray[np.bool_]
-    """Which of the rows are in ``batch``; the others are to be compiled one by one."""
+    """Mask of the rows in ``batch``; the others must be compiled by ``compile_rows``."""
 
 
 class Shapes:
-    """The shapes that are known. Thread-safe: a shape, once learned, never changes."""
+    """The known shapes. Thread-safe: a learned shape never changes."""
 
     def __init__(
         self,
@@ -115,19 +115,19 @@ class Shapes:
         max_payload_bytes: int = 262_144,
         min_interval_ms: int = 100,
     ) -> None:
-        """``compile_rows`` must not know names that are taken: only the shape of its rows is of interest."""
+        """``compile_rows`` must not refuse taken names: it is called with placeholder names."""
         self._compile_rows = compile_rows
         self._cron_jitter_s = cron_jitter_s
         self._max_payload_bytes = max_payload_bytes
         self._min_interval_ms = max(1, min_interval_ms)
         self._lock = threading.Lock()
         self._known: dict[int, tuple[int, Shape | None]] = {}
-        """Number → rest and shape: of keys with the same number the first one, the others are compiled by rows."""
+        """Number → rest and shape. The first key with a number is kept; rows of others go to ``compile_rows``."""
         self._table = _Table.of({})
         self._numbers: dict[object, int] = {}
 
     def unknown(self, columns: Columns) -> Mapping[ShapeKey, int]:
-        """Return the shapes that were never seen, each with the id of a row that has it."""
+        """Return the shapes that are not known yet, each with the id of one of its rows."""
         unseen = np.flatnonzero(~self._table.holds(columns.shape) & (columns.shape != RARE))
         if not len(unseen) or len(self._known) >= SHAPES_MAX:
             return {}
@@ -137,7 +137,7 @@ class Shapes:
         return dict(zip(map(ShapeKey, columns.shape[at].tolist(), rests), columns.ids[at].tolist(), strict=True))
 
     def learn(self, rows: Mapping[ShapeKey, MonitorRow]) -> None:
-        """Compile the shapes of ``rows``, shape → a row that has it, read in the same snapshot as the shape."""
+        """Compile new shapes. ``rows``: shape → one of its rows, read in the same snapshot as the shape."""
         learned = {key: self._compile(row) for key, row in rows.items() if key.number not in self._known}
         if learned:
             with self._lock:
@@ -146,9 +146,9 @@ class Shapes:
                 self._table = _Table.of(self._known)
 
     def numbers_of(self, shapes: Sequence[object | None]) -> Int64s:
-        """Number shapes that are values, such as texts: equal numbers where they are equal, and only there.
+        """Return a number for each shape given as a value, such as a text; equal values have equal numbers.
 
-        ``RARE`` for None, and where so many are known that no more are kept.
+        ``RARE`` for None, and for new shapes beyond ``SHAPES_MAX``.
         """
         known = self._numbers
         numbers = (RARE if shape is None else known.get(shape) or self._numbered(shape) for shape in shapes)
@@ -161,7 +161,7 @@ class Shapes:
             return self._numbers.setdefault(shape, -2 - len(self._numbers))
 
     def compile(self, columns: Columns, excluded: Int64s) -> Split:
-        """Compile what is plain: of a known shape, without a problem, and not among the ids ``excluded``."""
+        """Compile the rows of known shapes that have no problem and whose ids are not in ``excluded``."""
         table = self._table
         common = table.of_shapes(columns.shape, columns.shape_rest)
         whole_s = columns.interval_ms // 1000
@@ -205,7 +205,7 @@ class Shapes:
         return Split(batch if plain.all() else batch.take(np.flatnonzero(plain)), plain)
 
     def columns_of(self, rows: Sequence[MonitorRow], taken_names: Collection[str] = ()) -> Columns:
-        """Turn rows (ascending by id) into columns; those whose JSON or name is not in order count as rare."""
+        """Turn rows (ascending by id) into columns; rows with invalid JSON or an improper name are ``RARE``."""
         shape = self.numbers_of([_value_of_shape(row, taken_names) for row in rows]).tolist()
         texts = [
             _NO_TEXTS if number == RARE else (row.name.encode(), (row.args or "").encode(), (row.kwargs or "").encode())
@@ -234,7 +234,7 @@ class Shapes:
         )
 
     def _compile(self, row: MonitorRow) -> Shape | None:
-        """Compile everything about ``row`` that is not its own; None where that has a problem."""
+        """Compile the shape of ``row``; None if it has a problem."""
         common = row._replace(id=0, name="-", args="[]", kwargs="{}", effective_from_ms=0)
         if row.interval_ms is not None:
             common = common._replace(interval_ms=INTERVAL_MAX_MS)
@@ -252,7 +252,7 @@ class Shapes:
 
 
 def _value_of_shape(row: MonitorRow, taken_names: Collection[str]) -> object | None:
-    """Return what the row has in common with others, with the types; None where it has anything rare."""
+    """Return the values and types of the shared columns; None if the row has a rare column or a problem."""
     try:
         if not _may_have_shape(row, taken_names):
             return None
@@ -260,14 +260,14 @@ def _value_of_shape(row: MonitorRow, taken_names: Collection[str]) -> object | N
             json_texts.parse_list("args", row.args)
         if row.kwargs != "{}":
             json_texts.parse_object("kwargs", row.kwargs)
-    except Exception:  # whatever it is, the compiler of single rows says it
+    except Exception:  # compile_rows reports the reason
         return None
     common = tuple(row)[_COMMON_COLUMNS]
     return row.task, row.interval_ms is None, common, tuple(type(value) for value in common)
 
 
 def _may_have_shape(row: MonitorRow, taken_names: Collection[str]) -> bool:
-    """Say whether the row has nothing rare, and what is its own is of its type."""
+    """Return whether the row has no rare column, and its own columns have the right types."""
     numbers = (row.interval_ms or 0, row.effective_from_ms)
     return (
         _RARE_COLUMNS(row) == _NOTHING_RARE
@@ -283,7 +283,7 @@ _NO_SHAPE = Shape(int(Kind.INTERVAL), -1, 0, Route(""), 0)
 
 
 class _Common(NamedTuple):
-    """The shapes of ``n`` rows, as columns."""
+    """The shapes of ``n`` rows as columns."""
 
     known: NDArray[np.bool_]
     kind: NDArray[np.uint8]
@@ -291,11 +291,11 @@ class _Common(NamedTuple):
     flags: NDArray[np.uint16]
     window_s: Int64s
     place: UInt32s
-    """Of each shape in its table, where its route is, too."""
+    """Position of the shape in its ``_Table``, also that of its route."""
 
 
 class _Table(NamedTuple):
-    """Known shapes as columns, ascending by number; replaced as a whole."""
+    """Known shapes as columns, ascending by number. Immutable: ``learn`` replaces the whole table."""
 
     numbers: Int64s
     rests: Int64s
@@ -320,14 +320,14 @@ class _Table(NamedTuple):
         return cls(numbers, rests, common, routes)
 
     def holds(self, shape: Int64s) -> NDArray[np.bool_]:
-        """Say which of these numbers are taken, with or without a problem."""
+        """Return a mask of the shape numbers that are known, including shapes with a problem."""
         if not len(self.numbers):
             return np.zeros(len(shape), np.bool_)
         found: NDArray[np.bool_] = self.numbers[self._places(shape)] == shape
         return found
 
     def of_shapes(self, shape: Int64s, rest: Int64s | None) -> _Common:
-        """Return the columns for rows of these shapes."""
+        """Return the shape of each row; ``known`` is false for unknown shapes and for shapes with a problem."""
         at = self._places(shape)
         known, kind, cron_index, flags, windows_s, place = self.common
         if len(self.numbers):

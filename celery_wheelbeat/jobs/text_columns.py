@@ -1,7 +1,7 @@
-"""Text columns: which of many names and arguments look as they should, seen from outside.
+"""Screens thousands of names and arguments at once for texts that might have a problem.
 
-For whole blocks at once. What might have a problem is named, and compiled by itself; nothing is decided here. It must
-never let a text pass that ``checks`` would refuse, valid JSON given.
+The screen may fail a good text: rows that fail are compiled one by one, and ``jobs.validation`` decides. It must never
+pass a text that ``jobs.validation`` would refuse, provided that the arguments are valid JSON.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _OPENING: Final = (ord("["), ord("{"))
 _CLOSING: Final = (ord("]"), ord("}"))
 _MARKER: Final = b'"__type__"'
 _ESCAPES: Final = re.compile(rb"\\u(?:00[567]|[dD][89a-fA-F])")
-"""Of a letter that a marker may be written with, or of half of a surrogate pair."""
+"""Escapes that may spell a letter of the marker, or half of a surrogate pair."""
 _LONG_EXPONENT: Final = re.compile(rb"[\[,:\s]-?\d+(?:\.\d+)?[eE]\+?\d{3}")
 _RUN: Final = 100
-"""A number of twice as many digits is looked at by itself. With less and an exponent below 100 none is infinite."""
+"""Numbers with twice as many digits fail. A shorter one with an exponent below 100 is never infinite."""
 _LONGEST_FRACTION: Final = 2 * _RUN
 
 
 def proper_names(names: bytes, lengths: Int64s, longest: int) -> NDArray[np.bool_]:
-    """Say which names are fine: not empty, not too long, and without a character that no name may have."""
+    """Return a mask of the names that are not empty, have at most ``longest`` bytes, and no refused character."""
     proper = (lengths > 0) & (lengths <= longest)
     if not proper.any():
         return proper
     ends = np.cumsum(lengths)
     first = _octets_at(names, ends - lengths)
-    proper &= (first > _BLANK) & (first < _DELETE)  # a name of unprintable or blank characters only begins otherwise
+    proper &= (first > _BLANK) & (first < _DELETE)  # excludes names of blank or unprintable characters only
     octets = np.frombuffer(names, np.uint8)
     if octets.min() < _BLANK or (octets == _DELETE).any() or not names.isascii():
         proper[_rows_of((found.start() for found in REFUSED_IN_UTF8.finditer(names)), ends)] = False
@@ -47,7 +47,7 @@ def proper_names(names: bytes, lengths: Int64s, longest: int) -> NDArray[np.bool
 
 
 def proper_payloads(payload: bytes, lengths: Int64s, args_lengths: Int64s) -> NDArray[np.bool_]:
-    """Say which payloads, ``[args, kwargs]`` of valid JSON, can be sent as they are."""
+    """Return a mask of the payloads (``[args, kwargs]``, valid JSON) that can be sent unchanged."""
     proper = (args_lengths >= 2) & (lengths - args_lengths >= 6)
     if not proper.any():
         return proper
@@ -76,7 +76,7 @@ def _escapes(text: bytes) -> Iterator[int]:
 
 
 def _large_numbers(text: bytes) -> Iterator[int]:
-    """Yield where a number may lie that is larger than every ``float``."""
+    """Yield positions of numbers that may exceed the range of ``float``."""
     octets = np.frombuffer(text, np.uint8)
     sampled = octets[::_RUN] - np.uint8(ord("0")) < 10
     for at in (np.flatnonzero(sampled[:-1] & sampled[1:]) * _RUN).tolist():
@@ -92,10 +92,10 @@ def _large_numbers(text: bytes) -> Iterator[int]:
 
 
 def _rows_of(positions: Iterable[int], ends: Int64s) -> NDArray[np.intp]:
-    """Return the numbers of the texts that the positions lie in."""
+    """Return the index of the text that holds each position."""
     return np.searchsorted(ends, np.fromiter(positions, np.int64), side="right")
 
 
 def _octets_at(text: bytes, positions: Int64s) -> NDArray[np.uint8]:
-    """Return the octet at each position; positions of rows without a text may lie outside."""
+    """Return the octet at each position; positions out of range (rows without a text) are clipped."""
     return np.frombuffer(text, np.uint8)[np.clip(positions, 0, len(text) - 1)]
