@@ -1,7 +1,7 @@
-"""Both lanes of one destination as one: the fast lane, and the celery lane for what needs it.
+"""The two lanes of one destination behind the interface of one.
 
-A job's runs take the fast lane unless its form has a reason not to; both lanes share ledger, quarantine and mark.
-Owned by the scheduling thread.
+A run takes the fast lane unless its job is an entry or its form has a reason against it. Both lanes share the ledger,
+the quarantine and the mark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Lanes:
-    """See the module. Has the interface of ``Dispatch``, which stands alone where there is no fast lane."""
+    """A fast lane and a celery lane, with the interface of ``Dispatch``; without a fast lane, ``Dispatch`` is used alone."""
 
     def __init__(self, slow: Dispatch, fast: FastDispatch) -> None:
         self.slow = slow
@@ -38,7 +38,7 @@ class Lanes:
 
     @property
     def rendering(self) -> Rendering | None:
-        """What turns pairs into runs; None while the namespace of run ids is not known."""
+        """Turns pending runs into sendable ones; None until the namespace of run ids is known."""
         return self.slow.rendering
 
     @rendering.setter
@@ -59,16 +59,16 @@ class Lanes:
 
     @property
     def last_error(self) -> str:
-        """The last failure of either lane; empty where there was none."""
+        """The last failure of either lane; empty if there was none."""
         return self.fast.sender.trouble or self.fast.last_error or self.slow.last_error
 
     @property
     def failures(self) -> Counter[str]:
-        """Sends of both lanes that were not confirmed, by kind."""
+        """Unconfirmed sends of both lanes, by kind."""
         return self.fast.failures + self.slow.failures
 
     def offer(self, due: Iterable[DueBatch]) -> None:
-        """Put due runs into the backlog of their lane. What the fast lane only finds out later, it passes on."""
+        """Put due runs into the backlog of their lane. The fast lane moves runs that it cannot send later on."""
         self.fast.answers.look()
         forms = self.fast.forms
         for batch in due:
@@ -84,15 +84,15 @@ class Lanes:
                 self.fast.backlog.offer(batch.take(~slow))
 
     def hand_over(self, now_s: float) -> int:
-        """Let both lanes send what they have room for; returns how many runs left the queues."""
+        """Let both lanes submit as many runs as they have room for; returns how many left the queues."""
         return self.fast.hand_over(now_s) + self.slow.hand_over(now_s)
 
     def may_hand_over(self) -> bool:
-        """Say whether ``hand_over`` would find something to do."""
+        """Return whether ``hand_over`` would submit anything."""
         return self.fast.may_hand_over() or self.slow.may_hand_over()
 
     def take_in(self, now_s: float) -> Settled:
-        """Settle every run that the publishers have news about."""
+        """Apply the outcomes of both publishers; returns the changes that concern whole jobs."""
         settled = self.slow.take_in(now_s)
         fast = self.fast.take_in(now_s)
         settled.poisoned.update(fast.poisoned)
@@ -100,18 +100,18 @@ class Lanes:
         return settled
 
     def finish(self, job_ids: Iterable[int]) -> None:
-        """Switch off one-off jobs that are done; what they still have waiting ends with them."""
+        """Disable one-off jobs that are done; their waiting runs are skipped(ended)."""
         ids = np.array(sorted(job_ids), np.int64)
         self.slow.finish(ids.tolist())
         self.fast.backlog.drop(ids, "ended")
 
     def redefined(self, ids: Int64s) -> list[int]:
-        """Note that the definitions of ``ids`` changed; returns the jobs whose quarantine that lifts."""
+        """Record that the definitions of ``ids`` changed; returns the jobs whose quarantine was lifted."""
         return self.fast.redefined(ids) + self.slow.redefined(ids)  # they share the quarantine
 
 
 class LaneBacklogs:
-    """The backlogs of all lanes as one, for whoever reads numbers or drops runs."""
+    """The backlogs of all lanes as one: totals, and operations on every backlog."""
 
     def __init__(self, backlogs: Sequence[Backlog]) -> None:
         self._backlogs = backlogs
@@ -155,7 +155,7 @@ class LaneBacklogs:
 
 
 class LanePublishers:
-    """The publishers of all lanes as one, for whoever starts, watches and ends them."""
+    """The publishers of both lanes as one: start, supervision and shutdown."""
 
     def __init__(self, slow: Publisher, sender: Sender) -> None:
         self.destination = slow.destination
@@ -173,14 +173,14 @@ class LanePublishers:
         self._sender.start()
 
     def health(self) -> PublisherHealth:
-        """Report for supervision: connected if both lanes are, as fresh as the older one."""
+        """Report for supervision: connected if both lanes are; the older stamp of the two."""
         slow, fast = self._slow.health(), self._sender.health()
         return PublisherHealth(
             slow.connected and fast.connected, slow.in_flight + fast.in_flight, min(slow.stamp_s, fast.stamp_s)
         )
 
     def close(self, timeout_s: float) -> None:
-        """Stop within about ``timeout_s``; what is not settled then stays in the backlogs."""
+        """Stop within about ``timeout_s``; runs that are not settled by then stay in the backlogs."""
         self._sender.stop(timeout_s)
         self._slow.close(timeout_s)
         self._sender.close(timeout_s / 4)

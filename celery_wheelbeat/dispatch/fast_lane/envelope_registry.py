@@ -1,9 +1,8 @@
-"""Forms: which envelope the messages of a job have, or why it has none.
+"""Registry of message forms: form → envelope, reason for the celery lane, or refusal.
 
-Jobs of one pattern (``patterns``), overlap policy and claim header share a form. Each form is asked for once, and again
-after anything that could have changed the answer. There are at most ``FORMS_MAX`` of them; jobs that would need more
-take the celery lane. What no job has any more is forgotten with its routes. Owned by the scheduling thread; the answers
-come from the sender.
+Jobs with the same pattern (``messages.patterns``), overlap policy and claim headers share a form. The sender answers
+each form once, and again after any event that could change the answer. At most ``FORMS_MAX`` forms exist; jobs beyond
+them take the celery lane. Forms that no job uses any more are dropped with their routes.
 """
 
 from __future__ import annotations
@@ -31,31 +30,31 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.kinds import Int64s, UInt32s
 
     HeadersOf = Callable[[int | None, Any, Overlap], Mapping[str, Any]]
-    """Interval in ms (None: no interval), the option ``expires``, the overlap policy → headers that the workers need.
+    """(interval in ms or None, option ``expires``, overlap policy) → headers that the workers need.
 
-    Of a header that names the job there is what stands before its key.
+    For headers that contain the job key, the value ends right before the key; the key is filled in per job.
     """
 
 CODES_MAX = 100_000
-"""Combinations of pattern, overlap policy and interval whose form is remembered; all are found again when needed."""
+"""Most cached (pattern, overlap policy, interval) → form entries; the cache is cleared when full."""
 INTERVAL_BITS = 42
-"""Enough for ``schedules.INTERVAL_MAX_MS``; with a kind in front a combination has to fit into 63 bits."""
+"""Enough for ``schedules.INTERVAL_MAX_MS``; a kind packed above the interval must fit into 63 bits."""
 _INTERVAL_MAX = (1 << INTERVAL_BITS) - 1
 _OVERLAPS = (1 << KIND_SHIFT) - 1
 _UNSEEN, _TOO_MANY, _FIRST = 0, 1, 2
-"""Numbers of patterns: of a route that was never due, of one for which there was no room, and the first real one."""
+"""Pattern numbers: a route that was never due, a route for which there was no room, and the first real pattern."""
 _loads: Callable[[str], Any] = loads
 
 
 class Pending(Enum):
-    """A form that has no answer."""
+    """State of a form without an answer."""
 
     UNASKED = "unasked"
     ASKED = "asked"
 
 
 class Group(NamedTuple):
-    """Positions whose jobs have one form."""
+    """Positions of the jobs that share a form."""
 
     form: Form
     answer: Answer | Pending
@@ -63,20 +62,20 @@ class Group(NamedTuple):
 
 
 class _Pattern:
-    """What is known of all forms of one pattern."""
+    """Counts and latest answers over all forms of one pattern."""
 
     def __init__(self, form: Form, number: int) -> None:
         self.form = form
         self.number = number
         self.routes = 0
-        """How many have it."""
+        """Number of routes with this pattern."""
         self.envelopes = 0
         self.reasons = 0
-        """Forms that have an envelope, and forms that have a reason."""
+        """Number of forms with an envelope, and with a reason."""
         self.slow_reason: str | None = None
-        """Why no more of its forms are asked for, also while that is being found out again."""
+        """Reason that applies to the whole pattern. Kept while its forms are asked about again."""
         self.last: dict[int, Answer] = {}
-        """The latest answer by overlap policy, also while a form is being asked for again."""
+        """Overlap policy → latest answer. Kept while a form is asked about again."""
 
     @property
     def is_slow(self) -> bool:
@@ -94,39 +93,39 @@ class _Known:
 
 
 class Forms:
-    """See the module."""
+    """The registry. ``learn`` stores the sender's answers; ``groups`` looks up the jobs of a block."""
 
     def __init__(
         self, routes: RouteTable, headers_of: HeadersOf, *, own_keys: bool = False, most: int = FORMS_MAX
     ) -> None:
-        """``own_keys``: see ``patterns.pattern_of``; ``most``: patterns, and forms, that there may be."""
+        """``own_keys``: see ``patterns.pattern_of``; ``most``: limit of patterns, and of forms."""
         self.version = 0
-        """Grows with every answer that comes or goes."""
+        """Increases whenever an answer is stored or removed."""
         self.any_slow = False
-        """Whether ``slow`` finds something."""
+        """Whether ``slow`` returns True for any route."""
         self._routes = routes
         self._headers_of = headers_of
         self._own_keys = own_keys
         self._most = most
         self._pattern_of = np.zeros(0, np.int64)
-        """Number of the pattern of each route."""
+        """Route index → pattern number."""
         self._patterns: dict[int, _Pattern] = {}
         self._numbers: dict[Form, int] = {}
-        """Numbers of the patterns."""
+        """Pattern → its number."""
         self._free = list(range(_FIRST + most - 1, _FIRST - 1, -1))
         self._known: dict[Form, _Known] = {}
         self._by_code: dict[int, _Known] = {}
-        """By number of the pattern, overlap policy and interval, packed."""
+        """Packed (pattern number, overlap policy, interval) → form."""
         self._slow = np.zeros(_FIRST + most, np.bool_)
-        """By number of the pattern: whether it has no envelope, and one reason at least."""
+        """Pattern number → at least one form has a reason, and none has an envelope."""
         self._without = _Known(Form(Route("")), _Pattern(Form(Route("")), _TOO_MANY), 0)
-        """Stands for every form for which there is no room."""
+        """Placeholder for every form beyond the limit."""
         self._without.answer = self._without.pattern.slow_reason = TOO_MANY_FORMS
         self._is_full = False
-        """Whether there was no room for some."""
+        """Whether some pattern or form was turned away by the limit."""
 
     def groups(self, kind: Int64s, interval: Int64s) -> Iterator[Group]:
-        """Yield the jobs of a block by form, for ``lane_rules.kinds``; ``interval`` ≤ 0 stands for jobs without one."""
+        """Yield the jobs of a block grouped by form. ``kind``: from ``lane_rules.kinds``; ``interval`` ≤ 0: none."""
         if not len(kind):
             return
         code = (self._patterns_of(kind >> KIND_SHIFT) << KIND_SHIFT | kind & _OVERLAPS) << INTERVAL_BITS
@@ -145,48 +144,48 @@ class Forms:
             yield Group(known.form, known.answer, order[start:stop])
 
     def slow(self, route: UInt32s) -> NDArray[np.bool_]:
-        """Say which jobs take the celery lane whatever their form is: of their pattern none has an envelope."""
+        """Return which routes take the celery lane with every form: their pattern has reasons and no envelope."""
         self._cover_routes()
         return self._slow[self._pattern_of[route]]
 
     def asked(self, form: Form) -> None:
-        """Note that the sender was asked."""
+        """Record that the sender was asked about ``form``."""
         known = self._known.get(form)
         if known is not None:
             self._set(known, Pending.ASKED)
 
     def ask_again(self, form: Form) -> None:
-        """Forget the answer about a form."""
+        """Set a form back to unasked, unless the sender is working on it."""
         known = self._known.get(form)
         if known is not None and known.answer is not Pending.ASKED:
             self._set(known, Pending.UNASKED)
 
     def learn(self, form: Form, answer: Answer) -> None:
-        """Note the sender's answer; a form that was forgotten meanwhile has none."""
+        """Store the sender's answer; ignored if the form was dropped meanwhile."""
         known = self._known.get(form)
         if known is not None:
             self._set(known, answer)
 
     def forget(self) -> None:
-        """Ask for everything again."""
+        """Set every form back to unasked."""
         for known in self._known.values():
             self._set(known, Pending.UNASKED)
 
     def forget_forms(self) -> None:
-        """Make everything again: what the headers are made of has changed."""
+        """Drop every form: an input of the headers (the namespace) has changed."""
         self.forget()
         self._known.clear()
         self._by_code.clear()
 
     def forget_reasons(self) -> None:
-        """Ask again for what had no envelope, or no room; not for what was refused."""
+        """Set forms with a reason back to unasked, and retry those beyond the limit; refusals stay."""
         for known in self._known.values():
             if isinstance(known.answer, str):
                 self._set(known, Pending.UNASKED)
         self._try_room()
 
     def forget_routes(self, indices: Int64s) -> None:
-        """Forget what only jobs of these routes had: no job has them any more."""
+        """Drop patterns and forms that only these routes used; no job has the routes any more."""
         indices = indices[indices < len(self._pattern_of)]
         numbers, counts = np.unique(self._pattern_of[indices], return_counts=True)
         self._pattern_of[indices] = _UNSEEN
@@ -204,7 +203,7 @@ class Forms:
         return form in self._known
 
     def answers(self) -> Sequence[tuple[Form, Answer]]:
-        """Return the forms that have an answer."""
+        """Return the forms that have an answer, with it."""
         return [(form, known.answer) for form, known in self._known.items() if not isinstance(known.answer, Pending)]
 
     def task_of(self, route_index: int) -> str:
@@ -212,9 +211,9 @@ class Forms:
         return self._routes[route_index].task
 
     def tally(self, kind: Int64s, jobs: Int64s) -> Iterator[tuple[Answer | None, int]]:
-        """Yield what is known of kinds that have so many ``jobs``, and how many they are together.
+        """Yield (answer, number of jobs) for kinds that have ``jobs[i]`` jobs each.
 
-        The latest answer counts, also while it is being asked for again; None: nobody has asked yet.
+        The latest answer counts while a form is asked about again; None: its pattern has no answer yet.
         """
         self._cover_routes()
         codes = self._pattern_of[kind >> KIND_SHIFT] << KIND_SHIFT | kind & _OVERLAPS
@@ -274,7 +273,7 @@ class Forms:
         try:
             expires = _loads(pattern.form.route.options).get("expires")
             headers = tuple(self._headers_of(interval_ms or None, expires, Overlap(kind & _OVERLAPS)).items())
-        except Exception as error:  # is one form's; Celery reports what it is for each run
+        except Exception as error:  # concerns one form; the celery lane reports it for each run
             return self._unmade(pattern, kind & _OVERLAPS, f"its headers cannot be made: {reason_of(error)}")
         form = pattern.form._replace(headers=headers)
         if form not in self._known:
@@ -315,7 +314,7 @@ class Forms:
         self._try_room()
 
     def _try_room(self) -> None:
-        """Let those for which there was no room be looked at again."""
+        """Let patterns and forms beyond the limit compete for room again."""
         if not self._is_full:
             return
         self._is_full = False

@@ -1,7 +1,7 @@
-"""Fast dispatch: from due runs to finished messages in blocks of columns, and from outcomes back to the ledger.
+"""The fast lane as the scheduling thread sees it: from due runs to submitted batches, and from outcomes to the ledger.
 
-Owned by the scheduling thread; the sender does the I/O. What is not certain to be the same as Celery's own message is
-left to the celery lane, with a reason: a job whose form has no envelope, a one-off, arguments that do not render.
+A run moves to the celery lane, with a reason, unless its message is certain to equal Celery's own: its form has no
+envelope, its job is a one-off, or its arguments do not render. The sender does all I/O.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ logger = logging.getLogger("celery.beat")
 
 BLOCK_RUNS = 1_000
 CANDIDATES = 4
-"""Jobs whose arguments are offered for the making of an envelope."""
+"""Most jobs whose arguments are passed with a question for an envelope."""
 
 
 class FastDispatch(Lane):
-    """See the module. What it cannot send goes to ``slow``, the celery lane of the same destination."""
+    """The fast lane of one destination. Runs that it cannot send go to ``slow``, the celery lane of that destination."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class FastDispatch(Lane):
         self.sender = sender
         self.forms = forms
         self.run_ids: RunIds | None = None
-        """None while the namespace of run ids is not known: runs wait."""
+        """None until the namespace of run ids is known; runs wait until then."""
         self.canary = Canary(sender, forms, messages)
         self.outsiders = outsiders
         self.answers = Answers(backlog, sender, forms, edges)
@@ -81,16 +81,16 @@ class FastDispatch(Lane):
         self._messages = messages
         self._edges = edges
         self._sent: dict[int, NDArray[np.intp]] = {}
-        """Token of a batch → position in its block of each message."""
+        """Token of a batch → position in the block of each of its messages."""
         self._singles: dict[int, list[int]] = {}
-        """Token of a batch that was sent to find a culprit → tokens of its runs."""
+        """Token of a batch that was sent to find a poisoned message → tokens of its runs."""
         self._suspects: deque[list[int]] = deque()
-        """Runs of refused batches, to be sent with nothing else on the way."""
+        """Groups of runs from batches with a poisoned message; each is sent alone, with nothing else in flight."""
         self._next_batch = 1 << 40
-        """Tokens of batches without a block; above those of the backlog."""
+        """Last token of a batch without a block; the range lies above the backlog's tokens."""
 
     def may_hand_over(self) -> bool:
-        """Say whether ``hand_over`` would find something to do."""
+        """Return whether ``hand_over`` would submit anything."""
         capacity = self.sender.capacity()
         if self.run_ids is None or not capacity:
             return False
@@ -99,7 +99,7 @@ class FastDispatch(Lane):
         return not self.answers.are_due and capacity >= self._blocks_wanted() > 0
 
     def hand_over(self, now_s: float) -> int:
-        """Send waiting runs, in blocks, up to half of what may be on its way; returns how many left the queue."""
+        """Submit waiting runs in blocks, up to half of the sender's window; returns how many left the queue."""
         self._held.give_back(now_s)
         self.answers.look_around(now_s)
         self._ask_for_refused()
@@ -121,11 +121,11 @@ class FastDispatch(Lane):
         return sent.stop
 
     def _blocks_wanted(self) -> int:
-        """Return how many blocks are sent at a time: what is computed for several at once costs less for each run."""
+        """Return the number of blocks for one call: rendering several together costs less per run."""
         return self._blocks.count(max(1, self.sender.window // 2))
 
     def take_in(self, now_s: float) -> Settled:
-        """Settle every batch that the sender has news about."""
+        """Apply the sender's outcomes, comparisons and verdicts; returns the changes that concern whole jobs."""
         settled = Settled({}, {}, [])
         for news in self.sender.poll():
             if isinstance(news, Outcome):
@@ -138,16 +138,16 @@ class FastDispatch(Lane):
         return settled
 
     def redefined(self, ids: Int64s) -> list[int]:
-        """Judge jobs anew: their definitions have changed. Returns the jobs whose quarantine that lifts."""
+        """Forget findings about redefined jobs; returns the jobs whose quarantine was lifted."""
         self.outsiders.redefined(ids)
         for form in self.refused.redefined(ids):
-            self.forms.ask_again(form)  # somebody may have mended what is wrong, and tries again
+            self.forms.ask_again(form)  # the edit may have removed the cause of the refusal
         return super().redefined(ids)
 
     # Sending.
 
     def _send(self, layout: Layout, runs: Runs) -> None:
-        """Send what of some blocks is for this lane, and see to the rest."""
+        """Submit one batch per block; runs that cannot be sent here are skipped, moved, or wait for an answer."""
         jobs = runs.jobs
         self._skip(layout, np.flatnonzero(~jobs.enabled), "removed")
         (stays,) = np.nonzero(jobs.enabled & ~self._leave(layout, runs.pairs, jobs))
@@ -177,11 +177,11 @@ class FastDispatch(Lane):
                 self._log(start + order, jobs)
                 self.sender.submit(draft.batch(block.token, self.answers.epoch))
             else:
-                self.backlog.confirm_block(block.token)  # nothing is left in it
+                self.backlog.confirm_block(block.token)  # the block is empty
             start += len(block.pairs.ids)
 
     def _leave_out(self, layout: Layout, rendered: Rendered, pairs: Pairs) -> None:
-        """Move runs whose jobs do not render to the celery lane, and quarantine those that nobody would take."""
+        """Move runs whose jobs do not render to the celery lane; quarantine jobs whose message no broker takes."""
         if rendered.unfit:
             self.outsiders.note_unfit({int(pairs.ids[at]): why for at, why in rendered.unfit.items()})
             self._move(layout, np.array(sorted(rendered.unfit), np.intp))
@@ -190,7 +190,7 @@ class FastDispatch(Lane):
             self._skip(layout, np.array(sorted(rendered.unsendable), np.intp), "quarantined")
 
     def _ask_for_refused(self) -> None:
-        """Ask again for the forms that were refused: their jobs are quarantined, so no run of theirs asks."""
+        """Ask again about refused forms. Their jobs are quarantined, so no run triggers the question."""
         if not self.sender.capacity() or not self.answers.take_refused_due():
             return
         for form, ids in self.refused.forms():
@@ -199,19 +199,19 @@ class FastDispatch(Lane):
                 self.answers.ask(form, self._messages.arguments(form, jobs, np.flatnonzero(jobs.enabled)))
 
     def _wait(self, layout: Layout, group: Group, jobs: JobColumns) -> None:
-        """Let runs wait for the answer about their form, and ask if nobody has."""
+        """Park runs until their form has an answer; asks the sender if the form is unasked."""
         if group.answer is Pending.UNASKED:
             self.answers.ask(group.form, self._messages.arguments(group.form, jobs, group.positions[:CANDIDATES]))
         for tokens in self._broken_out(layout, group.positions):
             self.answers.wait(group.form, tokens)
 
     def _groups(self, positions: NDArray[np.intp], jobs: JobColumns) -> Iterator[Group]:
-        """Yield the jobs at ``positions`` by form."""
+        """Yield the jobs at ``positions``, grouped by form."""
         for group in self.forms.groups(kinds(jobs.route[positions], jobs.flags[positions]), jobs.interval[positions]):
             yield group._replace(positions=positions[group.positions])
 
     def _leave(self, layout: Layout, pairs: Pairs, jobs: JobColumns) -> NDArray[np.bool_]:
-        """Skip what is quarantined, move what the celery lane has to send; returns the positions of both."""
+        """Skip runs of quarantined jobs, move runs that need the celery lane; returns a mask of both."""
         leaves = np.zeros(len(pairs.ids), np.bool_)
         if self._quarantined:
             quarantined = np.fromiter(self._quarantined, np.int64, len(self._quarantined))
@@ -222,7 +222,7 @@ class FastDispatch(Lane):
         return leaves | odd
 
     def _send_suspects(self, tokens: list[int], run_ids: RunIds) -> int:
-        """Send some runs of a refused batch alone, so that the broker's next refusal has fewer culprits."""
+        """Submit part of a poisoned batch by itself, so that the next failure has fewer candidates."""
         pairs = Pairs.of([self._taken[token] for token in tokens])
         jobs = self._engine.shards.columns_of(pairs.ids)
         runs = Runs(pairs, jobs, ids_of(run_ids, pairs))
@@ -271,7 +271,7 @@ class FastDispatch(Lane):
             self._slow.backlog.adopt(self.backlog.release(tokens))
 
     def _broken_out(self, layout: Layout, positions: NDArray[np.intp]) -> Iterator[dict[int, Pair]]:
-        """Take the runs at ``positions`` out of their blocks; yields them by tokens of their own."""
+        """Take the runs at ``positions`` out of their blocks; yields each block's runs by their new tokens."""
         if len(positions):
             for number, _, where in layout.parts(positions):
                 yield self.backlog.break_up(layout.blocks[number].token, where.tolist())
