@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Lanes:
-    """A fast lane and a celery lane, with the interface of ``Dispatch``; without a fast lane, ``Dispatch`` is used alone."""
+    """A fast lane and a celery lane, with the interface of ``Dispatch``, which serves alone without a fast lane."""
 
     def __init__(self, slow: Dispatch, fast: FastDispatch) -> None:
         self.slow = slow

@@ -1,6 +1,6 @@
-"""What the scheduling thread and the sender of a fast lane hand to each other: batches of finished messages, outcomes.
+"""Values exchanged by the fast lane and its sender (batches, outcomes, answers), and the making of batches.
 
-Values only. A batch is immutable and belongs to the sender until its outcome has been polled.
+A batch is immutable and belongs to the sender until its outcome has been polled.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ NONCE_LENGTH = 32
 
 
 class Parcel(NamedTuple):
-    """Messages that go to one place, one after the other."""
+    """Consecutive messages for one place."""
 
     key: bytes
-    """Redis: the list; AMQP: the exchange, which the messages say themselves."""
+    """Redis: the list. AMQP: the exchange, which is also part of each message."""
     size: int
-    """How many."""
+    """Number of messages."""
     data: memoryview
-    """Octets; parcels of several batches may share their memory."""
+    """Bytes of the messages; parcels of several batches may share one buffer."""
 
 
 class Batch(NamedTuple):
-    """Messages that are sent, and settled, together. Positions count through all parcels."""
+    """Messages that are sent and settled together. Positions count through all parcels."""
 
     token: int
     parcels: Sequence[Parcel]
     nonces: bytes
-    """32 hex digits per message, by which a returned one is recognised."""
+    """32 hex digits per message; identify a returned message."""
     epoch: int
-    """Number of the connection that its envelopes were made on."""
+    """Number of the connection on which its envelopes were made."""
 
     @property
     def size(self) -> int:
-        """Messages in it."""
+        """Number of messages."""
         return len(self.nonces) // NONCE_LENGTH
 
 
 class Failure(NamedTuple):
-    """Messages of a batch that were not confirmed, for one reason."""
+    """Messages of a batch that were not confirmed, all for one reason."""
 
     positions: Sequence[int]
     kind: FailureKind
@@ -71,7 +71,7 @@ class Failure(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a batch: every message that no failure names is confirmed."""
+    """Outcome of a batch: every message that is in no failure is confirmed."""
 
     token: int
     at_ms: int
@@ -85,7 +85,7 @@ class Verdict(NamedTuple):
     epoch: int
     answer: Answer
     asked_in: int = 0
-    """What was given with the question."""
+    """Number of the round, as passed with the question."""
 
 
 class Comparison(NamedTuple):
@@ -94,41 +94,41 @@ class Comparison(NamedTuple):
     form: Form
     epoch: int
     difference: str
-    """What Celery renders otherwise now; empty where nothing differs."""
+    """How Celery's current rendering differs; empty if it does not."""
 
 
 class Wire(Protocol):
-    """One broker connection. Called by the sender's thread only; what it raises means that the connection is lost."""
+    """One broker connection. Only the sender's thread calls it; any exception means that the connection is lost."""
 
     blocked: str
-    """Why the broker takes nothing at the moment, as it said itself; empty where it does."""
+    """Reason that the broker gave for accepting nothing at the moment; empty if it accepts."""
     on_wait: Callable[[], None]
-    """Called now and then while a call takes long; what it raises ends the call."""
+    """Called repeatedly during a long call; an exception from it ends the call."""
 
     def connect(self) -> None:
         """Open a new connection."""
 
     def close(self, *, broken: bool) -> None:
-        """Close what there is of it; of a ``broken`` one only our side."""
+        """Close the connection, fully or partly open; a ``broken`` one only on our side."""
 
     def send(self, batch: Batch) -> None:
         """Write ``batch``."""
 
     def receive(self, timeout_s: float) -> Sequence[Outcome]:
-        """Wait up to ``timeout_s`` for news about batches that were sent; also keeps the connection alive."""
+        """Wait up to ``timeout_s`` for outcomes of sent batches; also keeps the connection alive."""
 
     def settle(self, batches: Sequence[Batch], reason: str) -> Sequence[Outcome]:
-        """On a new connection: say what became of ``batches`` that were sent on the lost one, all of them."""
+        """On a new connection, return the outcome of each of ``batches``, which were sent on the lost one."""
 
     def make(self, form: Form, candidates: Sequence[Arguments]) -> Answer:
         """Make the envelope of ``form`` on this connection."""
 
     def compare(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
-        """Return how the messages of ``envelope`` differ from what Celery renders now; empty where they do not."""
+        """Return how messages of ``envelope`` differ from Celery's current rendering; empty if they do not."""
 
 
 class Load(NamedTuple):
-    """Runs whose messages have one envelope."""
+    """Runs whose messages share one envelope, as columns."""
 
     envelope: Envelope
     columns: Columns
@@ -141,33 +141,33 @@ class Made(NamedTuple):
     """The messages of one load."""
 
     key: bytes
-    """Of the parcels that they are sent in."""
+    """Key of the parcels in which they are sent."""
     messages: Messages
     nonces: Octets
     """32 hex digits each."""
 
 
 class Draft:
-    """A batch that is being put together."""
+    """A batch under construction."""
 
     def __init__(self) -> None:
         self.parcels: list[Parcel] = []
         self._nonces: list[bytes] = []
 
     def add(self, made: Made, where: slice) -> None:
-        """Append some (at least one) of the messages that were made."""
+        """Append the messages at ``where`` (at least one)."""
         self.parcels.append(Parcel(made.key, where.stop - where.start, made.messages.part(where)))
         self._nonces.append(made.nonces[where].tobytes())
 
     def batch(self, token: int, epoch: int) -> Batch:
-        """Return what was put together."""
+        """Return the finished batch."""
         return Batch(token, self.parcels, b"".join(self._nonces), epoch)
 
 
 def make(load: Load, now: datetime) -> Made:
-    """Return the messages of ``load``, each with a nonce and a delivery tag that never existed before."""
+    """Render the messages of ``load``, each with a fresh random nonce and delivery tag."""
     envelope, size = load.envelope, len(load.ids)
-    entropy = os.urandom(16 * size)  # nonce and tag of a message may be the same number
+    entropy = os.urandom(16 * size)  # nonce and tag of a message may share their random bytes
     fresh = nonces(entropy)
     tags = delivery_tags(entropy) if Hole.TAG in envelope.skeleton.holes else b""
     traces = None
@@ -186,27 +186,26 @@ def make_batch(token: int, epoch: int, loads: Sequence[Load], now: datetime) -> 
 
 
 BLOCK_BYTES = 1 << 20
-"""Most of what the jobs' own pieces of a block have; with what all messages have in common, a block has about twice
-that."""
+"""Most bytes of job-specific parts in one block; with the shared constants, its messages have about twice that."""
 
 
 class Block(NamedTuple):
-    """Pairs that are sent together."""
+    """Pending runs that are sent together."""
 
     token: int
-    """Of the backlog."""
+    """Token of the block in the backlog."""
     pairs: Pairs
 
 
 class Layout:
-    """Which runs of several blocks, in columns one block behind the other, belong to which of them."""
+    """Maps positions in the concatenated columns of several blocks to the block and the position in it."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self.blocks = blocks
         self._ends = np.cumsum([len(block.pairs.ids) for block in blocks])
 
     def parts(self, positions: NDArray[np.intp]) -> Iterator[tuple[int, slice, NDArray[np.intp]]]:
-        """Yield each block that has some of ``positions`` (ascending): its number, which of them, where in it."""
+        """Yield (block number, slice of ``positions``, positions in the block) per block; ``positions`` ascend."""
         begin = start = 0
         for number, (end, stop) in enumerate(
             zip(self._ends.tolist(), np.searchsorted(positions, self._ends).tolist(), strict=True)
@@ -217,28 +216,28 @@ class Layout:
 
 
 class Blocks:
-    """See the module. Owned by the scheduling thread."""
+    """Cuts waiting runs into blocks by count and by bytes; owned by the scheduling thread."""
 
     def __init__(self, backlog: Backlog, runs: int) -> None:
-        """``runs``: most of one block."""
+        """``runs``: most runs in one block."""
         self._backlog = backlog
         self._runs = runs
         self._rest: deque[Block] = deque()
 
     def count(self, most: int) -> int:
-        """Return how many blocks ``take`` would find, up to ``most``."""
+        """Return how many blocks ``take`` can return, up to ``most``."""
         return min(most, len(self._rest) or -(-self._backlog.waiting // self._runs))
 
     def take(self, count: int) -> list[Block]:
-        """Return the next ``count`` blocks, no more than ``Blocks.count`` says."""
+        """Return the next ``count`` blocks; ``count`` must not exceed ``Blocks.count``."""
         if self._rest:
             return [self._rest.popleft() for _ in range(count)]
         return [Block(*self._backlog.take_block(self._runs)) for _ in range(count)]
 
     def fit(self, blocks: Sequence[Block], sizes: Int64s, room: int) -> list[Block]:
-        """Cut ``blocks`` where they have too many bytes, and return the first ``room``; the others are kept.
+        """Cut ``blocks`` to at most ``BLOCK_BYTES`` and return the first ``room``; the others are kept for ``take``.
 
-        ``sizes``: bytes of each run, through all blocks.
+        ``sizes``: bytes of each run, over all blocks.
         """
         fitting: list[Block] = []
         start = 0
@@ -259,7 +258,7 @@ class Blocks:
 
 
 def _cuts(sizes: Int64s) -> list[int]:
-    """Return the positions at which something new begins, so that nothing in between is too large unless it is one."""
+    """Return ascending cut positions: each part has at most ``BLOCK_BYTES`` or is a single run."""
     if sizes.sum() <= BLOCK_BYTES:
         return []
     cuts = []

@@ -213,7 +213,7 @@ class Forms:
     def tally(self, kind: Int64s, jobs: Int64s) -> Iterator[tuple[Answer | None, int]]:
         """Yield (answer, number of jobs) for kinds that have ``jobs[i]`` jobs each.
 
-        The latest answer counts while a form is asked about again; None: its pattern has no answer yet.
+        The latest answer counts while a form is asked about again; None: the kind has no answer yet.
         """
         self._cover_routes()
         codes = self._pattern_of[kind >> KIND_SHIFT] << KIND_SHIFT | kind & _OVERLAPS

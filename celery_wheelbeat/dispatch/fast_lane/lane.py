@@ -51,7 +51,7 @@ CANDIDATES = 4
 
 
 class FastDispatch(Lane):
-    """The fast lane of one destination. Runs that it cannot send go to ``slow``, the celery lane of that destination."""
+    """The fast lane of one destination. ``slow``, its celery lane, takes the runs that this one cannot send."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Job messages: from runs and their jobs' columns to what a batch is made of.
+"""Renders the messages of a batch: from runs and the columns of their jobs to the columns that fill an envelope.
 
-Reads the payloads as they are now and keeps the rendered pieces; sends nothing and decides nothing. What does not
-render is named with its reason, and never stops the others.
+Parts are rendered from the current payloads and cached (``part_cache``). A job that does not render is reported with
+the reason and never stops the others. Sends nothing and decides nothing.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.kinds import Int64s, UInt32s
 
 _SHORT_BYTES = 1_000
-"""Where no text is longer it is not worth a look how long each of them is."""
+"""If no payload is longer than this, sizes are taken as the longest instead of being read one by one."""
 _loads: Callable[[bytes], Any] = loads
 
 
 class Runs(NamedTuple):
-    """Runs that are about to be sent, in columns of equal length."""
+    """Runs to be sent, as columns of equal length."""
 
     pairs: Pairs
     jobs: JobColumns
@@ -53,20 +53,20 @@ class Runs(NamedTuple):
 
 
 class Rendered(NamedTuple):
-    """What the messages of some runs are made of, and the runs that have none."""
+    """The columns of some runs' messages, and the runs that have no message."""
 
     load: Load
-    """To be made at once: its pieces may lie in a cache."""
+    """Has to be rendered before the next call: its parts may lie in the cache."""
     positions: NDArray[np.intp]
-    """Of the runs in ``load``."""
+    """Positions of the runs in ``load``."""
     unfit: dict[int, str]
     """Position → why its job does not render."""
     unsendable: dict[int, str]
-    """Position → why nobody would take the message of its job."""
+    """Position → why no broker takes the message of its job, from either lane."""
 
 
 class Unfit(Exception):
-    """Jobs that do not render: position → the exception that says why."""
+    """Jobs that do not render: position → exception."""
 
     def __init__(self, errors: dict[int, Exception]) -> None:
         super().__init__(errors)
@@ -74,21 +74,21 @@ class Unfit(Exception):
 
 
 class JobMessages:
-    """See the module. Owned by the scheduling thread."""
+    """Renders messages with a part cache; owned by the scheduling thread."""
 
     def __init__(self, engine: Engine, *, limit_bytes: int) -> None:
-        """``limit_bytes``: memory for rendered pieces."""
+        """``limit_bytes``: memory for cached parts."""
         self.bodies = Bodies(limit_bytes)
         self._limit_bytes = limit_bytes
         self._engine = engine
         self._numbers: dict[object, int] = {}
-        """Identity of an envelope → its number in the cache; what is forgotten is never given again."""
+        """Identity of an envelope → its number in the cache. A number is never reused within one cache."""
         self._given = 0
         self._payloads: Payloads | None = None
-        """Whose refs the pieces are kept by; the engine has others after each of its starts."""
+        """The payload store whose refs are the keys of the cache; a restarted engine has a new store."""
 
     def render(self, form: Form, envelope: Envelope, positions: NDArray[np.intp], runs: Runs) -> Rendered:
-        """Look up what the messages of the runs at ``positions`` need; which are of ``form``."""
+        """Return the columns for the messages of the runs at ``positions``, whose jobs all have ``form``."""
         number, payloads = self._number_of(envelope), self._followed()
         pairs, jobs, ids = runs
         unfit: dict[int, str] = {}
@@ -119,19 +119,19 @@ class JobMessages:
             return Rendered(Load(envelope, columns, ids, fire_ms), positions, unfit, unsendable)
 
     def _owns(self, form: Form, routes: UInt32s) -> Iterable[Own | Exception]:
-        """Return what is the own of jobs with ``form`` and these routes, or what is wrong with it."""
+        """Yield the job-specific values of each route under ``form``, or the exception of reading them."""
         if not form.has_own:
             return repeat(NOTHING)
         return (_own_of(self._engine.routes[index], form) for index in routes.tolist())
 
     def _number_of(self, envelope: Envelope) -> int:
-        """Return the number of an envelope; those that make the same messages have the same one."""
+        """Return the number of an envelope; envelopes that make the same messages share one."""
         number = self._numbers.get(envelope.identity)
         if number is None:
             if len(self._numbers) >= 2 * FORMS_MAX:
                 self._numbers.clear()
             if self._given > SKELETONS_MAX:
-                self._payloads, self._given = None, 0  # a new cache, which knows no number
+                self._payloads, self._given = None, 0  # starts a new cache, in which all numbers are free
                 self._numbers.clear()
             number = self._numbers[envelope.identity] = self._given
             self._given += 1
@@ -145,7 +145,7 @@ class JobMessages:
         return payloads
 
     def sizes(self, jobs: JobColumns) -> Int64s:
-        """Return about how many bytes the pieces of each of ``jobs`` have; nothing is rendered for it."""
+        """Estimate the bytes of the parts of each job, from the cache or its payload; renders nothing."""
         payloads = self._followed()
         sizes = self.bodies.sizes(jobs.ref)
         (unknown,) = np.nonzero(jobs.enabled & (sizes == 0))
@@ -155,22 +155,22 @@ class JobMessages:
         return sizes
 
     def arguments(self, form: Form, jobs: JobColumns, positions: NDArray[np.intp]) -> list[Arguments]:
-        """Return the arguments of some jobs with ``form``, without those that are not JSON."""
+        """Return the arguments of some jobs with ``form``; jobs whose arguments are not valid JSON are left out."""
         found = []
         texts = self._engine.shards.payloads.read(jobs.ref[positions])
         for text, own in zip(texts, self._owns(form, jobs.route[positions]), strict=False):
-            with suppress(Exception):  # the first message of the job says what it is
+            with suppress(Exception):  # reported when the job's first message is rendered
                 args, kwargs = _loads(text.payload)
                 found.append(Arguments(args, kwargs, _sound(own)))
         return found
 
     def names(self, refs: UInt32s) -> Iterable[str]:
-        """Return the plain names of some jobs."""
+        """Yield the plain names of jobs, by payload ref."""
         return (text.name.decode() for text in self._engine.shards.payloads.read(refs))
 
 
 def ids_of(run_ids: RunIds, pairs: Pairs) -> Octets:
-    """Return the run ids of monitors; a fire time that is lived through again has an id of its own."""
+    """Return the run ids (n × 36) of monitors; a fire time repeated by clock step n has the suffix ``~n``."""
     steps = pairs.tag >> STEP_SHIFT
     if not steps.any():
         return run_ids.of_monitors(pairs.ids, pairs.fire_ms)
@@ -182,7 +182,7 @@ def ids_of(run_ids: RunIds, pairs: Pairs) -> Octets:
 def _own_of(route: Route, form: Form) -> Own | Exception:
     try:
         return own_of(route, form)
-    except Exception as error:  # is one job's
+    except Exception as error:  # concerns one job
         return error
 
 
@@ -199,9 +199,9 @@ def columns_of(
     positions: NDArray[np.intp],
     owns: Iterable[tuple[Own | Exception, str]] = repeat((NOTHING, "")),
 ) -> Columns:
-    """Return the pieces of the jobs at ``positions`` of ``refs``; ``owns``: what is their own, and their keys.
+    """Render the parts of the jobs at ``positions`` of ``refs``. ``owns``: (job-specific values, key) per job.
 
-    Raises ``Unfit`` for all that do not render.
+    Raises ``Unfit`` with every job that does not render.
     """
     texts = payloads.read(refs[positions])
     encoded = envelope.body.of_payloads([text.payload for text in texts])

@@ -1,7 +1,7 @@
-"""Slices: many pieces of one buffer of octets, and copies of them all at once.
+"""Many byte ranges of one buffer, copied all at once.
 
-A copy is one operation of numpy for each length that occurs, and where many lengths occur one for each power of two:
-what it costs hardly depends on how different the pieces are, and no piece ever becomes an object of Python.
+A copy is one numpy operation per distinct length; with many distinct lengths, about one per power of two. The cost
+hardly depends on the spread of lengths, and no range becomes a Python object.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     Octets = NDArray[np.uint8]
 
 LENGTHS_MAX = 24
-"""Distinct lengths that are copied exactly; of more, each piece is copied as two that overlap."""
+"""Up to this many distinct lengths are copied exactly; with more, each range is copied as two overlapping ranges."""
 _COUNTED_MAX = 1 << 16
-"""Lengths below it are counted rather than sorted."""
+"""Distinct lengths below this are found by counting, greater ones by sorting."""
 
 
 class Slices(NamedTuple):
-    """Piece ``i`` is ``buffer[start[i] : start[i] + length[i]]``."""
+    """Range ``i`` is ``buffer[start[i] : start[i] + length[i]]``."""
 
     buffer: Octets
     """One dimension."""
@@ -34,12 +34,12 @@ class Slices(NamedTuple):
 
     @classmethod
     def of(cls, pieces: Sequence[bytes]) -> Slices:
-        """Return ``pieces`` side by side."""
+        """Return ``pieces`` as ranges of one new buffer, in order."""
         length = np.fromiter(map(len, pieces), np.int64, len(pieces))
         return cls(np.frombuffer(b"".join(pieces), np.uint8), length.cumsum() - length, length)
 
     def copy_to(self, out: Octets, at: Int64s) -> None:
-        """Copy each piece to where ``at`` says in ``out``, which must have room for it."""
+        """Copy range ``i`` to ``out[at[i]:]``, which must have room for it."""
         if not len(self.length):
             return
         longest = int(self.length.max())
@@ -56,7 +56,7 @@ class Slices(NamedTuple):
             _copy(self.buffer, self.start[chosen], out, at[chosen], length)
 
     def _copy_halves(self, out: Octets, at: Int64s) -> None:
-        """Copy of each piece as many octets from its begin, and up to its end, as the power of two below its length."""
+        """Copy each range as two overlapping ranges of length 2^⌊log2 n⌋: one from its start, one up to its end."""
         half = np.int64(1) << (np.frexp(self.length)[1].astype(np.int64) - 1)
         half[self.length == 0] = 0
         self._replace(length=half).copy_to(out, at)
@@ -70,12 +70,12 @@ def _copy(source: Octets, start: Int64s, out: Octets, at: Int64s, length: int) -
 
 
 def pieces_at(octets: Octets, length: int) -> NDArray[Any]:
-    """Return a view of which element ``i`` is ``octets[i : i + length]``."""
+    """Return a view whose element ``i`` is ``octets[i : i + length]``; elements overlap."""
     return np.ndarray((len(octets) - length + 1,), f"V{length}", octets, 0, (1,))
 
 
 def column(rows: Octets, start: int, length: int) -> NDArray[Any]:
-    """Return a view of which element ``i`` is ``rows[i, start : start + length]``; rows lie side by side."""
+    """Return a view whose element ``i`` is ``rows[i, start : start + length]``; ``rows`` has to be C-contiguous."""
     if not len(rows):
         return np.empty(0, f"V{length}")
     return np.ndarray((len(rows),), f"V{length}", rows, start, (rows.shape[1],))
