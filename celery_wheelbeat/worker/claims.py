@@ -1,11 +1,11 @@
-"""Claims: which of the copies of a run may execute. A pure decision.
+"""Claims: which copy of a run may execute. A pure decision.
 
-All copies of a run carry the same task id and fire time; each message carries a nonce of its own. The first copy that
-reaches a worker is elected, and its nonce decides from then on: every other copy is dropped, and the elected message
-keeps the delivery that Celery gives to any message. It is dropped only once its run has succeeded or was skipped; while
-nobody knows how its run ended, it waits. ``state_after`` and ``decide`` are the only statement of these rules; a store
-that decides on its server (Redis) is tested against them. They must never judge by ``redelivered`` alone: a message
-that was prefetched and never ran comes back redelivered, too.
+All copies of a run carry the same task id and fire time; each message carries its own nonce. The first copy that
+reaches a worker is elected, and its nonce is stored in the claim. All other copies are dropped. Celery's delivery rules
+still apply to the elected message: it is dropped only after its run has succeeded or was skipped, and it waits while
+the outcome of its run is unknown. ``state_after`` and ``decide`` define these rules; stores that decide on their server
+(Redis) are tested against them. The rules must never rely on ``redelivered`` alone: a prefetched message that never ran
+comes back redelivered, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 LEVELS_DESCRIBED = 8
-"""Of arguments that only pickle carries; what lies deeper, or in a circle, is described as Python does it."""
+"""Depth to which arguments that only pickle carries are described; deeper or circular parts are given by ``repr``."""
 KEY_BYTES = 16
 NONCE_BYTES = 8
 EXECUTION_BYTES = 4
@@ -33,14 +33,14 @@ _ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+")
 
 
 class State(Enum):
-    """How far the elected message has come."""
+    """State of the elected message."""
 
     def __init__(self, letter: str) -> None:
         self.letter = letter
 
     RUNNING = "R"
     OPEN = "O"
-    """The execution ended without success, or the message was given back: it may run again, no other message may."""
+    """The execution ended without success, or the message was returned. It may run again; no other message may."""
     DONE = "D"
     """The execution succeeded, or its next attempt is published."""
     SKIPPED = "S"
@@ -48,33 +48,33 @@ class State(Enum):
 
 
 class Verdict(Enum):
-    """What becomes of the message that asked."""
+    """The decision about the message that asks for a claim."""
 
     def __init__(self, word: str) -> None:
         self.word = word
         self.runs = word in ("elected", "mine", "taken_over", "reopened")
-        """Whether the store has written the claim for the one that asked."""
+        """Whether the message may run; the store has then written the claim for it."""
         self.drops = word in ("other", "finished")
-        """Whether the message is to be acknowledged and forgotten."""
+        """Whether the message is acknowledged and dropped."""
 
     ELECTED = "elected"
     """First copy, or the claim had expired."""
     MINE = "mine"
-    """The claim is this very execution's: the store's first answer was lost."""
+    """This execution already holds the claim: the store's first answer was lost."""
     TAKEN_OVER = "taken_over"
     """The broker delivers the elected message again: its worker died."""
     REOPENED = "reopened"
-    """The elected message comes back after an execution without success, or after it was given back."""
+    """The elected message comes back after an execution without success, or after it was returned."""
     HELD = "held"
-    """The elected message once more, and its run needs a lease: ask for it first, a living execution holds it."""
+    """The elected message again, and its run needs a lease. Acquire the lease first: a live execution holds it."""
     TWIN = "twin"
-    """The elected message once more, while its execution may be alive: it waits until the outcome is known."""
+    """The elected message again, while its execution may be alive: it waits until the outcome is known."""
     OTHER = "other"
     """Another copy was elected."""
     FINISHED = "finished"
-    """The run has succeeded, or was skipped, and its message comes back."""
+    """The run has succeeded or was skipped, and its message comes back."""
     UNLIKE = "unlike"
-    """Same id and fire time, but another task or other arguments: not a copy at all."""
+    """Same id and fire time, but another task or other arguments: not a copy."""
 
 
 class Claim(NamedTuple):
@@ -95,20 +95,20 @@ class Claim(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What an execution brings along when it asks for a claim."""
+    """The request of one execution for a claim."""
 
     nonce: str
     execution: str
-    """Unique per execution, so that asking again after a lost answer is harmless."""
+    """Unique per execution: a repeated request after a lost answer gets the verdict ``MINE``."""
     digest: str
     redelivered: bool
-    """The broker says that it delivered the message before, or cannot say (transports that never flag it)."""
+    """The broker delivered the message before, or its transport does not flag redeliveries."""
     may_take_over: bool = True
     """False while a lease decides whether the previous execution is still alive."""
 
 
 def decide(held: Claim | None, asked: Asked) -> Verdict:
-    """Say what becomes of ``asked`` given the claim ``held``, None where there is none or it has expired."""
+    """Decide about ``asked``, given the claim ``held``; None: there is no claim, or it has expired."""
     if held is None:
         return Verdict.ELECTED
     if held.nonce != asked.nonce:
@@ -123,19 +123,19 @@ def decide(held: Claim | None, asked: Asked) -> Verdict:
 
 
 def state_after(end: str | None) -> State:
-    """Say how an execution that ended in Celery's state ``end`` leaves its claim; None = it was torn away.
+    """Return the claim's state after an execution that ended in Celery's state ``end``; None: it was interrupted.
 
-    The next attempt of a retry is published before its message is acknowledged; to repeat the attempt would make two
-    of it. After any other end than these two Celery would execute the message if it came back, as from a queue of dead
-    letters, and so do we.
+    A retry publishes its next attempt before it acknowledges its message, so repeating this attempt would create two.
+    After any other end than success and retry, Celery executes the message if it comes back (for example from a
+    dead-letter queue); so does the gate.
     """
     return State.DONE if end in (SUCCESS, RETRY) else State.OPEN
 
 
 def claim_key(task_id: str, fire_ms: int, nesting: int, retries: int, apart: str = "") -> str:
-    """Name the claim of one attempt of one run: 32 hex digits.
+    """Return the claim key of one attempt of one run: 32 hex digits.
 
-    A retry and a replaced task are attempts of their own. ``apart`` separates messages that share an id without being
+    Retries and replaced tasks are attempts of their own. ``apart`` separates messages that share an id but are not
     copies of each other.
     """
     text = f"{task_id}\0{fire_ms}\0{nesting}\0{retries}\0{apart}"
@@ -143,20 +143,20 @@ def claim_key(task_id: str, fire_ms: int, nesting: int, retries: int, apart: str
 
 
 def content_id(task: str, args: Any, kwargs: Any) -> str:
-    """Name a run by what it does: SHA-256 of task name and arguments, in place of its task id."""
+    """Return SHA-256 of task name and arguments, which replaces the task id where the policy's key is ``content``."""
     return sha256(_text_of(task, args, kwargs)[0]).hexdigest()
 
 
 def execution_token(owner: str) -> str:
-    """Name the execution of the delivery that a worker's main process calls ``owner``."""
+    """Return the execution token of the delivery that the worker's main process has named ``owner``."""
     return blake2b(owner.encode(errors="surrogatepass"), digest_size=EXECUTION_BYTES).hexdigest()
 
 
 def digest_of(task: str, args: Any, kwargs: Any, job: str = "") -> str:
-    """Digest of what a run does and for which job, to tell a copy from another message under the same id: 64 bits.
+    """Return a 64-bit digest of task, arguments and job; it tells a copy from another message with the same id.
 
-    Somebody may choose what another message says, but cannot find one with the digest of a given run. The first half is
-    that of an older release, which knows neither the job nor whether ``"Decimal('1')"`` was a text or a number.
+    An attacker who chooses arguments cannot find a message with the digest of a given run. The first half is the digest
+    of an older release, which covers neither the job nor whether ``"Decimal('1')"`` was a text or a number.
     """
     text, described = _text_of(task, args, kwargs)
     whole = b"%d:%d:%b%b%b" % (len(text), len(described), text, described, _octets(job))
@@ -168,14 +168,14 @@ def digest_of(task: str, args: Any, kwargs: Any, job: str = "") -> str:
 
 
 def nonce_token(nonce: str) -> str:
-    """Shorten the nonce of a message to what a claim keeps of it: the first half of 32 hex digits, else a hash."""
+    """Return the part of a message's nonce that a claim stores: the first half of 32 hex digits, else a hash."""
     if len(nonce) == 32 and not nonce.strip(_HEX):
         return nonce[: 2 * NONCE_BYTES]
     return blake2b(_octets(nonce), digest_size=NONCE_BYTES).hexdigest()
 
 
 def _text_of(task: str, args: Any, kwargs: Any) -> tuple[bytes, bytes]:
-    """Write task and arguments as JSON; beside it, what that describes in words because JSON does not know it."""
+    """Return task and arguments as JSON, and the descriptions of the values in it that JSON cannot represent."""
     described: list[str] = []
 
     def describe(value: object) -> str:
@@ -189,7 +189,7 @@ def _text_of(task: str, args: Any, kwargs: Any) -> tuple[bytes, bytes]:
             text = JSONEncoder(sort_keys=True, check_circular=False, default=describe).encode([task, args, kwargs])
             return text.encode(), _octets("\0".join(described))
     except (TypeError, ValueError, RecursionError):
-        # keys that are no strings, arguments in a circle or very deep: only pickle carries those
+        # keys other than strings, circular or very deep arguments: only pickle carries those
         return _octets(f"{task}\0{_stable(args)}\0{_stable(kwargs)}"), b""
 
 
@@ -202,9 +202,9 @@ def _refuse(_: object) -> str:
 
 
 def _stable(value: object, levels: int = LEVELS_DESCRIBED) -> str:
-    """Describe a value so that two processes describe equal ones alike, or a copy would pass for another message.
+    """Describe a value so that two processes describe equal values alike; else a copy would look like another message.
 
-    A set is in another order in every process, and a repr may hold an address or fail.
+    The order of a set differs between processes, and a repr may contain an address or fail.
     """
     if levels and isinstance(value, (list, tuple)):
         return f"[{', '.join(_stable(item, levels - 1) for item in value)}]"
@@ -221,8 +221,8 @@ def _stable(value: object, levels: int = LEVELS_DESCRIBED) -> str:
 _pieces_of: Callable[[object, int], Iterable[str]]
 """Writes JSON with sorted keys; the second argument is how deep the text begins."""
 if c_make_encoder := getattr(encoder, "c_make_encoder", None):
-    # JSONEncoder builds one for each message, which takes as long as the encoding, in order to recognize circles; here
-    # they end in a RecursionError
+    # JSONEncoder builds an encoder per message to detect circles, which takes as long as the encoding itself; here a
+    # circle ends in a RecursionError
     _pieces_of = c_make_encoder(None, _refuse, encoder.encode_basestring_ascii, None, ": ", ", ", True, False, True)
 else:
 
@@ -231,4 +231,4 @@ else:
 
 
 def _octets(text: str) -> bytes:
-    return text.encode(errors="surrogatepass")  # JSON may hold half a character, and whatever has an id has a claim
+    return text.encode(errors="surrogatepass")  # JSON may hold a lone surrogate; any text may be an id

@@ -1,8 +1,8 @@
-"""The initial load of a large table: several readers at once, blocks handed over in the order of their ids.
+"""Initial load of a large table: ``READERS`` threads read blocks in parallel, ``take`` returns them in id order.
 
-Reads ahead of who takes the blocks, so a block may be older than the change log is read: whoever drives it must hand
-over every change to a block after the block itself. An error of a reader ends the load; it is begun anew after the
-last block that was taken.
+Readers run ahead of ``take``, so a block may be older than the cursor of the change log. The caller must apply every
+change of a block after the block itself. An error in a reader ends the load; the caller starts another one after the
+last block taken.
 """
 
 from __future__ import annotations
@@ -23,44 +23,43 @@ if TYPE_CHECKING:
 READERS = 2
 BLOCK_ROWS = 16_384
 TOGETHER = 6
-"""Blocks that are read in one transaction and handed over as one: the engine takes a hundred thousand jobs in hardly
-more steps than ten."""
+"""Blocks read in one transaction and handed over as one; the engine's cost per batch hardly depends on its size."""
 AHEAD = 4
-"""So many times ``TOGETHER`` are read or being read and were not taken yet."""
+"""Upper bound of ranges (of ``TOGETHER`` blocks) that are read or being read and not taken yet."""
 CLOSE_S = 5.0
 
 
 class ColumnBlock(NamedTuple):
-    """One range of the table, or some of its rows, as one snapshot of the database shows them."""
+    """One range of the table, or a set of its rows, seen in one snapshot of the database."""
 
     batch: DefinitionBatch
     prints: UInt32s
     """Fingerprints of the definitions in ``batch``."""
     rows: Sequence[MonitorRow]
-    """The monitors of the range that have to be compiled by themselves."""
+    """Monitors of the range to compile row by row."""
 
 
 class ColumnReader(Protocol):
-    """Reads monitors as columns, on a connection of its own. Every method raises ``SourceError``."""
+    """Reads monitors as columns, on its own connection. Every method raises ``SourceError``."""
 
     def cuts(self, after_id: int, block_rows: int) -> list[int]:
-        """Return ascending ids that cut the table above ``after_id`` into blocks; the last one is its greatest."""
+        """Return ascending ids that cut the table above ``after_id`` into blocks; the last is the greatest id."""
 
     def named(self, names: Sequence[str]) -> Int64s:
         """Return the ids of the monitors with these names."""
 
     def read(self, bounds: Sequence[int], shapes: Shapes, excluded: Int64s) -> ColumnBlock:
-        """Read and compile what lies above the first of ``bounds``, up to the last; the others cut it into blocks."""
+        """Read and compile ids in (``bounds[0]``, ``bounds[-1]``]; the bounds between cut the range into blocks."""
 
     def read_ids(self, ids: Int64s, shapes: Shapes, excluded: Int64s) -> ColumnBlock:
-        """Read and compile those of ``ids`` (ascending) that are there."""
+        """Read and compile the existing monitors among ``ids`` (ascending)."""
 
     def close(self) -> None:
         """Drop the connection."""
 
 
 class Taken(NamedTuple):
-    """What was read, and the range of ids that it is."""
+    """One block and its range of ids: (``after_id``, ``up_to_id``]."""
 
     after_id: int
     up_to_id: int
@@ -69,7 +68,7 @@ class Taken(NamedTuple):
 
 
 class Bulk:
-    """One load. ``take`` and ``close`` belong to the I/O thread; each reader to a thread of its own."""
+    """One load. The I/O thread calls ``take`` and ``close``; each reader runs on a thread of its own."""
 
     def __init__(
         self,
@@ -98,9 +97,9 @@ class Bulk:
             thread.start()
 
     def take(self, timeout_s: float) -> Taken | None:
-        """Return what comes next; None where there is nothing after ``timeout_s``.
+        """Return the next block; None if it is not read within ``timeout_s``.
 
-        Raises ``SourceError`` of a reader once everything before its error was taken.
+        Raises a reader's ``SourceError`` once the blocks before the failed one are taken.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None or self._taken in self._read, timeout_s)
@@ -115,7 +114,7 @@ class Bulk:
         return Taken(bounds[0], bounds[-1], block, self._taken == len(self._ranges))
 
     def close(self) -> None:
-        """Stop reading; what was read and not taken is dropped."""
+        """Stop the readers and drop blocks that were not taken; waits up to ``CLOSE_S`` per thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -139,7 +138,7 @@ class Bulk:
             reader.close()
 
     def _claim(self) -> int | None:
-        """Return the number of the next range to read, None where there is nothing left to do."""
+        """Return the number of the next range to read; None at the end, on close and after an error."""
         with self._changed:
             self._changed.wait_for(self._may_go_on)
             if self._closing or self._error or self._next == len(self._ranges):

@@ -1,9 +1,8 @@
-"""Follows the table of monitors: load, change log, resync and reconcile, one bounded step at a time.
+"""Follow the table of monitors: load, change log, resync and reconcile, one bounded step at a time.
 
-No clock: whoever drives it says what time it is. Every step either hands over what it read or raises
-and leaves the state as it was, so a step is simply tried again. A resync or reconcile is the load's routine: key
-blocks, each read together with a poll in one snapshot, so that a difference between block and memory is no edit that
-is still on its way.
+The caller passes the time. A step either returns what it read, or raises and leaves the state unchanged; the caller
+then retries it. Load, resync and reconcile share one routine: key blocks, each read in one snapshot together with a
+poll. A difference between block and memory is therefore never an edit whose log row has not been read yet.
 """
 
 from __future__ import annotations
@@ -37,34 +36,34 @@ logger = logging.getLogger(__name__)
 
 NO_IDS: Int64s = np.empty(0, np.int64)
 TAKE_S = 0.5
-"""How long one step of a load waits for its next block."""
+"""Longest wait of one load step for its next block."""
 SLICE_ROWS = 2_000
-"""Changed monitors that one step fetches and hands over, so that a million edits never delay a tick."""
+"""Changed monitors per step: a million edits at once do not delay a tick."""
 MANY_ROWS = 10_000
-"""From so many changed monitors on they are read as columns, where the database can."""
+"""With at least this many changed monitors pending, they are read as columns, if the database supports it."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What was counted. Written by the I/O thread only."""
+    """Counters of the follower. Only the I/O thread writes them."""
 
     polls: int = 0
     loaded_rows: int = 0
-    """Monitors that the initial load has read."""
+    """Monitors read by the initial load so far."""
     expected_rows: int = 0
-    """Monitors that it was thought to read, as the database estimates."""
+    """Monitors that the initial load should read; an estimate of the database."""
     changes: int = 0
     resyncs: Counter[str] = field(default_factory=Counter)
     reconcile_rounds: int = 0
     drift_found: int = 0
-    """Monitors that the reconcile found wrong although the log had told of them; the only good value is 0."""
+    """Monitors that differed from the table although the log has a row for their change; the only good value is 0."""
     reconciled_untriggered: int = 0
-    """Monitors that changed without a row in the log (triggers disabled, a cascade that fires none)."""
+    """Monitors that changed without a log row (triggers disabled, a cascade that fires none)."""
     oldest_transaction_s: float = 0.0
 
 
 class Follower:
-    """See the module. Owned by the I/O thread."""
+    """Load, follow and reconcile one table of monitors."""
 
     def __init__(
         self,
@@ -74,10 +73,10 @@ class Follower:
         reconcile_period_s: float,
         open_reader: Callable[[], ColumnReader] | None = None,
     ) -> None:
-        """``open_reader`` opens a reader of whole columns; with one, the load reads ahead of what it hands over."""
+        """With ``open_reader``, the load reads whole columns on threads of its own, ahead of what it hands over."""
         self.findings = Findings()
         self.loaded = False
-        """Whether the whole table has been handed over once."""
+        """Whether the whole table has been handed over at least once."""
         self._source = source
         self._definitions = definitions
         self._open_reader = open_reader if definitions.shapes is not None else None
@@ -91,23 +90,23 @@ class Follower:
         self._walk = Walk(Purpose.LOAD, due_s=0.0)
         self._pending: Int64s = NO_IDS
         self._block_read = False
-        self._known_since_s = 0.0  # what the log told before was read with the whole table
+        self._known_since_s = 0.0  # the pass over the table covers all log rows before this
 
     @property
     def behind(self) -> int:
-        """How many changed monitors are known and not handed over yet."""
+        """Number of changed monitors that are not handed over yet."""
         return len(self._pending)
 
     @property
     def purpose(self) -> Purpose:
-        """Why the table is being read at present."""
+        """Purpose of the current pass over the table."""
         return self._walk.purpose
 
     def step(self, now_s: float) -> tuple[list[News], bool]:
-        """Do one bounded piece of work; returns the news and whether more is waiting already.
+        """Do one bounded piece of work; returns the news and whether more work is waiting.
 
-        ``now_s`` is monotonic. Raises ``SourceError`` where the database does not answer. A lost cursor begins a
-        resync.
+        ``now_s`` is monotonic. Raises ``SourceError`` if the database does not answer. A lost cursor starts a resync,
+        or restarts the load.
         """
         try:
             if self._cursor is None:
@@ -123,18 +122,18 @@ class Follower:
         return news, bool(len(self._pending)) or self._walk.purpose is not Purpose.RECONCILE
 
     def reread(self, ids: Sequence[int] | None) -> None:
-        """Fetch these monitors again with the next steps, changed or not; None = all that were handed over."""
+        """Fetch these monitors again in the next steps, changed or not; None = all that were handed over."""
         wanted = self._definitions.ids() if ids is None else np.array(ids, np.int64)
         self._pending = np.union1d(self._pending, wanted)
 
     def rest(self, begun_s: float, ended_s: float) -> None:
-        """Say how long the last step took: after a block the reconcile rests in proportion."""
+        """Record when the last step began and ended; after a block, the reconcile rests in proportion."""
         if self._block_read:
             self._block_read = False
             self._walk.pace(begun_s, ended_s, period_s=self._period_s, monitors=len(self._definitions))
 
     def close(self) -> None:
-        """Stop the readers of a load that is not finished, and of many changes."""
+        """Stop the readers of an unfinished load and of changed columns."""
         bulk, self._bulk = self._bulk, None
         if bulk is not None:
             bulk.close()
@@ -162,15 +161,16 @@ class Follower:
         self._cursor = snapshot.cursor
         self._walk = Walk(purpose, due_s=now_s)
         self._known_since_s = now_s
-        self._pending = NO_IDS  # the walk reads them
+        self._pending = NO_IDS  # the pass reads them
         if purpose is Purpose.LOAD:
             self.findings.loaded_rows, self.findings.expected_rows = 0, snapshot.count_estimate
         return snapshot
 
     def _take_in(self, poll: Poll) -> None:
-        """Note what a poll found, except where the walk has still to go: there it reads by itself.
+        """Add the polled ids to the pending ones and move the cursor.
 
-        A load that reads ahead may have read such a place before it changed: there everything is noted.
+        Ids that the pass has not reached are left out, because the pass will read them. A load that reads ahead may
+        have read those rows before the change, so it keeps all ids.
         """
         self.findings.polls += 1
         self.findings.oldest_transaction_s = poll.oldest_transaction_s
@@ -180,7 +180,7 @@ class Follower:
         self._cursor = poll.cursor
 
     def _hand_over_slice(self, ready: Int64s) -> list[News]:
-        """Hand over the first of ``ready``, which are the lowest of the pending ids."""
+        """Hand over the first of ``ready``, the lowest pending ids."""
         if self._open_reader is not None and len(ready) >= MANY_ROWS:
             return self._hand_over_columns(self._open_reader, ready[:BLOCK_ROWS])
         self._close_reader()
@@ -192,7 +192,7 @@ class Follower:
         return [Changed(*self._definitions.translate(rows, missing.tolist()))]
 
     def _hand_over_columns(self, open_reader: Callable[[], ColumnReader], ids: Int64s) -> list[News]:
-        """Read the lowest of very many pending ids as columns: a tenth of the work, for the engine too."""
+        """Read the lowest pending ids as columns: a tenth of the work of rows, for the engine too."""
         self._reader = self._reader or open_reader()
         block = self._reader.read_ids(ids, self._shapes, self._excluded(self._reader))
         self._pending = self._pending[len(ids) :]
@@ -205,7 +205,7 @@ class Follower:
             reader.close()
 
     def _take_block(self, now_s: float) -> list[News]:
-        """Take the next block of a load that reads ahead; after an error it is begun anew where the walk stands."""
+        """Take the next block of a load that reads ahead; after an error the readers restart at the pass's position."""
         try:
             if self._bulk is None:
                 self._bulk = self._open_bulk()
@@ -246,7 +246,7 @@ class Follower:
         return self._definitions.shapes
 
     def _excluded(self, reader: ColumnReader) -> Int64s:
-        """Return the monitors that must be looked at one by one: names that are taken, and what was refused before."""
+        """Return the monitors to compile row by row: those with a taken name, and the quarantined ones."""
         taken = reader.named(list(self._definitions.taken_names))
         return np.union1d(taken, np.array(self._definitions.quarantine.ids(), np.int64))
 
@@ -269,7 +269,7 @@ class Follower:
         return news
 
     def _hand_over_block(self, block: Block, differences: Differences) -> list[News]:
-        """Hand over what differs from what the engine was told; at a load that is every row."""
+        """Hand over the rows that differ from what the engine has; in a load, every row."""
         wanted = set(differences.upserts)
         changes, refused = self._definitions.translate(
             [row for row in block.rows if row.id in wanted], differences.deleted
@@ -277,13 +277,13 @@ class Follower:
         if self._walk.purpose is Purpose.RESYNC:
             return [Changed(changes, refused)] if wanted or differences.deleted else []
         news: list[News] = [Loaded(changes.upserts, refused, block.last)]
-        if differences.deleted:  # a load that had to begin again
+        if differences.deleted:  # only in a restarted load
             gone = np.array(differences.deleted, np.int64)
             news.insert(0, Changed(ChangeBatch(self._definitions.translate([]).changes.upserts, gone), {}))
         return news
 
     def _reconcile(self, block: Block, differences: Differences, now_s: float) -> list[News]:
-        """Look again at what differs without a row in the log, and count what is wrong still."""
+        """Read differing monitors without a log row in this poll once more; count and heal those that still differ."""
         suspects = np.setdiff1d([*differences.upserts, *differences.deleted], block.poll.ids).astype(np.int64)
         if not len(suspects):
             self._take_in(block.poll)

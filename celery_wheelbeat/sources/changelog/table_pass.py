@@ -1,7 +1,7 @@
-"""One pass over the table of monitors by key blocks, and when the next block is due.
+"""One pass over the table of monitors in key blocks, and the pace of its blocks.
 
-Pure. A load and a resync go as fast as they can; the reconcile spreads its blocks over the period, and rests long
-enough after each to stay below its share of a core, even if the period then takes longer.
+Pure. Load and resync run unpaced. The reconcile spreads its blocks over the period and, after each, rests long enough
+to stay below ``CORE_SHARE`` of a core, even if the round then takes longer than the period.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 FIRST_ID = -(2**63)
 BLOCK_ROWS = 5_000
 RECONCILE_ROWS = 500
-"""Rows of a reconcile block: comparing them must not hold the interpreter for long."""
+"""Rows of a reconcile block: the comparison holds the GIL."""
 CORE_SHARE = 0.02
 
 
 class Purpose(Enum):
-    """Why the table is read."""
+    """Purpose of a pass."""
 
     LOAD = "load"
     RESYNC = "resync"
@@ -34,7 +34,7 @@ class Purpose(Enum):
 
 @dataclass(slots=True)
 class Walk:
-    """Where a pass stands. Owned by the I/O thread."""
+    """Position and pace of one pass."""
 
     purpose: Purpose
     due_s: float
@@ -43,15 +43,15 @@ class Walk:
 
     @property
     def rows(self) -> int:
-        """How many rows the next block has at most."""
+        """Maximum number of rows in the next block."""
         return RECONCILE_ROWS if self.purpose is Purpose.RECONCILE else BLOCK_ROWS
 
     def has_passed(self, ids: Int64s) -> NDArray[np.bool_]:
-        """Tell which changes have to be handed over by themselves; the others are read when the pass gets there."""
+        """Return a mask of ``ids`` whose changes need a fetch of their own; the pass will read the others."""
         return np.full(len(ids), True) if self.purpose is Purpose.RECONCILE else ids <= self.after_id
 
     def pace(self, begun_s: float, ended_s: float, *, period_s: float, monitors: int) -> None:
-        """Set when the next block is due."""
+        """Set ``due_s`` from the last block's begin and end (monotonic); no effect on load and resync."""
         if self.purpose is Purpose.RECONCILE:
             spread_s = period_s / max(1.0, monitors / RECONCILE_ROWS)
             self.due_s = max(begun_s + spread_s, ended_s + (ended_s - begun_s) / CORE_SHARE)

@@ -1,8 +1,7 @@
-"""The gate that every run passes before its task starts: claim, then lease, then go, drop, wait or give back.
+"""The gate in front of every run: claim, lease, then the task runs, or its message is dropped, delayed or returned.
 
-Runs in the process (thread, greenlet) that executes the task. It never lets an exception of the store reach the task:
-what happens without a store is the task's own policy. After an execution the claim is marked before the lease is
-released, so that whoever waits for the lease sees how the run before it ended.
+An exception of the store never reaches the task; without a store, the task's ``outage`` option decides. After an
+execution, the claim is marked before the lease is released: the next owner of the lease sees how this run ended.
 """
 
 from __future__ import annotations
@@ -48,16 +47,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GIVE_BACK_PAUSE_S = 1.0
-"""A message that is given back returns at once; the pause keeps an outage from becoming a busy loop."""
+"""The broker redelivers a returned message at once; the pause keeps an outage from becoming a busy loop."""
 UNRENEWED_LEASE_S = 3_600.0
-"""Lease of an execution that the main process does not know of and cannot renew, without a time limit of its own."""
+"""Lease of an execution that the main process cannot renew because it never saw it, if the task has no time limit."""
 
 
 class Gate:
-    """The gate of one process; used by all its threads.
+    """The gate of one process, shared by its threads.
 
-    ``flags_redelivery`` says whether the broker's transport marks a message that it delivers again; where it does not,
-    every delivery may be one.
+    ``flags_redelivery``: whether the broker's transport marks redelivered messages. If it does not, every delivery is
+    treated as a possible redelivery.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class Gate:
         self._breaker = Breaker()
 
     def policy_of(self, task: Any) -> Policy:
-        """Return the policy of ``task``; raises ``InvalidSetting``, at start for every task that is known then."""
+        """Return the policy of ``task``; raises ``InvalidSetting``, at worker start for the tasks known then."""
         policy = self._policies.get(task.name)
         if policy is None:
             choices = getattr(task, "wheelbeat", None) or {}
@@ -88,16 +87,19 @@ class Gate:
         return policy
 
     def shortest_lease_s(self) -> float:
-        """Return the shortest lease of the policies that are known."""
+        """Return the shortest lease of the policies seen so far, in seconds."""
         return min((policy.lease_s for policy in self._policies.values()), default=self._default_policy.lease_s)
 
     def remembered_s(self, run: RunHeaders, policy: Policy) -> int:
-        """Return for how long a claim is made: never less than a lease, in which the keeper prolongs it in time."""
+        """Return the TTL of a claim in seconds: at least one lease, so that the keeper can prolong it in time."""
         ttl_s = run.claim_ttl_s or self._remembered_s
         return ttl_s if ttl_s >= policy.lease_s else math.ceil(policy.lease_s)
 
     def admit(self, task: Any, task_id: str, args: Any, kwargs: Any, request: MutableMapping[str, Any]) -> Admission:
-        """Decide about a message that carries ``wheelbeat_fire_ms``."""
+        """Decide about a message with the header ``wheelbeat_fire_ms``.
+
+        Never raises, except ``SoftTimeLimitExceeded``: on any other error the task runs without a claim.
+        """
         try:
             run = RunHeaders.read(task_id, request)
         except (TypeError, ValueError) as error:
@@ -125,10 +127,10 @@ class Gate:
         return admission
 
     def settle(self, admission: Admission, state: str | None) -> None:
-        """Take note that an execution ended in Celery's ``state``; None: it was torn away."""
+        """Record that an execution ended in Celery's ``state``; None: it was interrupted without a state."""
         if not admission.execution:
             return
-        # only where nobody may be waiting for the lease is it enough that the mark is on its way
+        # without a lease no other run waits for this mark, so it may be posted without its answer
         wait = state == REJECTED or admission.lease is not None
         self._note(admission.key, admission.execution, state_after(state), wait=wait)
         if admission.lease is not None:
@@ -156,7 +158,7 @@ class Gate:
         policy = self._policies.get(task.name) or self.policy_of(task)
         named = run.overlap or policy.overlap or policy.exclusive
         lease = lease_name(run, policy, task.name) if named else None
-        # not from `random`, which a task may seed: a token that comes twice would pass one execution off as another
+        # not from `random`: a task may seed it, and two executions with one token could not be told apart
         execution = execution_token(run.owner) if run.owner else os.urandom(EXECUTION_BYTES).hex()
         identity = content_id(task.name, args, kwargs) if policy.key == "content" else run.task_id
         redelivered = run.redelivered or run.dead_lettered or not self._flags_redelivery
@@ -173,7 +175,7 @@ class Gate:
             self.remembered_s(run, policy),
             Needed.by(run, lease, policy, _time_limit_s(task, request), execution) if lease else None,
         )
-        return tuple.__new__(Attempt, values)  # the constructors take half as long again
+        return tuple.__new__(Attempt, values)  # the constructor of a NamedTuple takes 1.5 times as long
 
     def _claim(self, attempt: Attempt) -> Admission:
         verdict = self._ask(attempt)
@@ -205,7 +207,7 @@ class Gate:
         return self._lease(attempt, verdict, attempt.lease)
 
     def _refuse_stale(self, attempt: Attempt) -> Admission | None:
-        """Judge a run of which nothing is remembered: it may have run so long ago that its claim is forgotten."""
+        """Judge a run without a claim that is overdue for longer than its TTL: it may have run, its claim expired."""
         run = attempt.run
         if self._wall_ms() - run.due_ms <= attempt.ttl_s * 1000 or run.begun:
             return None
@@ -234,7 +236,7 @@ class Gate:
         if not taken.granted:
             return self._contend(attempt, verdict, lease.name)
         if verdict is Verdict.HELD:
-            # the execution before is dead, or has ended since: only now may the claim be taken over
+            # the previous execution is dead or has ended since, because its lease was free: take the claim over
             verdict = self._ask(attempt._replace(asked=attempt.asked._replace(redelivered=True, may_take_over=True)))
             if not verdict.runs:
                 self._release(lease.name, lease.owner)
@@ -258,7 +260,7 @@ class Gate:
         return self._wait(attempt, f"another execution holds the lease {lease}", mine=verdict is not Verdict.HELD)
 
     def _wait(self, attempt: Attempt, why: str, *, mine: bool = False) -> Admission:
-        """Let the message ask again later; where the claim is ``mine``, it is given back until then."""
+        """Publish the message again with a countdown; a claim that is ``mine`` is opened until then."""
         wait_s = attempt.policy.wait_s
         try:
             publish_again(attempt.task, attempt.args, attempt.kwargs, dict(attempt.request), wait_s)
