@@ -1,4 +1,4 @@
-"""The pieces of a beat, wired: nothing is started, connected or read here."""
+"""Construct and wire the objects of a beat. Nothing is started, connected or read here."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ DESTINATION = "broker"
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """See the module. Everything but publisher and desk belongs to the scheduling thread."""
+    """The collaborators of a beat. ``publisher`` and ``desk`` have threads of their own."""
 
     app: Any
     settings: Settings
@@ -85,7 +85,7 @@ class Parts:
     liveness: Liveness
     lines: SendLines
     lane_report: LaneReport | None
-    """None where there is no fast lane."""
+    """None without a fast lane."""
 
     def namespace_of(self, installation: str | None) -> str:
         """Return the namespace of run ids: the setting, else the installation's UUID, else the app's name."""
@@ -93,7 +93,7 @@ class Parts:
 
 
 def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> Parts:
-    """Wire the parts for ``scheduler`` (a ``WheelScheduler``)."""
+    """Construct the parts for ``scheduler`` (a ``WheelScheduler``)."""
     app, clock, wake, lines = scheduler.app, clock or SystemClock(), Wake(), SendLines()
     crons, ledger, lateness = CronTable(), Ledger(), Lateness()
     engine = Engine(_engine_config(app, settings), crons, ledger, PollLane(clock.monotonic_s))
@@ -126,7 +126,7 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
     entries.broken = scheduler.schedule.broken
     desk = _desk(scheduler, settings=settings, clock=clock, wake=wake, crons=crons)
     liveness = Liveness(settings.live_timeout)
-    eager = bool(app.conf.task_always_eager)  # then tasks run in the lane's thread, for as long as they like
+    eager = bool(app.conf.task_always_eager)  # tasks then run in the lane's thread, without a time limit
     liveness.watch("publisher", lambda: publisher.health().stamp_s, patient=eager)
     liveness.watch("desk", desk.stamp_s)
     return Parts(
@@ -235,5 +235,5 @@ def _timezone(app: Any) -> str | None:
 
 
 def _is_observed(app: Any) -> bool:
-    """Say whether somebody is told of each single publish, whose moment a batch would blur."""
+    """Return whether a signal or event reports each publish; in a batch, its time would be wrong."""
     return bool(after_task_publish.receivers or task_sent.receivers or app.conf.task_send_sent_event)

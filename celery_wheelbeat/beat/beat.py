@@ -1,7 +1,7 @@
-"""One running beat: the engine and its edges, and the steps that a turn of the scheduler is made of.
+"""One running beat: the steps of a tick, over the engine and its edges.
 
-Built at the first tick, in the process and thread that schedules. Every step takes what is there and never waits for a
-broker, a database or a thread; ``wait_s`` says how long nothing will be due.
+Created at the first tick, in the process and thread that schedules. A step never waits for a broker, a database or a
+thread; ``wait_s`` returns how long the scheduler may sleep.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 OPENING_S = 10.0
-"""How long a start waits for the database before the entries of ``beat_schedule`` go on without it."""
+"""How long a start waits for the database before the entries of ``beat_schedule`` start without it."""
 REST_MAX_S = 1.0
-"""Longest wait of one turn."""
+"""Longest sleep between two ticks."""
 
 
 class Beat:
-    """See the module. ``parts`` are the pieces, wired; everything here belongs to the scheduling thread."""
+    """The state of one beat and the steps of its tick; ``parts`` are its collaborators."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -58,16 +58,16 @@ class Beat:
         self.refusals = Refusals(parts.entries, parts.desk)
         self._begun_s = parts.clock.monotonic_s()
         self._begun_ms = 0
-        """Where the engine began. A first start has missed nothing before, but what passes while it loads."""
+        """Cursor of the engine at its start. A first start misses only fire times that pass during the load."""
         self._marks: dict[str, int | None] = {}
         self._loaded_to = -1
-        """Highest id of the load so far."""
+        """Highest id loaded so far."""
         self._stored: MarkDocument | None = None
         self._namespace: str | None = None
         self._remembered: str | None = None
-        """The installation's namespace at an earlier start."""
+        """The installation's namespace as an earlier start stored it."""
         self._replaced_by: int | None = None
-        """Monitor that stands in for the default entry ``celery.backend_cleanup``."""
+        """Id of the monitor that replaces the default entry ``celery.backend_cleanup``."""
         self._entries_seen: tuple[int, int] | None = None
         self._due_at_start: list[DueBatch] = []
         self._lane_lines = LaneLines(parts.engine, self.key_of)
@@ -81,10 +81,10 @@ class Beat:
         self.parts.desk.start()
         logger.info("beat: Time zones as of tzdata %s", database_version())
 
-    # The steps of a turn, in their order.
+    # The steps of a tick, in order.
 
     def read_clock(self) -> Reading:
-        """Look at the clock; a step back rebuilds the wheel."""
+        """Read the clock; a backward step rebuilds the wheel."""
         parts = self.parts
         reading = parts.guard.look(parts.clock.wall_ms(), parts.clock.monotonic_s())
         if reading.motion is Motion.BACK and self.state != "starting":
@@ -98,7 +98,7 @@ class Beat:
         return reading
 
     def take_in_changes(self, reading: Reading) -> None:
-        """Bring the engine to what the I/O thread and ``beat_schedule`` say."""
+        """Apply the changes from the I/O thread and from ``beat_schedule`` to the engine."""
         for news in self.parts.desk.take():
             self._take_in(news, reading.now_ms)
         if self.state == "starting" and self.parts.clock.monotonic_s() - self._begun_s > OPENING_S:
@@ -110,7 +110,7 @@ class Beat:
             self._gap_lines.end_start()
 
     def advance(self, reading: Reading) -> list[DueBatch]:
-        """Empty every slot up to now; returns the runs that are due."""
+        """Process every slot up to now; returns the due runs."""
         if self.state == "starting":
             return []
         due, self._due_at_start = self._due_at_start, []
@@ -122,12 +122,12 @@ class Beat:
         return due
 
     def hand_over(self, due: Iterable[DueBatch]) -> None:
-        """Give the publisher what is due, as far as it has room."""
+        """Queue the due runs and pass as many to the publisher as it has room for."""
         self.parts.dispatch.offer(due)
         self.parts.dispatch.hand_over(self.parts.clock.monotonic_s())
 
     def take_in_outcomes(self) -> None:
-        """Settle what the publisher reports, and pass on what concerns the database."""
+        """Settle the outcomes that the publisher reports; pass finished one-offs and quarantines to the I/O thread."""
         settled = self.parts.dispatch.take_in(self.parts.clock.monotonic_s())
         if settled.finished:
             self._report_finished(settled.finished)
@@ -136,7 +136,7 @@ class Beat:
         self.refusals.lift(settled.lifted)
 
     def move_mark(self, reading: Reading) -> None:
-        """Move the mark up to the oldest run that is not settled; not before everything was loaded."""
+        """Move the mark up to the oldest unsettled run; the mark stays until the load has ended."""
         engine = self.parts.engine
         if self.state == "running":
             ask_ms = engine.lane.polled.next_ask_ms()
@@ -148,7 +148,7 @@ class Beat:
             )
 
     def sweep(self, number: int) -> SweepReport:
-        """Let the watchdog check one shard; what it could not heal is read again from where it came."""
+        """Let the watchdog check shard ``number``; read definitions that it could not heal again from their source."""
         parts = self.parts
         report = parts.engine.sweep(number)
         lost = report.reload_ids
@@ -160,7 +160,7 @@ class Beat:
         return report
 
     def wait_s(self, reading: Reading) -> float:
-        """Return how long nothing will be due, in seconds, unless the wake rings."""
+        """Return the seconds until the next work, at most ``REST_MAX_S``; ``Wake`` may end the sleep earlier."""
         parts = self.parts
         if self.state == "starting":
             return REST_MAX_S
@@ -173,7 +173,7 @@ class Beat:
         return min(REST_MAX_S, max(0.0, (next_ms - parts.clock.wall_ms()) / 1000))
 
     def mark_document(self) -> MarkDocument | None:
-        """Return what a restart has to know; None while nothing is known yet."""
+        """Return the document that the next start reads; None while there is neither a mark nor a stored document."""
         if self.parts.mark.mark_ms is None:
             return self._stored
         return MarkDocument(
@@ -185,19 +185,19 @@ class Beat:
 
     @property
     def refused(self) -> Mapping[str, InvalidMonitor]:
-        """Monitors that cannot run, by key."""
+        """Quarantined monitors by key."""
         return self.refusals.monitors
 
     @property
     def namespace(self) -> str | None:
-        """Namespace of the run ids; None while it is not known."""
+        """Namespace of the run ids; None until the database or a setting names it."""
         return self._namespace
 
     def key_of(self, job_id: int) -> str:
         """Return the text key of a job."""
         return monitor_key(job_id) if job_id >= 0 else entry_key(self.parts.entries.name_of(job_id))
 
-    # What the steps are made of.
+    # Parts of the steps.
 
     def _take_in(self, news: News, now_ms: int) -> None:
         match news:
@@ -221,12 +221,12 @@ class Beat:
             case Changed(changes, refused):
                 seen_ids = np.concatenate((changes.upserts.ids, changes.deleted_ids))
                 self.refusals.look_at_monitors(refused, seen_ids)
-                monitors = changes.deleted_ids[changes.deleted_ids >= 0]  # of a row below 0 the id may be an entry's
+                monitors = changes.deleted_ids[changes.deleted_ids >= 0]  # an id below 0 may be that of an entry
                 self._watch_replaceable(changes.upserts, monitors.tolist())
                 self._apply(ChangeBatch(changes.upserts, monitors, changes.cursor))
 
     def _begin(self, opened: Opened, now_ms: int) -> None:
-        """Start the engine with what earlier processes left, or learn it late."""
+        """Start the engine from the stored marks; if it already runs, take in the marks late."""
         known = known_marks(opened.marks, now_ms)
         self.refusals.recall(opened.quarantined)
         if self.state == "starting":
@@ -238,7 +238,7 @@ class Beat:
         self._marks = {self.parts.publisher.destination: self._begun_ms, **{to: m.mark_ms for to, m in known.items()}}
 
     def _begin_without_database(self, now_ms: int) -> None:
-        """Let the wheel turn. Nothing is sent under another id than the one that the database would give it."""
+        """Start the engine without the database. Runs wait unless the namespace of their ids is known."""
         logger.warning("beat: The database does not answer; starting without what it knows of earlier runs")
         self._begin(Opened(None, {}, loading=True), now_ms)
         if self.parts.settings.namespace or self._remembered:
@@ -258,7 +258,7 @@ class Beat:
         self.parts.entries.remember(self._stored_entries())
         self.parts.engine.start(now_ms, step_number=steps, relived_until_ms=relived_until_ms)
         self._begun_ms = self.parts.engine.cursor_ms
-        if self._stored is not None:  # by a clock that ran ahead, the mark may lie behind what is about to fire
+        if self._stored is not None:  # a fast clock may have stored a mark later than now
             self.parts.mark.mark_ms = min(self._stored.mark_ms, self._begun_ms)
 
     def _set_namespace(self, installation: str | None) -> None:
@@ -278,15 +278,15 @@ class Beat:
     def _entry_of(self, view: JobView, fire_ms: int) -> Any:
         if view.id >= 0:
             return self.parts.monitor_entries.entry_for(view, fire_ms)
-        return private_entry(self.parts.view.data.get(view.name), fire_ms)  # any thread may have removed it
+        return private_entry(self.parts.view.data.get(view.name), fire_ms)  # None if another thread has removed it
 
     def _update_entries(self, now_ms: int) -> None:
         view, entries = self.parts.view, self.parts.entries
-        seen = (view.version, now_ms // 1000)  # what is written to an entry itself is looked for once a second
+        seen = (view.version, now_ms // 1000)  # edits of entry objects are detected once a second
         if seen == self._entries_seen:
             return
         first, self._entries_seen = self._entries_seen is None, seen
-        there = dict(view.data)  # in one step: any thread may write to it
+        there = dict(view.data)  # an atomic copy: other threads may write
         if self._replaced_by is not None:
             there.pop(REPLACEABLE_ENTRY, None)
         changes = entries.changes(there, now_ms)
@@ -296,7 +296,7 @@ class Beat:
             self._apply(changes)
 
     def _load(self, batch: DefinitionBatch) -> None:
-        """Take in a block of the load. What a load that had to begin again brings a second time is an edit."""
+        """Load one block. Jobs that a restarted load delivers a second time are applied as edits."""
         if len(batch) and batch.ids[0] <= self._loaded_to:
             again = self.parts.engine.shards.known(batch.ids)
             self._apply(ChangeBatch(batch.take(np.flatnonzero(again)), np.empty(0, np.int64)))
@@ -306,7 +306,7 @@ class Beat:
         self._keep_done(self.parts.dispatch.one_offs.load(batch))
 
     def _settle_start(self, batch: DefinitionBatch) -> None:
-        """Load jobs; what they missed is offered with the next advance."""
+        """Load jobs; the next ``advance`` offers their missed runs."""
         self._due_at_start += self._gap_lines.in_start(lambda: self.parts.engine.load(batch, self._marks))
 
     def _apply(self, changes: ChangeBatch) -> None:
@@ -323,17 +323,17 @@ class Beat:
         parts.monitor_entries.redefined(touched)
 
     def _keep_done(self, done: Mapping[int, Finished]) -> None:
-        """Switch off again what an edit that came before the end of a one-off has brought back, and say so again."""
+        """Finish one-offs again that an edit older than their end has re-enabled, and report them again."""
         if done:
             self.parts.dispatch.finish(done)
             self._report_finished(done)
 
     def _report_finished(self, finished: Mapping[int, Finished]) -> None:
-        """Have the database note which monitors are done."""
+        """Ask the I/O thread to store ``finished_at`` of finished monitors."""
         self.parts.desk.finish({job_id: done for job_id, done in finished.items() if job_id >= 0})
 
     def _watch_replaceable(self, batch: DefinitionBatch, deleted_ids: Iterable[int]) -> None:
-        """Notice the monitor that replaces the default entry, and its end."""
+        """Track which monitor replaces the default entry ``celery.backend_cleanup``, if any."""
         name = REPLACEABLE_ENTRY.encode()
         found = self._replaced_by
         if found is not None and (found in deleted_ids or found in batch.ids):

@@ -1,7 +1,7 @@
-"""The initial load as the scheduling thread sees it: is there room, how far is it, and what remains to do at its end.
+"""The initial load on the scheduling thread: memory check, progress reports, clean-up at its end.
 
-Says something every few seconds, so that whoever waits knows for what: on the terminal that the beat was started from,
-and in the log. It must never hold a tick up.
+Reports progress on the terminal that started the beat (every ``TERMINAL_S``) and in the log (every ``LOG_S``). It must
+never delay a tick.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ logger = logging.getLogger("celery.beat")
 
 TERMINAL_S = 1.0
 LOG_S = 10.0
-"""Seconds between two lines about the progress: somebody waits at a terminal, a log is read later."""
+"""Seconds between two progress lines, on the terminal and in the log."""
 
 
 class Loading:
-    """One load. Owned by the scheduling thread."""
+    """Progress of one load."""
 
     def __init__(self, engine: Engine, terminal: TerminalLine | None = None) -> None:
         self.jobs = 0
-        """How many monitors the database is thought to have."""
+        """Estimated number of monitors in the database."""
         self.done: ColdStart | None = None
-        """The load as it ended; None before."""
+        """Result of the load; None until it has ended."""
         self._engine = engine
         self._terminal = terminal or TerminalLine.of_process()
         self._before = 0
-        """Jobs that the engine held before: entries."""
+        """Jobs that the engine held before the load: entries."""
         self._begun_s = self._shown_s = self._logged_s = 0.0
 
     def begin(self, jobs: int, text_bytes: float, now_s: float) -> None:
-        """Make room for about ``jobs``; raises ``TooManyJobs`` where there is none."""
+        """Reserve space for about ``jobs``; raises ``TooManyJobs`` if memory or ``wheelbeat_max_jobs`` is too small."""
         max_jobs = self._engine.config.max_jobs
         reason = refusal(jobs, text_bytes, max_jobs=max_jobs, available_bytes=available_bytes())
         if reason is not None:
@@ -56,7 +56,7 @@ class Loading:
         self._show(now_s)
 
     def go_on(self, now_s: float) -> None:
-        """Say how far it is, when it is time."""
+        """Report progress when it is due."""
         if now_s - self._shown_s >= TERMINAL_S:
             self._shown_s = now_s
             self._show(now_s)
@@ -65,7 +65,7 @@ class Loading:
             logger.info("beat: Read %s of about %s monitors; %s", *self._progress(now_s))
 
     def end(self, now_s: float) -> None:
-        """Everything is there."""
+        """Finish the load: clear the terminal line, release memory, log number and duration."""
         self._terminal.clear()
         settle()
         took_s = ""
@@ -78,7 +78,7 @@ class Loading:
         self._terminal.show("beat: Read {} of about {} monitors; {}".format(*self._progress(now_s)))
 
     def _progress(self, now_s: float) -> tuple[str, str, str]:
-        """Return how many are read, how many there are, and how it goes on."""
+        """Return monitors read, monitors expected, and rate with time left, as text."""
         done, passed_s = max(0, len(self._engine) - self._before), now_s - self._begun_s
         rate = done / passed_s if passed_s > 0 else 0.0
         pace = f"{rate:,.0f}/s, {max(0, self.jobs - done) / rate:.0f} s to go" if rate else "just begun"
@@ -86,18 +86,18 @@ class Loading:
 
 
 JOB_BYTES = 100
-"""What a job takes beside its name and arguments, with the room that tables and wheel need to grow."""
+"""Memory of one job without its name and arguments, including spare capacity of tables and wheel."""
 MIN_CHECKED_JOBS = 100_000
-"""Below this the process itself is larger than its jobs, and the statistics of the database may be stale."""
+"""Fewer jobs are not checked: the process is larger than its jobs, and statistics of the database may be stale."""
 
 
 def needed_bytes(jobs: int, text_bytes: float) -> int:
-    """Return the memory that ``jobs`` need whose names and arguments have ``text_bytes`` on average."""
+    """Return the bytes that ``jobs`` need if names and arguments take ``text_bytes`` per job on average."""
     return round(jobs * (JOB_BYTES + text_bytes))
 
 
 def refusal(jobs: int, text_bytes: float, *, max_jobs: int, available_bytes: int | None) -> str | None:
-    """Say why ``jobs`` monitors cannot be held, or None; ``available_bytes`` is None where that is not known."""
+    """Return why ``jobs`` monitors do not fit, or None if they do; ``available_bytes`` None = unknown, not checked."""
     if jobs > max_jobs:
         return (
             f"the table has about {jobs:,} monitors, wheelbeat_max_jobs allows {max_jobs:,}: raise it, or share the"
@@ -117,23 +117,23 @@ ERASE = "\x1b[K"
 
 
 class TerminalLine:
-    """A line that is written over and over, and leaves nothing behind."""
+    """One terminal line that each update overwrites; invisible on anything but a terminal."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream if stream is not None and _is_terminal(stream) else None
 
     @classmethod
     def of_process(cls) -> TerminalLine:
-        """Return the line on the standard error that the process was started with."""
+        """Return a line on the process's original standard error."""
         return cls(sys.__stderr__)
 
     @property
     def visible(self) -> bool:
-        """Whether there is a terminal."""
+        """Whether the stream is a terminal."""
         return self._stream is not None
 
     def show(self, text: str) -> None:
-        """Replace the line. The cursor goes back to its start, so that a line of a log takes its place."""
+        """Replace the line and return the cursor to its start, so that a log line overwrites it. Never blocks."""
         stream = self._stream
         if stream is None:
             return
@@ -145,7 +145,7 @@ class TerminalLine:
             self._stream = None
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         self.show("")
 
 
@@ -160,12 +160,12 @@ _MEMINFO = Path("/proc/meminfo")
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
 _MALLOPT = ((-8, 1), (-3, 32 << 20), (-1, 64 << 20))
-"""What glibc's ``mallopt`` is told: M_ARENA_MAX; M_MMAP_THRESHOLD and M_TRIM_THRESHOLD in bytes, the most that glibc
-arrives at by itself."""
+"""Arguments of glibc's ``mallopt``: M_ARENA_MAX = 1; M_MMAP_THRESHOLD and M_TRIM_THRESHOLD in bytes, the maxima of
+glibc's own dynamic adjustment."""
 
 
 def available_bytes(meminfo: Path = _MEMINFO, groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int | None:
-    """Return what this process may take until the host or its control group (v2) is full; None where unknown."""
+    """Return the bytes this process may still allocate on its host and in its control groups (v2); None if unknown."""
     found = []
     with suppress(OSError, ValueError, IndexError, StopIteration):
         line = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))
@@ -181,11 +181,11 @@ def available_bytes(meminfo: Path = _MEMINFO, groups: Path = _GROUPS, own_group:
 
 
 def prepare() -> None:
-    """Before the first thread and a load: let all threads allocate in one place, and keep what they free for the next.
+    """Make all threads allocate from one arena that keeps freed memory. Call before the first thread and the load.
 
-    Else each thread has an arena of its own, the free end of which is never given back: tens of megabytes for each
-    reader of a load, and what one of them frees is of no use to any other. And the buffers of each block would be taken
-    from the system anew, page by page.
+    By default glibc gives each thread its own arena and never returns the arena's free end: tens of megabytes per
+    reader of a load, which no other thread can use. Larger thresholds also avoid fetching the buffers of each block
+    from the system again, page by page.
     """
     with suppress(OSError, AttributeError):  # a C library other than glibc
         mallopt = ctypes.CDLL(None).mallopt
@@ -194,15 +194,18 @@ def prepare() -> None:
 
 
 def settle() -> None:
-    """After a load: take its objects out of the garbage collector's sight, and give freed memory back to the system."""
+    """Freeze the loaded objects for the garbage collector and return freed memory to the system. Call after a load."""
     gc.collect()
-    gc.freeze()  # hundreds of thousands of slots would be walked in every full collection
+    gc.freeze()  # else every full collection walks hundreds of thousands of slots
     with suppress(OSError, AttributeError):  # a C library other than glibc
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _room_in(group: Path) -> list[int]:
-    """Return how much is left in one control group: its limit, less what is used and cannot be dropped."""
+    """Return the free bytes of one control group: its limit minus memory in use, without inactive page cache.
+
+    Empty if the group has no limit.
+    """
     with suppress(OSError, ValueError, StopIteration):
         limit = int((group / "memory.max").read_text())
         used = int((group / "memory.current").read_text())

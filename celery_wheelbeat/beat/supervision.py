@@ -1,5 +1,6 @@
-"""What a beat does about itself: reports its status, watches its threads and its wheel. Nothing here is on the way of
-a run, and nothing here waits.
+"""Self-supervision of a beat: status reports, thread liveness, watchdog sweeps, HTTP probes.
+
+Runs at the end of each tick, after the due runs are handed over. Never waits.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ logger = logging.getLogger("celery.beat")
 
 REPORT_EVERY_S = 2.0
 SWEEP_EVERY_S = 2.0
-"""One shard each time: all 256 within nine minutes."""
+"""One shard per sweep: all 256 within nine minutes."""
 
 
 class Supervision:
-    """Looks after one beat. Owned by the scheduling thread."""
+    """Supervises one beat."""
 
     def __init__(self, beat: Beat) -> None:
         self.beat_id = str(uuid.uuid4())
@@ -64,11 +65,11 @@ class Supervision:
         self._route_sweep = RouteSweep(beat.parts.engine)
         self._surveyor = Surveyor(beat.parts.engine, beat.parts.clock.monotonic_s)
         self.sight = Sight(beat.parts.clock.monotonic_s())
-        """What other threads may see: replaced by each turn, never changed."""
+        """Snapshot for other threads: replaced in each tick, never mutated."""
         self._probes: Probes | None = None
 
     def start(self) -> None:
-        """Open the HTTP port, where there is to be one, and export metrics."""
+        """Open the HTTP port if one is configured, and export metrics."""
         instruments.show(lambda: self.sight.status)
         clock, settings = self._beat.parts.clock, self._beat.parts.settings
         if settings.http_port:
@@ -77,14 +78,14 @@ class Supervision:
             self._probes.start()
 
     def close(self, now_ms: int) -> None:
-        """Report for the last time, and give the port back."""
+        """Send the last report and close the port."""
         self.report(now_ms)
         instruments.hide()
         if self._probes is not None:
             self._probes.close()
 
     def look(self, reading: Reading) -> None:
-        """Report when it is time, and say once when a thread stops turning or turns again."""
+        """Do the supervision that is due; log once when a thread stops looping and once when it recovers."""
         now_s = self._beat.parts.clock.monotonic_s()
         wedged = self._beat.parts.liveness.wedged(now_s)
         if wedged != self._wedged:
@@ -109,7 +110,7 @@ class Supervision:
         self.sight = self.sight._replace(turned_s=now_s, wedged=tuple(wedged))
 
     def _look_at_busy(self, now_s: float) -> None:
-        """Say once that a task has been running in one of our threads for long, and once that it has ended."""
+        """Log once when a task has been running inside beat for longer than the live timeout, and once when it ends."""
         busy = self._beat.parts.liveness.busy(now_s)
         if len(busy) > len(self._busy):
             logger.warning(
@@ -139,11 +140,11 @@ class Supervision:
 
     @property
     def wedged(self) -> bool:
-        """Whether a thread has not turned for too long."""
+        """Whether a thread has not completed a loop within the live timeout."""
         return bool(self._wedged)
 
     def report(self, now_ms: int) -> None:
-        """Show the status; hand it and the mark to the I/O thread as soon as it is known who we are."""
+        """Publish the status to ``sight``; once the namespace is known, pass status and mark to the I/O thread."""
         beat = self._beat
         mark = beat.mark_document()
         status = document(self.observe(now_ms))
@@ -164,7 +165,7 @@ class Supervision:
         beat.parts.desk.report(row)
 
     def _jobs(self) -> Jobs:
-        """Count the jobs and name some that are not sent; there may be a million, so only those are written out."""
+        """Count the jobs and list up to ``REFUSED_SHOWN`` that are quarantined; there may be a million."""
         beat, parts = self._beat, self._beat.parts
         entries, quarantined = parts.entries.refused, parts.dispatch.quarantined
         refused = chain(
@@ -186,7 +187,7 @@ class Supervision:
         return "" if view is None else view.name
 
     def observe(self, now_ms: int) -> Observed:
-        """Collect what the status document says."""
+        """Collect the values of the status document."""
         beat, parts = self._beat, self._beat.parts
         now_s = parts.clock.monotonic_s()
         backlog = parts.dispatch.backlog
@@ -244,7 +245,7 @@ class Supervision:
         return states
 
     def _last(self, name: str, next_ms: int | None, since_ms: int) -> int | None:
-        """Return when an entry was due last; computed when its next fire time has moved on, and remembered."""
+        """Return the last fire time of an entry; cached until its next fire time changes."""
         known = self._last_fires.get(name)
         if known is not None and known[0] == next_ms:
             return known[1]
@@ -264,7 +265,7 @@ class Supervision:
 
 
 def _shown(schedule: Any) -> str:
-    """Return a schedule as Celery shows it; a custom one is foreign code and may fail at saying what it is."""
+    """Return a schedule as Celery shows it, or its class name: ``__str__`` of a custom class may raise."""
     try:
         return str(schedule)
     except Exception:

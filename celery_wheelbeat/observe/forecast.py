@@ -1,7 +1,8 @@
-"""What a status document shows beside counters: the load ahead, the last hour by minutes, the entries.
+"""Forecast of the load of the next 24 hours, and the sent runs of the last hour by minute.
 
-Each turn takes at most TURN_S of the scheduling thread, however many jobs there are; more jobs make the survey older,
-not longer. Owned by the scheduling thread.
+A survey counts the runs that the engine's jobs will have. Each tick spends about ``TURN_S`` of the scheduling thread on
+it, regardless of the number of jobs; with more jobs a survey takes more ticks and is older when it completes.
+Jobs with bounds or an incident are sampled: up to about ``SPECIAL_MAX`` per block are simulated and weighted.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ MINUTES_KEPT = 60
 
 
 class Minute(NamedTuple):
-    """One minute that has passed."""
+    """One past minute."""
 
     at_s: int
-    """Its end, seconds since the Unix epoch."""
+    """End of the minute, seconds since the Unix epoch."""
     sent: int
-    """Runs confirmed in it."""
+    """Runs confirmed in the minute."""
     lateness: Quantiles
 
 
 class Surveyor:
-    """See the module. ``monotonic_s`` only measures how long a turn takes."""
+    """Runs surveys in slices and keeps the last hour's minutes. ``monotonic_s`` only measures the slices."""
 
     def __init__(self, engine: Engine, monotonic_s: Callable[[], float]) -> None:
         self.load: LoadAhead | None = None
@@ -57,7 +58,7 @@ class Surveyor:
         self._sent = 0
 
     def turn(self, now_ms: int) -> None:
-        """Go on with the survey, or begin the next one when it is time."""
+        """Continue the survey, or start the next one when it is due (every ``SURVEY_EVERY_MS``)."""
         if self._survey is None:
             if self._next_ms is not None and now_ms < self._next_ms <= now_ms + SURVEY_EVERY_MS:
                 return
@@ -72,7 +73,7 @@ class Surveyor:
         self._survey = None
 
     def note_minute(self, now_ms: int, sent: int, lateness: Callable[[], Quantiles]) -> None:
-        """Keep what the minute brought, once a minute; ``sent`` is the counter of the process."""
+        """Record the past minute, once a minute; ``sent`` is the process's total so far."""
         minute = now_ms // 60_000
         if minute == self._minute:
             return
@@ -81,7 +82,7 @@ class Surveyor:
         self._minute, self._sent = minute, sent
 
     def as_json(self) -> dict[str, Any]:
-        """Return the parts of the status document: counts as one text, so that nobody has to scroll over them."""
+        """Return ``load`` and ``minutes`` of the status document; each series of counts is one space-separated text."""
         load = self.load
         return {
             "load": None
@@ -105,18 +106,17 @@ SPECIAL_MAX = 200
 
 
 class LoadAhead(NamedTuple):
-    """Runs due from ``from_s`` (seconds since the Unix epoch) on."""
+    """Number of runs due from ``from_s`` (seconds since the Unix epoch) on."""
 
     from_s: int
     seconds: Int64s
-    """Of the next hour."""
+    """Per second of the next hour, shape (3600,)."""
     minutes: Int64s
-    """Of the next day."""
+    """Per minute of the next day, shape (1440,)."""
 
 
 class Survey:
-    """Counts the day that begins at ``from_s``, a second ahead of the engine; ``pieces()`` does it, ``result()`` is
-    what it came to."""
+    """Counts the runs of the day that starts at ``from_s``; exhaust ``pieces()``, then call ``result()``."""
 
     def __init__(self, shards: Iterable[Shard], crons: CronTable, from_s: int) -> None:
         self._shards = shards
@@ -124,14 +124,14 @@ class Survey:
         self._from_s = from_s
         self._counts = np.zeros(DAY_S, np.int64)
         self._even = 0.0
-        """Runs per second of jobs that are spread evenly."""
+        """Runs per second of intervals that are not whole seconds, taken as spread evenly."""
         self._phases: dict[int, NDArray[np.int64]] = {}
-        """Interval in seconds, below an hour → jobs by the second in which they fire first."""
+        """Interval in seconds (below an hour) → number of jobs per second of first fire."""
         self._cron_offsets: dict[int, NDArray[np.int64]] = {}
-        """Index of a cron → jobs by their offset in seconds."""
+        """Cron index → number of jobs per offset in seconds."""
 
     def pieces(self) -> Iterator[None]:
-        """Count, and pause after every piece."""
+        """Count, and yield after every piece of work."""
         for shard in self._shards:
             for begin in range(0, shard.table.row_count, BLOCK_ROWS):
                 rows = shard.table.rows
@@ -145,7 +145,7 @@ class Survey:
             yield
 
     def result(self) -> LoadAhead:
-        """Return the counts; complete after the last piece."""
+        """Return the counts; they are complete after the last piece."""
         counts = self._counts + round(self._even)
         return LoadAhead(self._from_s, counts[:HOUR_S], counts.reshape(-1, 60).sum(axis=1))
 
@@ -160,7 +160,7 @@ class Survey:
         self._add_at(self._second_of(rows.next_fire[plain & (rows.interval == 0)]))
 
     def _special(self, rows: Rows, armed: NDArray[np.bool_], rare: dict[int, Rare]) -> NDArray[np.bool_]:
-        """Find the jobs that do not simply go on from their next fire time, and count those."""
+        """Return a mask of jobs with bounds or an incident within the day, and count a weighted sample of them."""
         special = armed & (rows.flags & RARE > 0)
         positions = np.flatnonzero(special)
         from_ms, end_ms = self._from_s * 1000, (self._from_s + DAY_S) * 1000
