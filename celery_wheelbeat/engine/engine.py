@@ -1,9 +1,9 @@
-"""The engine: which runs are due. Single-threaded owner of all shards; no I/O and no clock, ``now_ms`` is an argument.
+"""The engine: computes which runs are due.
 
-Definitions go in (``load``, ``apply``), due runs come out (``advance``), and every fire time that passes is written
-into the ledger as expected, or as skipped with its reason. Invariant: once ``advance`` has caught up, every enabled
-job is armed for its first fire time after the cursor tick. The engine must never arm relative to ``now``: between the
-cursor and now lie slots that are still to be emptied.
+``load`` and ``apply`` take definitions, ``advance`` returns due runs. Every fire time that passes is entered in the
+ledger as expected, and as skipped with a reason if it is not offered. Invariant: once ``advance`` has caught up, every
+enabled job is armed for its first fire time after the cursor tick. The engine must never arm relative to ``now``:
+the slots between the cursor and now are not emptied yet.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["ApplyReport", "Engine", "EngineConfig", "EngineStats", "JobView"]
 
 
 class ApplyReport(NamedTuple):
-    """What a batch of changes did."""
+    """How many jobs a batch of changes inserted, updated and deleted."""
 
     inserted: int
     updated: int
@@ -56,32 +56,32 @@ class EngineStats(NamedTuple):
     jobs: int
     cursor_ms: int
     refused: int
-    """Jobs turned away because of ``max_jobs``, since the start."""
+    """Jobs refused because of ``max_jobs`` since the start."""
     step_number: int
     payload_bytes: int
 
 
 class Engine:
-    """See the module. ``crons`` and ``ledger`` are shared with whoever compiles definitions and settles runs."""
+    """See the module. ``crons`` is shared with the threads that compile definitions, ``ledger`` with dispatch."""
 
     def __init__(self, config: EngineConfig, crons: CronTable, ledger: Ledger, polled: PollLane | None = None) -> None:
-        """``polled``: the poll lane; without one it is bounded by steps alone, not by time."""
+        """``polled``: the poll lane; the default lane is bounded by steps but not by time."""
         self.config = config
         self.crons = crons
         self.ledger = ledger
         self.routes = RouteTable()
         self.cursor = 0
-        """The last tick that was processed."""
+        """The last processed tick."""
         self.step_number = 0
         self._ticks = Ticks(config.tick_ms, config.window_ms // config.tick_ms)
         self.shards = Shards(config.shards, 0, self._ticks, crons)
         self.lane = LaneJobs(PollLane(lambda: 0.0) if polled is None else polled)
         self._watchdog = Watchdog(self.shards, self.lane, crons, ledger)
         self.relived_until_ms = 0
-        """Fire times up to here were already handed out before the clock was stepped back."""
+        """Fire times up to here were handed out before the clock was stepped back."""
         self._replay_until = 0
         self._shortest_ms = config.tick_ms
-        """No interval has been shorter than this."""
+        """Lower bound of all intervals so far."""
         self._late_once = LateOnce()
         self._refused = 0
         rule = MisfireRule(config.misfire_gap_ms, config.starting_deadline_ms, config.all_max, config.lookback_ms)
@@ -90,8 +90,8 @@ class Engine:
     def start(self, now_ms: int, *, step_number: int = 0, relived_until_ms: int = 0) -> None:
         """Set the cursor to the last tick at or before ``now_ms``; nothing is armed yet.
 
-        ``step_number`` and ``relived_until_ms``: how often the clock was stepped back so far, and up to where fire
-        times are being re-lived, as a former process left them.
+        ``step_number`` (how often the clock was stepped back) and ``relived_until_ms`` (fire times up to here are being
+        re-lived) are the values of the previous process.
         """
         self.cursor = self._replay_until = now_ms // self.config.tick_ms
         self.step_number = step_number
@@ -104,25 +104,25 @@ class Engine:
 
     @property
     def cursor_ms(self) -> int:
-        """End of the last processed tick: every fire time up to here was handed out or accounted for."""
+        """End of the last processed tick: every fire time up to here was offered or skipped."""
         return self.cursor * self.config.tick_ms
 
     @property
     def reached(self) -> Reached:
-        """Where the wheel is."""
+        """The current position of the wheel."""
         return Reached(self.cursor_ms, self.shards.relived)
 
     def expect(self, jobs: int) -> None:
-        """Make room for about so many jobs, which are going to be loaded."""
+        """Reserve capacity for a load of about ``jobs`` jobs."""
         share = jobs // len(self.shards)
         for shard in self.shards:
             shard.table.reserve(share + share // 64)
 
     def load(self, batch: DefinitionBatch, marks: Mapping[str, int | None]) -> list[DueBatch]:
-        """Add jobs of a snapshot, and treat what each missed between its destination's mark and the cursor.
+        """Add jobs of a snapshot, settle what each missed since its destination's mark, and return the runs to offer.
 
-        No mark = first start of that destination: nothing was missed. Returns the runs to offer. Ascending ids from
-        call to call are the fast path.
+        No mark = first start of that destination: nothing was missed. The fast path needs ids that ascend from call to
+        call.
         """
         batch = self._within_limit(batch)
         self._late_once.note(batch, self.shards, self.cursor_ms, self._settled_ms)
@@ -130,9 +130,9 @@ class Engine:
         return self.misfires.offer_after_start(self.shards, batch, marks_of(batch, marks, self.routes), self.cursor_ms)
 
     def apply(self, changes: ChangeBatch) -> ApplyReport:
-        """Bring the jobs to the state in ``changes``, armed strictly after the cursor tick. Idempotent.
+        """Apply ``changes``; jobs are armed strictly after the cursor tick. Idempotent.
 
-        A ``Once`` whose instant passed while its definition was on its way here is handed out by the next ``advance``.
+        A ``Once`` whose instant has already passed is handed out by the next ``advance``.
         """
         deleted = self._remove(changes.deleted_ids)
         accepted = self._within_limit(changes.upserts)
@@ -144,22 +144,22 @@ class Engine:
     def advance(self, now_ms: int, *, cause: str = "stall") -> list[DueBatch]:
         """Empty every slot up to ``now_ms``, in order; returns the due runs.
 
-        Returns early after ``runs_per_advance`` runs: ask ``caught_up``. A gap beyond ``stall_limit_ms``, or with more
-        than ``backlog_max`` runs, is not replayed but treated by misfire policy; what is skipped is counted for
-        ``cause`` (``stall``, or ``clock`` where the clock was stepped forward).
+        Returns early after ``runs_per_advance`` runs; check ``caught_up``. A gap of more than ``stall_limit_ms``, or of
+        more than ``backlog_max`` runs, is not replayed but settled by misfire policy; skipped runs are counted as
+        ``cause`` (``stall``, or ``clock`` if the clock was stepped forward).
         """
         due = self._move_on(now_ms // self.config.tick_ms, cause)
         return due + self._expected(self._late_once.take(self.shards, self.cursor_ms))
 
     def caught_up(self, now_ms: int) -> bool:
-        """Say whether every slot up to ``now_ms`` is emptied."""
+        """Return whether every slot up to ``now_ms`` is empty."""
         return self.cursor >= now_ms // self.config.tick_ms
 
     def step_back(self, now_ms: int, step_number: int) -> None:
-        """Follow a clock that was stepped back to ``now_ms``; ``step_number`` counts such steps for ever.
+        """Follow a clock that was stepped back to ``now_ms``; ``step_number`` counts such steps across processes.
 
-        Interval jobs go on at once and re-live fire times (``DueBatch.step``); cron and once jobs wait until time
-        has passed what was already handed out.
+        Interval jobs continue at once and re-live fire times (``DueBatch.step``). Cron and once jobs are suppressed up
+        to the last fire time that was handed out.
         """
         self.relived_until_ms = max(self.relived_until_ms, self.cursor_ms)
         self.step_number = step_number
@@ -172,26 +172,26 @@ class Engine:
             shard.recount.restart(self.cursor_ms, self._settled_ms, None)
 
     def lookup(self, ids: Sequence[int] | Int64s) -> list[JobView | None]:
-        """Return each job as it is defined now; None where it is gone or switched off."""
+        """Return the current definition of each job; None if it does not exist or is disabled."""
         return self.shards.views(ids_of(ids))
 
     def schedule_of(self, job_id: int) -> Bounded | None:
-        """Return the schedule of a job, also of one that is switched off; None where there is no such job."""
+        """Return the schedule of a job, enabled or not; None if it does not exist or is polled."""
         return self.shards.schedule_of(job_id, self.crons)
 
     def next_fire(self, job_id: int, after_ms: int) -> int | None:
-        """Return a job's first fire time strictly after ``after_ms``, whether or not it is switched on."""
+        """Return the first fire time of a job, enabled or not, strictly after ``after_ms``."""
         schedule = self.schedule_of(job_id)
         return None if schedule is None else schedule.next_fire(after_ms)
 
     def finish(self, ids: Sequence[int] | Int64s) -> None:
-        """Switch off one-off jobs that are done."""
+        """Disable one-off jobs that are done."""
         done = np.unique(ids_of(ids))
         for shard, positions in self.shards.partition(done):
             self.lane.remove(shard.disable(done[positions]))
 
     def sweep(self, number: int) -> SweepReport:
-        """Let the watchdog check and heal one shard; void row numbers handed out before. See ``findings``."""
+        """Let the watchdog check and repair shard ``number``. Invalidates row numbers. See ``watchdog.FINDINGS``."""
         agreed = self._watchdog.agreed_cursor()
         damaged, self.cursor = self.cursor != agreed, agreed
         report = self._watchdog.sweep(number, self._arming, self._settled_ms)
@@ -201,7 +201,7 @@ class Engine:
         return report
 
     def recount(self, shard: int, from_ms: int, to_ms: int) -> int:
-        """Count in closed form the fire times in (``from_ms``, ``to_ms``] of a shard's jobs as defined now."""
+        """Count in closed form the fire times of a shard in (``from_ms``, ``to_ms``], by the current definitions."""
         rows = _in_wheel(self.shards[shard])
         schedules = self.shards[shard].table.schedules(rows)
         return int(spans(schedules, np.full(len(rows), from_ms), np.full(len(rows), to_ms), self.crons).counts.sum())
@@ -220,13 +220,13 @@ class Engine:
         return self.shards.job_count
 
     def _insert(self, batch: DefinitionBatch, *, loading: bool = False) -> int:
-        """Write definitions and arm them; returns how many replaced one of the same id."""
+        """Write and arm definitions; returns how many replaced a living job."""
         if not len(batch):
             return 0
         refs = self.shards.payloads.add(batch.payload, batch.lengths, batch.names, batch.name_lengths)
         rows, rare = encode(batch, refs)
         in_wheel = (rows.flags & (ENABLED | POLLED)) == ENABLED
-        armed = slice(None) if in_wheel.all() else np.flatnonzero(in_wheel)  # a slice copies nothing
+        armed = slice(None) if in_wheel.all() else np.flatnonzero(in_wheel)  # a slice does not copy
         rows.next_fire[armed] = self._arming(batch.schedules().take(armed))
         for intervals in (batch.interval_ms, batch.incident_interval_ms):
             self._shortest_ms = min(self._shortest_ms, int(intervals[intervals > 0].min(initial=self._shortest_ms)))
@@ -257,7 +257,7 @@ class Engine:
             shard.renumber(self.cursor)
 
     def _arming(self, schedules: ScheduleColumns) -> Int64s:
-        """Return the fire times to arm for; only intervals ever go through the same time twice."""
+        """Return the fire times to arm for; only intervals re-live time after a backward step of the clock."""
         after = np.where(schedules.interval_ms > 0, self.cursor_ms, self._settled_ms)
         return next_fires(schedules, after, self.crons)
 
@@ -300,13 +300,13 @@ class Engine:
         gap_ms = (target - self.cursor) * self.config.tick_ms
         if gap_ms > self.config.stall_limit_ms:
             return False
-        runs_at_most = len(self) * (gap_ms // self._shortest_ms + 2)  # one more where an incident ends
+        runs_at_most = len(self) * (gap_ms // self._shortest_ms + 2)  # one more if an incident ends
         if gap_ms == self.config.tick_ms or runs_at_most <= self.config.backlog_max:
-            return True  # nothing was missed, or not too much
+            return True  # nothing was missed, or little enough
         return self._runs_until(target * self.config.tick_ms) <= self.config.backlog_max
 
     def _runs_until(self, to_ms: int) -> int:
-        """Count the fire times up to ``to_ms`` of what is armed for then or earlier."""
+        """Count the fire times up to ``to_ms`` of all jobs armed for ``to_ms`` or earlier."""
         runs = 0
         for shard in self.shards:
             rows = shard.overdue(to_ms)
@@ -315,7 +315,7 @@ class Engine:
         return runs
 
     def _skip_to(self, target: int, cause: str) -> list[DueBatch]:
-        """Move the cursor to ``target`` without emptying slots; what was in them goes by misfire policy."""
+        """Move the cursor to ``target`` without emptying slots; their runs are settled by misfire policy."""
         due: list[DueBatch] = []
         until_ms = target * self.config.tick_ms
         for shard in self.shards:
@@ -342,7 +342,7 @@ class Engine:
 
     @property
     def _settled_ms(self) -> int:
-        """No cron and no once job fires at or before this instant (again)."""
+        """Cron and once jobs no longer fire at or before this instant."""
         return max(self.cursor_ms, self.relived_until_ms)
 
 

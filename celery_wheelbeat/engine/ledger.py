@@ -1,7 +1,7 @@
 """The account of every run: ``sent + Σ skipped(reason) + pending = expected``.
 
-One ledger per process, written by the scheduling thread alone. Counters only grow. Whoever lets a run go without
-sending it says why, out of a closed list; there is no way to correct an entry, so a difference stays visible.
+There is one ledger per process. Counters only grow. A run that is dropped without being sent is entered with a reason
+from a closed list. Entries cannot be corrected, so a difference stays visible.
 """
 
 from __future__ import annotations
@@ -30,48 +30,48 @@ REASONS = (
     "quarantined",
     "shutdown",
 )
-"""Why a run was not sent. Closed: a new reason is a change of the documented contract."""
+"""Why a run was not sent. A closed list: a new reason changes the documented contract."""
 
 
 class Ledger:
-    """Counters in runs. *Pending* is not kept here: the backlog knows it, and the identity compares the two."""
+    """Counters in runs. *Pending* is not counted here but passed to ``difference``, from the backlog."""
 
     def __init__(self) -> None:
         self.expected = 0
-        """Fire times that the wheel passed, plus those of the gap at start."""
+        """Fire times that the engine passed, plus those in the gap at start."""
         self.sent = 0
         """Confirmed by the broker."""
         self.reoffered = 0
-        """Confirmed runs that may have been sent before the restart; outside the sum."""
+        """Confirmed runs that may have been sent before the restart; not part of the sum."""
         self.skipped: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self.last_skips = LastSkips()
-        """For people who ask why a job did not run; noted by whoever knows the runs."""
+        """Recent skips, to explain why a job did not run; recorded by the code that skips the runs."""
 
     def expect(self, runs: int) -> None:
-        """Note ``runs`` fire times that have to be sent or accounted for."""
+        """Count ``runs`` fire times that must be sent or skipped."""
         self.expected += _positive(runs)
 
     def confirm(self, runs: int) -> None:
-        """Note ``runs`` that the broker has taken responsibility for."""
+        """Count ``runs`` confirmed by the broker."""
         self.sent += _positive(runs)
 
     def skip(self, reason: str, runs: int) -> None:
-        """Note ``runs`` that will not be sent; raises ``ValueError`` for a reason outside ``REASONS``."""
+        """Count ``runs`` that will not be sent; raises ``ValueError`` for a reason outside ``REASONS``."""
         if reason not in REASONS:
             raise ValueError(f"{reason!r} is not a reason to skip a run: expected one of {', '.join(REASONS)}")
         self.skipped[reason] += _positive(runs)
 
     def reoffer(self, runs: int) -> None:
-        """Note ``runs`` that were confirmed a second time on purpose, after a restart."""
+        """Count ``runs`` that were offered again after a restart and confirmed."""
         self.reoffered += _positive(runs)
 
     @property
     def settled(self) -> int:
-        """Runs whose fate is known: sent or skipped."""
+        """Runs that are sent or skipped."""
         return self.sent + self.skipped.total()
 
     def difference(self, pending: int) -> int:
-        """Return by how much the identity fails for ``pending`` waiting runs; the only good value is 0."""
+        """Return expected - settled - ``pending``; not 0 means that a run is missing or counted twice."""
         return self.expected - self.settled - pending
 
 
@@ -84,26 +84,26 @@ def _positive(runs: int) -> int:
 STRETCHES_MAX = 20
 JOBS_NAMED_MAX = 8
 _LOOKED_AT = 256
-"""Of more runs at once nobody asks whose they are."""
+"""If more runs are skipped at once, their jobs are not recorded."""
 TOGETHER_MS = 60_000
-"""Fire times of one reason that lie no further apart belong to one stretch."""
+"""Skips of one reason whose fire times lie no further apart are merged into one stretch."""
 
 
 class Stretch(NamedTuple):
-    """Runs that were skipped for one reason."""
+    """Runs skipped for one reason within a stretch of time."""
 
     reason: str
     runs: int
     from_ms: int
-    """Earliest fire time, or begin of the gap."""
+    """Earliest fire time, or start of the gap."""
     until_ms: int
     """Latest fire time, or end of the gap; inclusive."""
     job_ids: tuple[int, ...]
-    """The jobs, ascending; empty where they are too many or not known."""
+    """The jobs, ascending; empty if unknown or more than ``JOBS_NAMED_MAX``."""
 
 
 class LastSkips:
-    """The last ``STRETCHES_MAX`` stretches, the newest last. Owned by the scheduling thread."""
+    """The last ``STRETCHES_MAX`` stretches, newest last."""
 
     def __init__(self) -> None:
         self._stretches: list[Stretch] = []
@@ -112,14 +112,14 @@ class LastSkips:
         return iter(self._stretches)
 
     def note_runs(self, reason: str, ids: Int64s, fire_ms: Int64s) -> None:
-        """Note skipped runs, job by job."""
+        """Record skipped runs with their jobs."""
         if len(ids):
             jobs = np.unique(ids[:_LOOKED_AT]).tolist()
             named = tuple(jobs) if len(ids) <= _LOOKED_AT and len(jobs) <= JOBS_NAMED_MAX else ()
             self._note(Stretch(reason, len(ids), int(fire_ms.min()), int(fire_ms.max()), named))
 
     def note_gap(self, reason: str, runs: int, after_ms: int, until_ms: int) -> None:
-        """Note ``runs`` that were skipped in (``after_ms``, ``until_ms``], of jobs that nobody listed."""
+        """Record ``runs`` skipped in (``after_ms``, ``until_ms``] without their jobs."""
         if runs:
             self._note(Stretch(reason, runs, after_ms + 1, until_ms, ()))
 

@@ -1,8 +1,8 @@
-"""Poll lane: the few jobs whose fire times nobody can compute ahead, asked one by one beside the wheel.
+"""Poll lane: jobs whose fire times cannot be computed ahead, asked one by one instead of filed in the wheel.
 
-Solar events and custom Celery schedules. A schedule here is foreign code: it may raise, lie or be slow, and only its
-own job may feel it. Whatever it answers, a run is never early and the fire times of one job increase strictly. Jobs
-whose instant has come take turns, one question each: a job that is behind makes no other one wait longer than a round.
+These are solar events and custom Celery schedules. Their code is foreign: it may raise, return nonsense or be slow, and
+only its own job may suffer. Invariant: for any answer, a run is never early and the fire times of a job increase
+strictly. Jobs to be asked take turns, one question each: a job that is behind delays the others by one round at most.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.kinds import Int64s, Polled
 
 BUDGET_S: Final = 0.002
-"""Time of one ``advance``; the jobs that are left come first in the next one."""
+"""Time budget of one ``advance``; the remaining jobs come first in the next."""
 STEPS: Final = 10_000
-"""Questions of one ``advance``."""
+"""Greatest number of questions in one ``advance``."""
 RETRY_MS: Final = 60_000
-"""A job whose schedule raised is asked again after this long."""
+"""Pause before a schedule that raised is asked again."""
 STALE_MAX: Final = 1_000
-"""Instants of former definitions that heap and line may hold, beside one for each job."""
+"""Heap and queue are cleaned once they hold more than two items a job plus this many."""
 IDLE_MS: Final = 1_000
-"""A schedule that wants to be asked again at once, though nothing was due, waits this long."""
+"""Pause before a schedule is asked again that demands it at once although nothing was due."""
 
 
 class LaneFailure(NamedTuple):
@@ -44,13 +44,13 @@ class LaneFailure(NamedTuple):
 
 @dataclass(slots=True)
 class LaneTurn:
-    """What one ``advance`` found."""
+    """The result of one ``advance``."""
 
     due: list[tuple[int, int]] = field(default_factory=list)
-    """(job id, fire time in ms), in the order of fire times."""
+    """(job id, fire time in ms), ascending by fire time."""
     failures: list[LaneFailure] = field(default_factory=list)
     behind: bool = False
-    """The budget ended before every job was asked; the next ``advance`` goes on, whether or not time has passed."""
+    """The budget ended before every job was asked; the next ``advance`` continues, even at the same instant."""
 
 
 @dataclass(slots=True)
@@ -61,18 +61,18 @@ class _Member:
 
 
 class PollLane:
-    """The polled jobs, by the instant at which each is to be asked. Owned by the scheduling thread."""
+    """The polled jobs, ordered by the instant at which each is to be asked."""
 
     def __init__(self, monotonic_s: Callable[[], float], *, budget_s: float = BUDGET_S, steps: int = STEPS) -> None:
-        """``monotonic_s`` measures the budget; the lane knows no other clock."""
+        """``monotonic_s``: clock of the budget; the lane uses no other."""
         self._monotonic_s = monotonic_s
         self._budget_s = budget_s
         self._steps = steps
         self._members: dict[int, _Member] = {}
         self._ahead: list[tuple[int, int, int]] = []
-        """A heap of (instant, job id, version): jobs whose instant is still to come."""
+        """Heap of (instant, job id, version): jobs to be asked later."""
         self._line: deque[tuple[int, int, int]] = deque()
-        """The same of jobs whose instant has come, in the order in which they are asked."""
+        """Queue of the same items: jobs to be asked now, in this order."""
         self._version = 0
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class PollLane:
         return job_id in self._members
 
     def put(self, job_id: int, schedule: Polled, *, ask_ms: int, after_ms: int = -NEVER_MS) -> None:
-        """Add a job, or replace its schedule; it is asked at ``ask_ms`` first and fires only after ``after_ms``."""
+        """Add a job or replace its schedule; it is first asked at ``ask_ms`` and fires only after ``after_ms``."""
         self._version += 1
         self._members[job_id] = _Member(schedule, self._version, after_ms)
         self._wait(ask_ms, job_id, self._version)
@@ -92,18 +92,18 @@ class PollLane:
             heapq.heapify(self._ahead)
 
     def remove(self, job_id: int) -> bool:
-        """Forget a job; says whether it was there."""
+        """Remove a job; returns whether it was present."""
         return self._members.pop(job_id, None) is not None
 
     def next_ask_ms(self) -> int:
-        """Return the earliest instant at which a job is to be asked, NEVER_MS if none; the mark stays before it."""
+        """Return the earliest instant at which a job is to be asked, NEVER_MS if none. The mark stays before it."""
         while self._ahead and not self._is_current(*self._ahead[0]):
             heapq.heappop(self._ahead)
         in_line = (waiting[0] for waiting in self._line if self._is_current(*waiting))
         return min(min(in_line, default=NEVER_MS), self._ahead[0][0] if self._ahead else NEVER_MS)
 
     def advance(self, now_ms: int) -> LaneTurn:
-        """Ask jobs whose instant has come, one after the other and one question each, within the budget."""
+        """Ask the jobs due to be asked by ``now_ms``, in turn and one question each, within the budget."""
         turn = LaneTurn()
         end_s = self._monotonic_s() + self._budget_s
         while self._ahead and self._ahead[0][0] <= now_ms:
@@ -126,13 +126,13 @@ class PollLane:
         return turn
 
     def _ask(self, turn: LaneTurn, job_id: int, ask_ms: int, now_ms: int) -> int:
-        """Ask one job; returns when to ask it again."""
+        """Ask one job; returns the instant to ask it again."""
         member = self._members[job_id]
         try:
             fire_ms, again_ms = member.schedule.ask(now_ms)
             again_ms = int(again_ms)
             fire_ms = None if fire_ms is None else int(fire_ms)
-        except Exception as error:  # foreign code: whatever it raises is its own job's affair
+        except Exception as error:  # foreign code may raise anything; only its own job may suffer
             turn.failures.append(LaneFailure(job_id, error))
             return now_ms + RETRY_MS
         if fire_ms is not None and member.fired_ms < fire_ms <= now_ms:
@@ -151,33 +151,33 @@ class PollLane:
 
 
 class LaneJobs:
-    """Keeps the members of one ``PollLane`` in step with the tables."""
+    """Keeps the members of one ``PollLane`` consistent with the tables."""
 
     def __init__(self, polled: PollLane) -> None:
         self.polled = polled
         self.turn = LaneTurn()
-        """What the last turn of the lane found."""
+        """The result of the last ``advance`` of the lane."""
         self._failures: list[LaneFailure] = []
 
     def put(self, rows: Rows, schedules: Mapping[int, Polled], *, ask_ms: int, after_ms: int) -> None:
-        """Take in those of ``rows`` that belong here: asked at ``ask_ms`` first, due only after ``after_ms``."""
+        """Add the enabled polled jobs of ``rows``; they are first asked at ``ask_ms`` and fire after ``after_ms``."""
         for job_id in rows.ids[(rows.flags & (ENABLED | POLLED)) == ENABLED | POLLED].tolist():
             self.polled.put(job_id, schedules[job_id], ask_ms=ask_ms, after_ms=after_ms)
 
     def remove(self, rows: Rows) -> None:
-        """Forget the jobs of ``rows`` that are members."""
+        """Remove the polled jobs of ``rows``."""
         if len(self.polled):
             for job_id in rows.ids[(rows.flags & POLLED) > 0].tolist():
                 self.polled.remove(job_id)
 
     def due(self, until_ms: int) -> tuple[Int64s, Int64s]:
-        """Ask the lane; returns job ids and fire times, by fire time."""
+        """Advance the lane to ``until_ms``; returns job ids and fire times, ascending by fire time."""
         self.turn = self.polled.advance(until_ms)
         self._failures += self.turn.failures
         ids, fires = np.array(self.turn.due, np.int64).reshape(-1, 2).T
         return ids, fires
 
     def take_failures(self) -> list[LaneFailure]:
-        """Return the schedules that have raised since the last call: each is to be reported once."""
+        """Return the failures since the last call, so that each is reported once."""
         failures, self._failures = self._failures, []
         return failures

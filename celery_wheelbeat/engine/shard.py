@@ -1,8 +1,8 @@
 """One shard: a table of jobs and the wheel that holds their next fire times.
 
-Invariants, checked by the watchdog: an enabled row's ``next_fire`` is its schedule's first fire time after the
-cursor (NEVER_MS: none, or polled), and every armed row has exactly one valid entry in the wheel. A
-shard never knows what time it is; the engine tells it which tick to empty.
+Invariants, checked by the watchdog: ``next_fire`` of an enabled row is the first fire time of its schedule after the
+cursor (NEVER_MS: none, or polled), and every armed row has exactly one valid entry in the wheel. A shard never knows
+the time; the engine passes the tick to empty.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ NOTHING_REPLACED = Rows.empty(0)
 
 
 class Ticks(NamedTuple):
-    """How time is cut: length of a tick in ms, ticks in a far window."""
+    """Length of a tick in ms, and of a far window in ticks."""
 
     tick_ms: int
     window_ticks: int
 
     def slot_of(self, fire_ms: Int64s) -> Int64s:
-        """Return the first tick at or after each fire time."""
+        """Return the slot of each fire time: the first tick that ends at or after it."""
         return -(-fire_ms // self.tick_ms)
 
 
 class Due(NamedTuple):
-    """Runs that an emptied slot holds, by fire time."""
+    """The due runs of one slot, ascending by fire time."""
 
     rows: UInt32s
     fire_ms: Int64s
@@ -59,13 +59,13 @@ class Shard:
         """The tick that was emptied last."""
         self.ticks = ticks
         self.lead_ticks = lead_ticks
-        """How far ahead of its edge a far window is promoted; differs by shard, so that not all do so at once."""
+        """How far ahead a far window is promoted; differs by shard, so that they do not all promote in one tick."""
         self.table = Table()
         self.wheel = Wheel(cursor, ticks.window_ticks)
         self.recount = Recount()
         self._crons = crons
         self._filed_rows = 0
-        """Rows from here on are not in the wheel yet."""
+        """Rows from this one on are not filed in the wheel yet."""
 
     @property
     def cursor_ms(self) -> int:
@@ -75,8 +75,8 @@ class Shard:
     def upsert(self, new: Rows, rare: Mapping[int, Rare], *, loading: bool = False) -> Rows:
         """Insert or replace jobs (ids ascending, ``next_fire`` decided); returns the definitions they replace.
 
-        While ``loading`` the recount is not told: whoever loads restarts it. New rows are filed in the wheel with the
-        next slot that is emptied: a million jobs in batches would otherwise touch a million slots entry by entry.
+        While ``loading`` nothing is recorded in the recount; the caller restarts it. New rows are filed in the wheel by
+        the next ``pop``: filing a million jobs batch by batch would touch the slots entry by entry.
         """
         table = self.table
         if loading and table.ends_before(new.ids):
@@ -98,7 +98,7 @@ class Shard:
         return replaced
 
     def remove(self, ids: Int64s) -> Rows:
-        """Delete jobs; returns the definitions of those that existed."""
+        """Delete jobs; returns their definitions, without ids that do not exist."""
         rows = self.living(ids)
         removed = self.table.rows.take(rows)
         self._note(removed)
@@ -107,7 +107,7 @@ class Shard:
         return removed
 
     def disable(self, ids: Int64s) -> Rows:
-        """Switch jobs off: they are kept, unarmed; returns their definitions before."""
+        """Disable jobs: they are kept, unarmed. Returns their previous definitions."""
         rows = self.living(ids)
         before = self.table.rows.take(rows)
         self.disarm(rows)
@@ -116,7 +116,7 @@ class Shard:
         return before
 
     def disarm(self, rows: Int64s) -> None:
-        """Take ``rows`` out of the wheel."""
+        """Remove ``rows`` from the wheel."""
         self.file()
         next_fire = self.table.columns.next_fire
         armed = rows[next_fire[rows] != NEVER_MS]
@@ -124,7 +124,7 @@ class Shard:
         next_fire[armed] = NEVER_MS
 
     def pop(self, tick: int) -> Due:
-        """Empty the slot of ``tick`` and re-arm its jobs on their grids; returns what was due, by fire time."""
+        """Empty the slot of ``tick``, re-arm its jobs for their next fire times, and return the due runs."""
         self.file()
         self.promote(tick)
         self.cursor = tick
@@ -151,15 +151,15 @@ class Shard:
         return merged
 
     def overdue(self, until_ms: int) -> UInt32s:
-        """Return the rows that are armed for ``until_ms`` or earlier, from the column alone."""
+        """Return the rows armed for ``until_ms`` or earlier, read from the column, not from the wheel."""
         return np.flatnonzero(self.table.rows.next_fire <= until_ms).astype(np.uint32)
 
     def armed(self) -> UInt32s:
-        """Return the rows that are armed."""
+        """Return all armed rows."""
         return np.flatnonzero(self.table.rows.next_fire != NEVER_MS).astype(np.uint32)
 
     def promote(self, tick: int) -> None:
-        """Bring near every far window that begins within ``lead_ticks`` of ``tick``."""
+        """Move the rows of every far window that begins within ``lead_ticks`` of ``tick`` to slots."""
         wheel = self.wheel
         while wheel.edge <= tick + self.lead_ticks:
             window = wheel.edge // wheel.window_ticks
@@ -170,7 +170,7 @@ class Shard:
                 wheel.arm(rows[valid], slots[valid])
 
     def file(self) -> None:
-        """Put rows into the wheel that were added since the last slot was emptied."""
+        """File the rows appended since the last call in the wheel."""
         begin, end = self._filed_rows, self.table.row_count
         if begin == end:
             return
@@ -178,30 +178,30 @@ class Shard:
         self._arm(np.arange(begin, end, dtype=np.uint32), self.table.columns.next_fire[begin:end])
 
     def rebuild(self, cursor: int) -> None:
-        """Throw the wheel away and file every armed row anew, as seen from ``cursor``."""
+        """Replace the wheel by an empty one at ``cursor``; the next ``file`` files every armed row again."""
         self.cursor = cursor
         self.wheel = Wheel(cursor, self.ticks.window_ticks)
         self._filed_rows = 0
 
     def renumber(self, cursor: int) -> None:
-        """Sort the table and drop its dead rows; every row number handed out before is void."""
+        """Sort the table and drop its dead rows. Invalidates all row numbers."""
         self.table.renumber()
         self.rebuild(cursor)
 
     def find(self, ids: Int64s) -> Int64s:
-        """Return the row of each of ``ids``, -1 where there is no such job (any more)."""
+        """Return the row of each of ``ids``; -1 if the job does not exist or is deleted."""
         rows = self.table.rows_of(ids)
         if self.table.dead_rows:
             rows[(rows >= 0) & ((self.table.columns.flags[rows] & DEAD) > 0)] = -1
         return rows
 
     def living(self, ids: Int64s) -> Int64s:
-        """Return the rows of those of ``ids`` that exist."""
+        """Return the rows of ``ids``, without those that do not exist."""
         rows = self.find(ids)
         return rows[rows >= 0]
 
     def _note(self, gone: Rows, come: Rows | None = None, rare: Mapping[int, Rare] | None = None) -> None:
-        """Tell the recount before the table forgets what only few of the jobs have."""
+        """Record a change in the recount. Call before the table drops the rare attributes of ``gone``."""
         attributes = self.table.rare
         kept = (
             {job_id: attributes[job_id] for job_id in gone.ids.tolist() if job_id in attributes} if attributes else {}
@@ -220,7 +220,7 @@ class Shard:
         self._arm(rows[~stays].astype(np.uint32), new.next_fire[~stays])
 
     def _following(self, rows: UInt32s, fires: Int64s) -> Int64s:
-        """Return the fire time after each of ``fires``, which lie on the grids of ``rows``."""
+        """Return the fire time of each row after ``fires``, which are fire times of ``rows``."""
         columns = self.table.columns
         interval = columns.interval[rows]
         plain = (interval > 0) & (interval < IN_MS_END) & ((columns.flags[rows] & RARE) == 0)

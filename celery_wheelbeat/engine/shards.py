@@ -1,6 +1,6 @@
-"""All shards of one engine: which shard owns which job, and what is known about jobs by id.
+"""All shards of one engine: maps a job id to its shard and looks up jobs by id.
 
-Reading only, apart from handing out the shards themselves. The shards and the payloads are one owner's: the engine's.
+Read-only: jobs are changed through the ``Shard`` that owns them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 PUBLIC_FLAGS = 0xFF
 STAGGER_TICKS = 256
-"""The shards promote a far window one after the other within this many ticks before it begins."""
+"""The shards promote a far window one after the other, spread over this many ticks before it begins."""
 
 
 class JobView(NamedTuple):
-    """A job as it is defined now, for whoever renders its message."""
+    """The current definition of a job, as needed to render its message."""
 
     id: int
     name: str
@@ -45,25 +45,25 @@ class JobView(NamedTuple):
     flags: int
     """Bits of ``jobs.Flag``."""
     next_fire_ms: int | None
-    """None: no fire time is left, or it is polled."""
+    """None: no further fire time, or the job is polled."""
 
 
 class JobColumns(NamedTuple):
-    """Jobs as they are defined now, in columns; where a job is gone the other columns mean nothing."""
+    """Current definitions of jobs as columns; rows that are not ``enabled`` have arbitrary values."""
 
     enabled: NDArray[np.bool_]
-    """There is such a job, and it is switched on."""
+    """The job exists and is enabled."""
     route: UInt32s
     flags: NDArray[np.uint16]
     """Bits of ``jobs.Flag``."""
     ref: UInt32s
-    """What ``payloads.read`` takes."""
+    """Argument of ``payloads.read``."""
     interval: Int64s
-    """Interval in ms; ≤ 0: not an interval job."""
+    """Interval in ms; ≤ 0 for other jobs."""
 
     @classmethod
     def empty(cls, count: int) -> JobColumns:
-        """Return columns to be filled in."""
+        """Return uninitialised columns."""
         return cls(
             np.empty(count, np.bool_),
             np.empty(count, np.uint32),
@@ -80,7 +80,7 @@ class JobColumns(NamedTuple):
 
 
 class Relived(NamedTuple):
-    """Intervals live through fire times again after a step of the clock; such runs have ids of their own."""
+    """Which fire times intervals re-live after a backward step of the clock; such runs have their own ids."""
 
     until_ms: int = 0
     """Fire times up to here were handed out before the step."""
@@ -89,13 +89,13 @@ class Relived(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """Where the wheel is: what it has handed out so far, and how time is lived through again."""
+    """The position of the wheel: how far runs were handed out, and which fire times are re-lived."""
 
     cursor_ms: int
     relived: Relived
 
     def is_before(self, fire_ms: int, step: int) -> bool:
-        """Say whether a run was handed out after the wheel was here; ``step``: of the time that it was lived in."""
+        """Return whether the run (``fire_ms``, ``step``) is handed out only after the wheel was at this position."""
         if fire_ms > max(self.cursor_ms, self.relived.until_ms):
             return True
         return step > 0 and (step, fire_ms) > (self.relived.step, self.cursor_ms)
@@ -126,7 +126,7 @@ class Shards:
         return self._shards[job_id & (len(self._shards) - 1)]
 
     def partition(self, ids: Int64s) -> Iterator[tuple[Shard, NDArray[np.intp]]]:
-        """Yield each shard that owns some of ``ids``, with their positions in order."""
+        """Yield each shard that owns any of ``ids``, with the positions of its ids, ascending."""
         if len(ids) == 1:
             yield self.owner(int(ids[0])), np.zeros(1, np.intp)
             return
@@ -135,7 +135,7 @@ class Shards:
             yield shard, order[share]
 
     def split(self, rows: Rows) -> Iterator[tuple[Shard, Rows]]:
-        """Yield each shard that owns some of ``rows``, with its share, in order: views into one sorted copy."""
+        """Yield each shard that owns any of ``rows``, with its rows in their order: views into one sorted copy."""
         if len(rows.ids) == 1:
             yield self.owner(int(rows.ids[0])), rows
             return
@@ -145,7 +145,7 @@ class Shards:
             yield shard, ordered.take(share)
 
     def _shares(self, ids: NDArray[np.integer[Any]]) -> tuple[NDArray[np.intp], list[tuple[Shard, slice]]]:
-        """Return the positions of ``ids`` by shard, and what part of them each shard owns."""
+        """Return the positions of ``ids`` sorted by shard, and each shard with its slice of them."""
         count = len(self._shards)
         numbers = (ids & (count - 1)).astype(np.uint8 if count <= 1 << 8 else np.uint16)
         order = np.argsort(numbers, kind="stable")
@@ -155,21 +155,21 @@ class Shards:
         return order, [(self._shards[numbers[start]], slice(start, end)) for start, end in pairwise(bounds)]
 
     def located(self, ids: Int64s) -> Iterator[tuple[Shard, NDArray[np.intp], Int64s]]:
-        """Yield, by shard, the positions of those ``ids`` that are jobs, and their rows."""
+        """Yield each shard with the positions of its existing ``ids`` and their rows."""
         for shard, positions in self.partition(ids):
             rows = shard.find(ids[positions])
             found = rows >= 0
             yield shard, positions[found], rows[found]
 
     def known(self, ids: Int64s) -> NDArray[np.bool_]:
-        """Say which of ``ids`` are jobs, switched on or not."""
+        """Return a mask of the ``ids`` that exist, enabled or not."""
         known = np.zeros(len(ids), np.bool_)
         for _, positions, _ in self.located(ids):
             known[positions] = True
         return known
 
     def named(self, name: str) -> Int64s:
-        """Return the jobs of this name; takes about 10 ms per million jobs."""
+        """Return the ids of the jobs with this name; takes about 10 ms per million jobs."""
         refs = self.payloads.named(name.encode(errors="surrogatepass"))
         found = [np.empty(0, np.int64)]
         for shard in self._shards if len(refs) else ():
@@ -179,11 +179,11 @@ class Shards:
 
     @property
     def job_count(self) -> int:
-        """Jobs in all shards, switched on or not."""
+        """Jobs in all shards, enabled or not."""
         return sum(len(shard.table) for shard in self._shards)
 
     def admit(self, batch: DefinitionBatch, max_jobs: int) -> DefinitionBatch:
-        """Return ``batch`` without the new jobs for which ``max_jobs`` leaves no room."""
+        """Return ``batch`` without the new jobs that would exceed ``max_jobs``."""
         room = max_jobs - self.job_count
         if len(batch) <= room:
             return batch
@@ -191,7 +191,7 @@ class Shards:
         return batch.take(np.flatnonzero(known | (np.cumsum(~known) <= room)))
 
     def once_of(self, job_id: int) -> int | None:
-        """Return the instant at which an enabled job fires once; None for any other job and where it has none."""
+        """Return the instant of an enabled one-time job; None for other jobs, and if it is outside its bounds."""
         shard = self.owner(job_id)
         rows = shard.living(np.array([job_id]))
         if not len(rows) or shard.table.columns.flags[rows[0]] & (ONCE | ENABLED) != ONCE | ENABLED:
@@ -200,7 +200,7 @@ class Shards:
         return once.phase_ms if once.start_ms <= once.phase_ms < once.end_ms else None
 
     def batches(self, ids: Int64s, fire_ms: Int64s, offer: Offer) -> list[DueBatch]:
-        """Make due batches of runs given by id and ascending fire time; ids that are gone are left out."""
+        """Make due batches of runs given by id and ascending fire time; runs of deleted jobs are left out."""
         due = []
         for shard, positions, rows in self.located(ids):
             again = (fire_ms[positions] <= self.relived.until_ms) & (shard.table.columns.interval[rows] > 0)
@@ -212,7 +212,7 @@ class Shards:
         return due
 
     def views(self, ids: Int64s) -> list[JobView | None]:
-        """Return each job as it is defined now; None where it is gone or switched off."""
+        """Return the current definition of each job; None if it does not exist or is disabled."""
         views: list[JobView | None] = [None] * len(ids)
         for shard, all_positions, rows in self.located(ids):
             found = shard.table.rows.take(rows)
@@ -227,7 +227,7 @@ class Shards:
         return views
 
     def columns_of(self, ids: Int64s) -> JobColumns:
-        """Return each of ``ids`` as it is defined now, in columns."""
+        """Return the current definitions of ``ids`` as columns."""
         order, shares = self._shares(ids)
         ordered = ids[order]
         nearest = [shard.table.nearest(ordered[share]) for shard, share in shares]
@@ -245,14 +245,14 @@ class Shards:
         return columns
 
     def payload_sizes(self, ids: Int64s) -> Int64s:
-        """Return the bytes of payload and name of each of ``ids``; 0 of what is gone."""
+        """Return the bytes of payload and name of each of ``ids``; 0 if the job does not exist or is disabled."""
         jobs = self.columns_of(ids)
         sizes = np.zeros(len(ids), np.int64)
         sizes[jobs.enabled] = self.payloads.lengths(jobs.ref[jobs.enabled])
         return sizes
 
     def schedule_of(self, job_id: int, crons: CronTable) -> Bounded | None:
-        """Return the schedule of a job, also of one that is switched off; None where it is foreign or there is none."""
+        """Return the schedule of a job, enabled or not; None if the job does not exist or is polled."""
         shard = self.owner(job_id)
         rows = shard.living(np.array([job_id]))
         if not len(rows) or shard.table.columns.flags[rows[0]] & POLLED:
@@ -270,5 +270,5 @@ class Shards:
 
 
 def ids_of(ids: Sequence[int] | Int64s) -> Int64s:
-    """Return ``ids`` as the array that the shards work on."""
+    """Return ``ids`` as an int64 array."""
     return np.asarray(ids, np.int64)

@@ -1,8 +1,8 @@
-"""Watchdog: distrusts one shard at a time, against truths that do not come from the wheel.
+"""Watchdog: checks one shard at a time against sources other than the wheel, and repairs it.
 
-The columns say what must be armed, the schedules say for when, ``recount`` says how many runs must have passed. What
-is found is counted by reason, healed where the truth is at hand, and otherwise named to be read from the source again.
-It must never repair silently: an undamaged shard yields an empty report.
+The columns determine which jobs must be armed, the schedules for when, and ``recount`` how many runs must have passed.
+Findings are counted by reason. They are repaired if the correct value can be computed; other jobs are reported, to be
+read from their source again. It must never repair without a finding: an undamaged shard yields an empty report.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 MOVES = 20_000
-"""Texts that one sweep moves out of payload pages that are mostly dead."""
+"""Texts that one sweep moves out of thin payload pages, at most."""
 
 
 class Watchdog:
-    """Sweeps the shards of one engine. Between two sweeps of a shard it keeps nothing."""
+    """Sweeps the shards of one engine. Keeps no state between sweeps."""
 
     def __init__(self, shards: Shards, lane: LaneJobs, crons: CronTable, ledger: Ledger) -> None:
         self._shards = shards
@@ -45,13 +45,13 @@ class Watchdog:
         self._ledger = ledger
 
     def agreed_cursor(self) -> int:
-        """Return the tick that most shards emptied last."""
+        """Return the cursor that most shards have."""
         return Counter(shard.cursor for shard in self._shards).most_common(1)[0][0]
 
     def sweep(self, number: int, truth: Callable[[ScheduleColumns], Int64s], settled_ms: int) -> SweepReport:
-        """Check and heal shard ``number``; ``truth`` computes what a schedule must be armed for.
+        """Check and repair shard ``number``; ``truth`` computes the fire times that schedules must be armed for.
 
-        Runs that were lost are entered as expected and skipped (``error``), so that the account shows them.
+        Lost runs are entered in the ledger as expected and skipped (``error``).
         """
         report = SweepReport(number)
         shard = self._shards[number]
@@ -114,7 +114,7 @@ class Watchdog:
         self._evict(shard, absent, report)
 
     def _evict(self, shard: Shard, rows: NDArray[np.intp], report: SweepReport) -> None:
-        """Take damaged jobs out: none of their runs is right any more."""
+        """Remove damaged jobs and report them in ``reload_ids``."""
         if not len(rows):
             return
         gone = shard.table.rows.take(rows)
@@ -135,7 +135,7 @@ class Watchdog:
 
 
 def check_table(shard: Shard, owner_mask: int, cron_count: int, report: SweepReport) -> NDArray[np.intp]:
-    """Check that ids can be found and definitions can be right; returns the rows that must go."""
+    """Check that ids can be found and definitions are plausible; returns the rows to evict."""
     table = shard.table
     rows = table.rows
     in_order = rows.ids[: table.sorted_rows]
@@ -159,7 +159,7 @@ def check_table(shard: Shard, owner_mask: int, cron_count: int, report: SweepRep
 
 
 def check_fires(shard: Shard, truth: Callable[[ScheduleColumns], Int64s], cursor_ms: int, report: SweepReport) -> bool:
-    """Compare what each job is armed for with its schedule, and correct the column; says whether it was right."""
+    """Compare ``next_fire`` of each job with its schedule and correct it; returns whether all were right."""
     table = shard.table
     alive = table.living()
     flags, armed_for = table.columns.flags[alive], table.columns.next_fire[alive]
@@ -178,7 +178,7 @@ def check_fires(shard: Shard, truth: Callable[[ScheduleColumns], Int64s], cursor
 
 
 def check_wheel(shard: Shard, report: SweepReport) -> bool:
-    """Compare the entries of the wheel with the armed rows; says whether they agree."""
+    """Compare the entries of the wheel with the armed rows; returns whether they agree."""
     wheel, table = shard.wheel, shard.table
     before = report.counts.total()
     window = wheel.window_ticks
@@ -223,30 +223,30 @@ FINDINGS = {
     "uncounted": "a run that must have passed and was not handed out",
     "surplus": "a run that was handed out though none was due",
 }
-"""Everything that a sweep can find. The only good count of each is 0."""
+"""All possible findings of a sweep. In a sound shard the count of each is 0."""
 EXAMPLES = 10
 
 
 @dataclass(slots=True)
 class SweepReport:
-    """What a sweep of one shard found and healed."""
+    """The findings of one sweep."""
 
     shard: int
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[int]] = field(default_factory=dict)
-    """A few job ids for each finding, for the log."""
+    """Up to ``EXAMPLES`` job ids for each finding, for the log."""
     reload_ids: list[int] = field(default_factory=list)
-    """Jobs that were switched off because they are damaged: to be read from their source again."""
+    """Damaged jobs that were removed: to be read from their source again."""
     resync: bool = False
-    """Definitions are damaged and it cannot be told which: everything is to be read again."""
+    """Definitions are damaged but unidentified: the whole source must be read again."""
 
     @property
     def healthy(self) -> bool:
-        """Say whether nothing was found."""
+        """True if there are no findings."""
         return not self.counts
 
     def add(self, finding: str, count: int, ids: Int64s | None = None) -> None:
-        """Count a finding of the closed list."""
+        """Count a finding, a key of ``FINDINGS``; ``ids`` are the jobs concerned."""
         if count:
             self.counts[finding] += count
             if ids is not None:

@@ -2,12 +2,12 @@
 
 Near ticks are *slots* (``dict[tick → bytes]``, four bytes a row); everything past ``edge`` is *far*, filed by window of
 ticks (a quarter of an hour) and promoted window by window. Keys are absolute, so nothing aliases, and empty slots cost
-nothing. A place is replaced when it grows: ``bytes`` are half as large as anything that grows in place, there are
-hundreds of thousands of them, and the garbage collector does not see them.
+nothing. A *place* is a slot or a far window. It is stored as ``bytes`` and replaced when it grows: there are hundreds
+of thousands of places, ``bytes`` are half as large as a growable type, and the garbage collector does not track them.
 
-Deletion is lazy: an entry counts only while ``next_fire`` of its row still falls into its slot. Invariant: whoever
-moves a row away from where it is filed marks that place *dirty*; a dirty place may hold a row twice (it left and came
-back), so it is made unique when it is emptied. Without that rule a row fires twice. The wheel must never be asked to
+Deletion is lazy: an entry is valid only while ``next_fire`` of its row falls into its place. Invariant: code that moves
+a row out of a place marks the place *dirty* (``moved_away``). A dirty place may hold a row twice, because it left and
+came back, and is deduplicated when it is emptied; otherwise the row would fire twice. The wheel must never be asked to
 file a row that it already holds as valid.
 """
 
@@ -29,9 +29,9 @@ ROW_BYTES = 4
 
 
 class Wheel:
-    """Slots, far windows and their dirty marks. Knows ticks and rows, neither jobs nor fire times.
+    """Slots, far windows and their dirty marks. Knows ticks and rows, but no jobs or fire times.
 
-    ``window_ticks`` is the length of a far window; ``edge`` the first tick that is far, always a multiple of it.
+    ``window_ticks`` is the length of a far window; ``edge`` is the first far tick, a multiple of ``window_ticks``.
     """
 
     def __init__(self, cursor: int, window_ticks: int) -> None:
@@ -43,7 +43,7 @@ class Wheel:
         self.edge = (cursor // window_ticks + 1) * window_ticks
 
     def arm(self, rows: UInt32s, ticks: Int64s) -> None:
-        """File ``rows`` under ``ticks``, any number of them in any order."""
+        """File ``rows`` under ``ticks``, in any order."""
         if len(rows) == 1:
             self._arm_one(int(rows[0]), int(ticks[0]))
             return
@@ -51,13 +51,13 @@ class Wheel:
         if near.all():
             _file(self.slots, rows, ticks)
             return
-        # by position: a mask is looked through anew, row by row, for each column
+        # positions: numpy scans a mask again for each column
         here, there = np.flatnonzero(near), np.flatnonzero(~near)
         _file(self.slots, rows[here], ticks[here])
         _file(self.far, rows[there], ticks[there] // self.window_ticks)
 
     def moved_away(self, ticks: Int64s) -> None:
-        """Mark the places of rows that were armed for ``ticks`` and no longer are."""
+        """Mark dirty the places of rows that were armed for ``ticks`` and no longer are."""
         for tick in set(ticks.tolist()):
             if tick < self.edge:
                 if tick in self.slots:
@@ -66,7 +66,7 @@ class Wheel:
                 self.dirty_far.add(tick // self.window_ticks)
 
     def pop(self, tick: int) -> UInt32s:
-        """Empty the slot of ``tick``: its rows, without repetition, stale ones included."""
+        """Empty the slot of ``tick`` and return its rows, each once, stale ones included."""
         rows = self.slots.pop(tick, None)
         if rows is None:
             return NO_ROWS
@@ -77,7 +77,7 @@ class Wheel:
         return found
 
     def pop_window(self) -> UInt32s:
-        """Move the edge by one window and return the far rows of it, stale ones included, to be filed again."""
+        """Advance the edge by one window and return its rows, stale ones included, for the caller to file."""
         window = self.edge // self.window_ticks
         self.edge += self.window_ticks
         rows = self.far.pop(window, None)
@@ -90,14 +90,14 @@ class Wheel:
         return found
 
     def entries(self) -> Iterator[tuple[bool, UInt32s, Int64s]]:
-        """Yield (is far, rows, place of each row) for the slots and for the far windows."""
+        """Yield (is far, rows, place of each row): once for all slots, once for all far windows."""
         for is_far, places in ((False, self.slots), (True, self.far)):
             lengths = np.fromiter(map(len, places.values()), np.int64, len(places)) // ROW_BYTES
             rows = np.frombuffer(b"".join(places.values()), np.uint32)
             yield is_far, rows, np.repeat(np.fromiter(places, np.int64, len(places)), lengths)
 
     def entry_count(self) -> int:
-        """Entries held, stale ones included."""
+        """Return the number of entries, stale ones included."""
         return (sum(map(len, self.slots.values())) + sum(map(len, self.far.values()))) // ROW_BYTES
 
     def _arm_one(self, row: int, tick: int) -> None:
@@ -114,7 +114,7 @@ def _file(places: dict[int, bytes], rows: UInt32s, keys: Int64s) -> None:
     if span == 0:
         _extend(places, low, np.ascontiguousarray(rows).view(np.uint8).data)
         return
-    # numpy sorts 16-bit keys by radix: several times faster than int64, and one hour of ticks always fits
+    # numpy sorts 16-bit keys by radix, several times faster than int64; one hour of ticks always fits
     above = keys - low if span >= 1 << 16 else (keys - low).astype(np.uint16)
     order = np.argsort(above, kind="stable")
     above = above[order]
