@@ -1,11 +1,11 @@
-"""Backlog: the runs of one destination that are due and not yet settled, as (job, fire time) pairs.
+"""The backlog of a lane: runs that are due and not settled, as (job, fire time) pairs.
 
-Every offered run leaves in one way and one only: confirmed, or skipped with a reason; until then it is *pending*.
-Pairs, not bytes: 20 B each in arrays, bounded by ``limit`` whatever the broker does. It must never render, send, wait.
+Every offered run is *pending* until it leaves in exactly one way: confirmed, or skipped with a reason. Pairs, not
+bytes: 20 B each in arrays, bounded by ``limit`` whatever the broker does. The backlog never renders, sends or waits.
 
-Two queues: *late* holds what was there when the destination last failed, *fresh* what came since for other jobs. Both
-get their share of what can be sent, so a drained outage does not delay what is due now, and the runs of one job are
-still sent in the order of their fire times.
+Two queues: *late* holds the runs that waited when the destination last failed, *fresh* holds later runs of other jobs.
+Each gets a share of every ``take``, so draining an outage does not delay current runs. The runs of one job are sent in
+the order of their fire times.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOBODY: Int64s = np.empty(0, np.int64)
 
 
 class Leftover(NamedTuple):
-    """What was pending at the end of a process."""
+    """The runs that were pending at the end of a process."""
 
     runs: int
     oldest_fire_ms: int | None
@@ -42,39 +42,39 @@ class Leftover(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Pairs that are on their way together; a closed one has left the block."""
+    """Pairs that are in flight together; a pair that is not ``open`` has left the block."""
 
     pairs: Pairs
     open: NDArray[np.bool_]
 
 
 class Backlog:
-    """The pending runs of one destination. Owned by the scheduling thread.
+    """The pending runs of one lane.
 
-    Per tick: ``offer`` what is due, then either ``take`` what the publisher has room for, or ``squeeze`` while it is
-    down. Outcomes come back through ``confirm``, ``give_back`` and ``skip``, by the token that ``take`` gave.
+    Per tick: ``offer`` due runs, then ``take`` as many as the publisher has room for, or ``squeeze`` while the
+    destination is down. ``confirm``, ``give_back`` and ``skip`` settle runs by the token that ``take`` returned.
     """
 
     def __init__(self, ledger: Ledger, *, limit: int, keep_all: KeepAll) -> None:
-        """``keep_all`` is asked about jobs whose older runs are about to be let go."""
+        """``keep_all`` is called with the jobs whose older runs are about to be skipped."""
         self.strays = 0
-        """Outcomes of runs that were already settled; the only good value is 0."""
+        """Outcomes for runs that were already settled; must be 0."""
         self.left_queue = 0
-        """How often a pair has stopped waiting: it was taken, perhaps again, or let go."""
+        """Number of times that a pair left the queues: taken (again after each return) or skipped."""
         self._ledger = ledger
         self.limit = limit
-        """Pairs that may wait."""
+        """Most pairs that may wait."""
         self.keep_all = keep_all
         self._pending = 0
         self._offered: list[Pairs] = []
         self._offered_count = 0
         self._late = PairQueue()
         self._jobs_ahead: Int64s | None = None
-        """Jobs whose runs go behind those in *late*, ascending; None = those in *late*, to be found again."""
+        """Sorted ids of jobs with runs in ``_late``; their later runs are queued there too. None: recompute from ``_late``."""
         self._late_by_id = False
-        """Whether *late* has to be sorted by fire time before it is taken from."""
+        """Whether ``_late`` is sorted by job id and has to be sorted by fire time before the next take."""
         self._squeezed = False
-        """Whether nothing has come since the last squeeze."""
+        """Whether nothing was queued since the last squeeze."""
         self._fresh = PairQueue()
         self._in_flight: dict[int, Pair] = {}
         self._blocks: dict[int, Block] = {}
@@ -82,46 +82,46 @@ class Backlog:
 
     @property
     def pending(self) -> int:
-        """Runs that are neither sent nor skipped: the term of the accounting identity."""
+        """Runs that are neither confirmed nor skipped; a term of the accounting identity."""
         return self._pending
 
     @property
     def waiting(self) -> int:
-        """Pairs that can be taken; reoffered ones included."""
+        """Pairs that can be taken, reoffered ones included."""
         return self._offered_count + self._late.count + self._fresh.count
 
     @property
     def in_flight(self) -> int:
-        """Pairs that were taken and are not settled."""
+        """Pairs that were taken and not settled."""
         return len(self._in_flight) + sum(int(np.count_nonzero(block.open)) for block in self._blocks.values())
 
     def oldest_fire_ms(self) -> int | None:
-        """Return the earliest fire time that is not settled, or None; the mark stays before it."""
+        """Return the earliest unsettled fire time, or None; the mark stays before it."""
         return min(self._fires(), default=None)
 
     def offer(self, due: DueBatch) -> None:
-        """Take over the runs of ``due``; those of one call are in the order of their fire times."""
+        """Queue the runs of ``due``, which are in the order of their fire times."""
         tag = (REOFFERED if due.offer is Offer.REOFFERED else 0) | due.step << STEP_SHIFT
         self.adopt(Pairs(due.ids, due.fire_ms, np.full(len(due), tag, np.int32)))
 
     def adopt(self, pairs: Pairs) -> None:
-        """Take over runs that another backlog released."""
+        """Queue runs, due ones or those that another backlog released."""
         self._offered.append(pairs)
         self._squeezed = False
         self._offered_count += len(pairs.ids)
         self._pending += pairs.accounted()
-        if self.waiting > 2 * self.limit:  # nobody takes, nobody squeezes: a full window that does not move
+        if self.waiting > 2 * self.limit:  # a full window that does not move: neither take nor squeeze is called
             self.squeeze()
 
     def take(self, runs: int) -> dict[int, Pair]:
-        """Hand out up to ``runs`` pairs by token, the oldest first; half of the room is kept for what came since.
+        """Return up to ``runs`` pairs by token, oldest first; half of them come from *fresh* if it has as many.
 
-        A token is valid until ``confirm``, ``give_back`` or ``skip`` has seen it.
+        A token is valid until ``confirm``, ``give_back``, ``queue_again``, ``skip`` or ``release`` is called with it.
         """
         return self._hand_out(self._take(runs))
 
     def take_block(self, runs: int) -> tuple[int, Pairs]:
-        """Hand out up to ``runs`` pairs as one block with one token, for ``break_up`` and ``confirm_block``."""
+        """Return up to ``runs`` pairs as one block with one token, for ``break_up``, ``cut`` and ``confirm_block``."""
         pairs = self._take(runs)
         token = self._next_token
         self._next_token += 1
@@ -129,14 +129,14 @@ class Backlog:
         return token, pairs
 
     def break_up(self, token: int, positions: Iterable[int]) -> dict[int, Pair]:
-        """Take pairs out of a block; returns them by tokens of their own, in the order of ``positions``."""
+        """Take pairs out of a block; returns them by new tokens, in the order of ``positions``."""
         block = self._blocks[token]
         where = np.fromiter(positions, np.intp)
         block.open[where] = False
         return self._hand_out(block.pairs.at(where))
 
     def cut(self, token: int, at: int) -> int:
-        """Make a block of its own of what stands at position ``at`` and after it in a block; returns its token."""
+        """Split a block: the pairs from position ``at`` on become a new block; returns its token."""
         block = self._blocks[token]
         rest = self._next_token
         self._next_token += 1
@@ -145,7 +145,7 @@ class Backlog:
         return rest
 
     def confirm_block(self, token: int) -> Pairs:
-        """Count what is left of a block as taken over by the broker, and return it."""
+        """Count the pairs left in a block as confirmed, and return them."""
         block = self._blocks.pop(token)
         pairs = block.pairs.at(block.open)
         accounted = pairs.accounted()
@@ -155,7 +155,7 @@ class Backlog:
         return pairs
 
     def release(self, tokens: Iterable[int]) -> Pairs:
-        """Give taken runs (at least one) away: another backlog has to ``adopt`` them."""
+        """Remove taken runs (at least one) and return them; another backlog must ``adopt`` them."""
         pairs = Pairs.of(self._settle(tokens))
         self._pending -= pairs.accounted()
         return pairs
@@ -183,7 +183,7 @@ class Backlog:
         return taken
 
     def confirm(self, tokens: Iterable[int]) -> list[Pair]:
-        """Count runs that the broker has taken responsibility for, and return them."""
+        """Count taken runs as confirmed by the broker, and return them."""
         pairs = self._settle(tokens)
         again = sum(pair.tag & REOFFERED for pair in pairs)
         self._ledger.confirm(len(pairs) - again)
@@ -192,14 +192,14 @@ class Backlog:
         return pairs
 
     def skip(self, tokens: Iterable[int], reason: str) -> list[Pair]:
-        """Let taken runs go for ``reason`` (``error``, ``unroutable``, ``removed`` …), and return them."""
+        """Count taken runs as skipped for ``reason`` (``error``, ``unroutable``, ``removed`` …), and return them."""
         pairs = self._settle(tokens)
         if pairs:
             self._let_go(Pairs.of(pairs), reason)
         return pairs
 
     def give_back(self, tokens: Iterable[int]) -> None:
-        """Put runs that were not sent, or perhaps not, at the head of the queue; everything waiting is late now."""
+        """Put runs that were not or perhaps not sent at the head of *late*; everything that waits becomes late."""
         pairs = sorted(self._settle(tokens), key=lambda pair: pair.fire_ms)
         if not pairs:
             return
@@ -211,7 +211,7 @@ class Backlog:
         self._squeezed = False
 
     def queue_again(self, tokens: Iterable[int]) -> None:
-        """Put runs that were refused behind the late ones: nothing has to wait for them, not even their jobs' own."""
+        """Put refused runs at the end of *late*; no other run waits for them, nor do later runs of their jobs."""
         pairs = sorted(self._settle(tokens), key=lambda pair: pair.fire_ms)
         if pairs:
             self._jobs_ahead = self._ids_ahead()
@@ -219,14 +219,14 @@ class Backlog:
             self._squeezed = False
 
     def squeeze(self) -> int:
-        """While the destination is down: keep the newest run of each job, all of ``misfire=all``, within the limit.
+        """Keep the newest run of each job, and every run of ``misfire=all`` jobs, within the limit; oldest go first.
 
-        The others are skipped(backlog). Returns how many went.
+        The others are skipped(backlog). Returns their number. Called while the destination is down.
         """
         if self._squeezed:
             return 0
         every = joined([self._late.clear(), self._fresh.clear(), *self._drain_offered()])
-        every = every.at(np.argsort(every.ids, kind="stable"))  # quick: what was squeezed before is already in order
+        every = every.at(np.argsort(every.ids, kind="stable"))  # fast: previously squeezed pairs are in order
         stays = np.ones(len(every.ids), np.bool_)
         stays[:-1] = every.ids[1:] != every.ids[:-1]
         (older,) = np.nonzero(~stays)
@@ -244,7 +244,7 @@ class Backlog:
         return int(np.count_nonzero(~stays))
 
     def drop(self, ids: Int64s, reason: str) -> int:
-        """Let go the waiting runs of ``ids``; what is in flight stays. Returns how many went."""
+        """Skip the waiting runs of ``ids``; runs in flight stay. Returns the number of skipped pairs."""
         self._sort_in()
         dropped = 0
         for queue in (self._late, self._fresh):
@@ -259,7 +259,7 @@ class Backlog:
         return dropped
 
     def shutdown(self) -> Leftover:
-        """Skip everything that is left (``shutdown``). The mark has to be read before: these runs are not done."""
+        """Skip all pending runs (``shutdown``). Read the mark before the call: these runs are not done."""
         fires_ms = list(self._fires(newest=True))
         leftover = Leftover(self.waiting + self.in_flight, self.oldest_fire_ms(), max(fires_ms, default=None))
         self._ledger.skip("shutdown", self._pending)
@@ -288,7 +288,7 @@ class Backlog:
         self._pending -= len(counted.ids)
 
     def _sort_in(self) -> None:
-        """Queue what was offered since: in order of fire times, behind the late runs of the same jobs."""
+        """Queue the offered runs in order of fire times; jobs with late runs go to *late*, others to *fresh*."""
         if self.waiting > self.limit:
             self.squeeze()
         if not self._offered:

@@ -1,8 +1,7 @@
-"""Bodies: the pieces of messages that belong to single jobs, kept because they are the same in every run.
+"""Bounded cache of the job-specific parts of messages, which are the same in every run of a job.
 
-A bounded cache in front of the renderer: 16 bytes of index per job, and its pieces side by side in a chunk. A job is
-known by the ref of its payload; ``forget`` hears of every ref that is given up, before it can be given to another job.
-What is not kept is rendered again, never wrong.
+Each job has 16 bytes of index, and its parts lie side by side in a chunk. The key is the ref of the job's payload;
+``forget`` is called with every released ref before that ref can be reused. A miss costs a rendering, nothing else.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ logger = logging.getLogger("celery.beat")
 _CHUNK_BITS = 20
 CHUNK_BYTES = 1 << _CHUNK_BITS
 _PLACE_BITS = 40
-"""Number of the chunk and offset in it; the other bits are the number of the skeleton."""
+"""Low bits of a place: chunk number and offset in the chunk. The high bits are the number of the skeleton."""
 _NOWHERE = np.uint64(2**64 - 1)
 SKELETONS_MAX = (1 << (64 - _PLACE_BITS)) - 1
 CHUNKS_MAX = (1 << (_PLACE_BITS - _CHUNK_BITS)) - 1
-"""The greatest number stands for no chunk."""
+"""The greatest chunk number means "no chunk"."""
 _SHORT_MAX = 2**16 - 1
 _STEP_ROWS = 1 << 20
-"""Rows of the index that are looked through at once."""
+"""Rows of the index that are scanned at once."""
 _ROW = np.dtype([("place", np.uint64), ("body", np.uint32), ("reprs", np.uint16), ("name", np.uint16)])
-"""Place: number of the skeleton, then of the chunk, then offset. The others are lengths."""
+"""``place``: skeleton number, chunk number, offset, from high to low bits. The other fields are lengths in bytes."""
 _LENGTHS = ("body", "reprs", "name")
 
 
 class Columns(NamedTuple):
-    """The pieces of many jobs. Of each, opening, body, reprs and name follow each other in ``buffer``."""
+    """The parts of many jobs: opening, body, reprs and name of a job follow each other in ``buffer``."""
 
     buffer: Octets
     begin: Int64s
@@ -56,18 +55,18 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, pieces: Sequence[Pieces]) -> Columns:
-        """Turn pieces per job (at least one) into columns."""
+        """Turn the parts of each job (at least one job) into columns."""
         every = Slices.of([piece for one in pieces for piece in one])
         _, body, reprs, name = every.length.reshape(-1, len(Pieces._fields)).T
         return cls(every.buffer, every.start[:: len(Pieces._fields)], len(pieces[0].opening), body, reprs, name)
 
     def whole(self) -> Slices:
-        """Return all pieces of each job as one."""
+        """Return the parts of each job as one byte range."""
         length = self.opening_width + self.body_length + self.reprs_length + self.name_length
         return Slices(self.buffer, self.begin, length)
 
     def by_hole(self) -> dict[Hole, Column]:
-        """Return what the renderer fills in."""
+        """Return hole → column, as ``Skeleton.render`` takes it."""
         body = self.begin + self.opening_width
         reprs = body + self.body_length
         found: dict[Hole, Column] = {
@@ -83,15 +82,15 @@ class Columns(NamedTuple):
 
 class _Chunk(NamedTuple):
     size: int
-    """Bytes that are in use, or were."""
+    """Bytes written, those of forgotten jobs included."""
     jobs: int
-    """How many have pieces there, or had."""
+    """Jobs written, forgotten ones included."""
     alive: int
-    """How many of them are not forgotten."""
+    """Jobs that are not forgotten."""
 
     @property
     def thin_bytes(self) -> int:
-        """Its size where more than half is forgotten."""
+        """Size of the chunk if more than half of its jobs are forgotten, else 0."""
         return self.size if 2 * self.alive < self.jobs else 0
 
 
@@ -99,31 +98,31 @@ _GONE = _Chunk(0, 0, 0)
 
 
 class Bodies:
-    """The cache. ``limit_bytes`` bounds its chunks; a job that does not fit any more is rendered for each run.
+    """The cache. ``limit_bytes`` bounds its chunks; a job that does not fit is rendered for each run.
 
-    Pieces are appended to one chunk until it is full. A chunk whose last piece is forgotten is given back at once.
-    Where room is wanted, chunks that are more than half forgotten go too, and the rest of their pieces is rendered
-    again: what is forgotten never fills more than half of the cache.
+    Parts are appended to one chunk until it is full. A chunk is released as soon as all of its jobs are forgotten. When
+    room is needed, chunks that are more than half forgotten are released too, and their live jobs are rendered again;
+    so forgotten parts never fill more than half of the cache.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.resident_bytes = 0
         self._limit_bytes = limit_bytes
         self._memory: mmap.mmap | None = None
-        """Room for all chunks, of which the system has given what was written to."""
+        """Address space for all chunks; the system commits pages as they are written."""
         self._octets: Octets = np.empty(0, np.uint8)
-        """The same as an array."""
+        """``_memory`` as an array."""
         self._chunks: list[_Chunk] = []
         self._free: list[int] = []
-        """Numbers of chunks that are gone."""
+        """Numbers of released chunks."""
         self._filled: int | None = None
-        """Number of the chunk that is appended to."""
+        """Number of the chunk to which parts are appended."""
         self._is_full = False
-        """Whether a chunk did not fit, and nothing was forgotten since."""
+        """Whether no chunk could be added, and nothing has been forgotten since."""
         self._thin_bytes = 0
         """Size of the chunks that are more than half forgotten."""
         self._rows: NDArray[Any] = np.empty(0, _ROW)
-        """By ref; side by side, since a look-up in so large an array waits for memory."""
+        """Index by ref. One record array, not one array per field: a look-up costs one cache miss."""
         self._place: NDArray[np.uint64] = self._rows["place"]
 
     def columns(
@@ -133,11 +132,10 @@ class Bodies:
         opening_width: int,
         render: Callable[[NDArray[np.intp]], Columns],
     ) -> Columns:
-        """Return the pieces of ``refs`` for the skeleton of that number, whose openings are ``opening_width`` long.
+        """Return the parts of ``refs`` for skeleton number ``skeleton``, whose openings have ``opening_width`` bytes.
 
-        They may lie in the cache itself, and are valid until it is asked for others or has to forget some. ``render``
-        is asked for the pieces at the positions that are not known; what it raises goes on to the caller and leaves
-        the cache as it was.
+        The result may be a view of the cache, valid until the next call of ``columns`` or ``forget``. ``render`` is
+        called with the positions that are missing; its exceptions pass to the caller and leave the cache unchanged.
         """
         self._grow(int(refs.max(initial=0)) + 1)
         rows = self._at(refs)
@@ -147,13 +145,13 @@ class Bodies:
         rendered = found = render(missing)
         if len(missing) < len(refs):
             known = np.delete(np.arange(len(refs)), missing)
-            # before room is made, which may cost some of those that are known
+            # merge before ``_keep`` makes room, which may release chunks with known parts
             found = _merged((known, self._columns(rows[known], opening_width)), (missing, rendered))
         self._keep(refs[missing], skeleton, rendered)
         return found
 
     def sizes(self, refs: UInt32s) -> Int64s:
-        """Return the bytes of the pieces of ``refs``, without openings; 0 of what is not kept."""
+        """Return the bytes of the cached parts of each ref, without openings; 0 if not cached."""
         self._grow(int(refs.max(initial=0)) + 1)
         rows = self._at(refs)
         sizes = rows["body"].astype(np.int64)
@@ -163,7 +161,7 @@ class Bodies:
         return sizes
 
     def forget(self, refs: UInt32s) -> None:
-        """Let go the pieces of ``refs``."""
+        """Drop the parts of ``refs``."""
         refs = refs[refs < len(self._place)]
         refs = np.unique(refs[self._place[refs] != _NOWHERE])
         if not len(refs):
@@ -178,7 +176,7 @@ class Bodies:
                 self._drop(number)
 
     def _at(self, refs: UInt32s) -> NDArray[Any]:
-        """Return the rows of ``refs``: copied as octets, which a copy field by field is not."""
+        """Return the rows of ``refs``. Indexing a void view copies 16 bytes per row instead of field by field."""
         return self._rows.view(f"V{_ROW.itemsize}")[refs].view(_ROW)
 
     def _grow(self, rows: int) -> None:
@@ -190,7 +188,7 @@ class Bodies:
             self._place = self._rows["place"]
 
     def _keep(self, refs: UInt32s, skeleton: int, rendered: Columns) -> None:
-        self.forget(refs)  # the pieces for another skeleton
+        self.forget(refs)  # parts for another skeleton
         if self._is_full:
             return
         whole = rendered.whole()
@@ -220,7 +218,7 @@ class Bodies:
             self._put(number, _Chunk(used, chunk.jobs + count, chunk.alive + count))
 
     def _chunk_for(self, size: int) -> int | None:
-        """Return the number of a chunk that has room for ``size`` bytes; None where there is none."""
+        """Return the number of a chunk that has room for ``size`` bytes; None if there is none."""
         if self._filled is not None and self._room(self._filled) >= size:
             return self._filled
         self._filled = self._new_chunk(size)
@@ -253,10 +251,10 @@ class Bodies:
         self._thin_bytes += chunk.thin_bytes - before.thin_bytes
         self.resident_bytes += chunk.size - before.size
         if number == self._filled and chunk.thin_bytes > CHUNK_BYTES // 2:
-            self._filled = None  # what is appended to it would go with it
+            self._filled = None  # a thin chunk is the next to be released; append elsewhere
 
     def _make_room(self, size: int) -> bool:
-        """Drop the chunks that are more than half forgotten, if that is worth a look through the index."""
+        """Release chunks that are more than half forgotten, if that frees enough to pay for a scan of the index."""
         if self._thin_bytes < max(size, self._limit_bytes // 16):
             return False
         thin = np.zeros(CHUNKS_MAX + 1, np.bool_)
@@ -295,14 +293,14 @@ def _reserved(size: int) -> mmap.mmap | None:
             error,
         )
         return None
-    if hasattr(mmap, "MADV_HUGEPAGE"):  # the runs of a second are spread over all of it
-        with suppress(OSError):  # not every kernel knows them
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # the runs of one second are spread over the whole mapping
+        with suppress(OSError):  # not every kernel supports them
             memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
 def _merged(known: tuple[NDArray[np.intp], Columns], rendered: tuple[NDArray[np.intp], Columns]) -> Columns:
-    """Return the pieces of two kinds of jobs as one, each at its positions."""
+    """Return known and rendered parts as one set of columns, each job at its position."""
     count = len(known[0]) + len(rendered[0])
     body, reprs, name, length = (np.empty(count, np.int64) for _ in range(4))
     for positions, columns in (known, rendered):

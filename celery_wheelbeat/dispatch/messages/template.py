@@ -1,7 +1,7 @@
-"""Envelopes: one message as bytes with holes, and many messages rendered from it at once.
+"""Message templates: one message as constants and holes, and the rendering of many messages from it at once.
 
-Pure: an envelope is cut out of a message that Celery made, and filling the holes again with what was cut out gives the
-same bytes. It must never guess: where a value is not found exactly as often as expected, nothing is cut.
+Pure. A template (``Skeleton``) is cut from a message that Celery made; filling the holes with the bytes that were cut
+out restores the message. ``cut`` never guesses: a value that is not found as often as expected raises ``Uncut``.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.kinds import Int64s
 
     Column = Slices | Octets | bytes
-    """What goes into a hole: pieces of different lengths, rows of one width, or the same in all messages."""
+    """Filling of a hole: ranges of different lengths, rows of one width, or one value for all messages."""
 
 FIRST_FIRE_MS = 10**12
 LAST_FIRE_MS = 10**13 - 1
-"""Fire times of 13 digits (2001 … 2286): outside of these a message would change its length."""
+"""Fire times of 13 digits (2001 … 2286); others would change the length of a message."""
 
 
 class Hole(Enum):
-    """What differs from message to message."""
+    """A value that differs from message to message."""
 
     ID = "id"
     NONCE = "nonce"
@@ -40,12 +40,12 @@ class Hole(Enum):
     FIRE = "fire time"
     EXPIRES = "expiry"
     OPENING = "opening"
-    """Lengths in front of a message; one fixed width per skeleton."""
+    """Lengths in front of a message; their width is fixed per skeleton."""
     BODY = "body"
     REPRS = "argument reprs"
     NAME = "name"
     INNER = "inner headers"
-    """Length of a table of headers within the headers."""
+    """Length of a table that is nested in the headers."""
     TRACE = "trace id"
     SPAN = "span id"
     OTHER_TRACE = "trace id of a second observer"
@@ -56,24 +56,24 @@ class Hole(Enum):
 
 
 class Uncut(WheelbeatError):
-    """A message of Celery's that cannot become a skeleton; says what is different about it."""
+    """A message of Celery's that cannot become a skeleton; the text names the reason."""
 
 
 class Unsendable(WheelbeatError):
-    """What belongs to one job cannot be written into a message that a broker takes, by Celery neither."""
+    """A job-specific value fits into no message that a broker takes, whether Celery or the fast lane writes it."""
 
 
 class Mark(NamedTuple):
-    """A value in a rendered message whose places become holes."""
+    """A value in a rendered message; each of its occurrences becomes a hole."""
 
     hole: Hole
     value: bytes
     times: int | None = 1
-    """None: as often as it is there, at least once."""
+    """Expected number of occurrences. None: any number, at least one."""
 
 
 class Pieces(NamedTuple):
-    """What of a message belongs to its job: the same in every run until the job or its skeleton changes."""
+    """The job-specific parts of a message; the same in every run until the job or the skeleton changes."""
 
     opening: bytes
     body: bytes
@@ -83,18 +83,18 @@ class Pieces(NamedTuple):
 
 @dataclass(frozen=True)
 class Skeleton:
-    """A message with holes: constants and what goes between them."""
+    """A message with holes: ``constants[0] holes[0] constants[1] … constants[-1]``."""
 
     constants: tuple[bytes, ...]
     holes: tuple[Hole, ...]
 
     @property
     def constant_length(self) -> int:
-        """Bytes outside of the holes."""
+        """Number of bytes outside the holes."""
         return sum(map(len, self.constants))
 
     def render(self, columns: Mapping[Hole, Column]) -> Messages:
-        """Return one message per element of the columns. Not all columns may be ``bytes``."""
+        """Return one message per element of the columns; at least one column is not ``bytes``."""
         count = next(_count(columns[hole]) for hole in self.holes if not isinstance(columns[hole], bytes))
         stretches: list[Slices | Octets] = []
         side_by_side: list[bytes | Octets] = [self.constants[0]]
@@ -123,15 +123,15 @@ class Skeleton:
 
 
 class Messages(NamedTuple):
-    """Finished messages, one behind the other."""
+    """Finished messages, one after the other in one buffer."""
 
     octets: Octets
     """One dimension."""
     ends: Int64s
-    """Where each of them ends in ``octets``."""
+    """End of each message in ``octets``."""
 
     def part(self, where: slice) -> memoryview:
-        """Return the messages ``where.start`` … ``where.stop`` - 1, at least one."""
+        """Return the bytes of messages ``where.start`` … ``where.stop`` - 1 (at least one) without a copy."""
         begin = int(self.ends[where.start - 1]) if where.start else 0
         return self.octets[begin : int(self.ends[where.stop - 1])].data
 
@@ -141,7 +141,7 @@ def _count(filling: Slices | Octets | bytes) -> int:
 
 
 def _rows(side_by_side: Sequence[bytes | Octets], count: int) -> Octets:
-    """Return what lies side by side in each message as rows; a single one where it is the same in all messages."""
+    """Concatenate fixed-width parts into ``count`` rows; one row if all parts are constant."""
     template = b"".join(one if isinstance(one, bytes) else bytes(one.shape[1]) for one in side_by_side)
     same = np.frombuffer(template, np.uint8).reshape(1, -1)
     if not template or all(isinstance(one, bytes) for one in side_by_side):
@@ -158,7 +158,7 @@ def _rows(side_by_side: Sequence[bytes | Octets], count: int) -> Octets:
 
 
 def cut(message: bytes, marks: Iterable[Mark]) -> Skeleton:
-    """Cut the places of ``marks`` out of ``message``; raises ``Uncut`` where one is not there as often as it says."""
+    """Cut the occurrences of ``marks`` out of ``message``; raises ``Uncut`` if a count is not as expected."""
     places: list[tuple[int, int, Hole]] = []
     for hole, value, times in marks:
         found = _places(message, value)
@@ -183,27 +183,27 @@ def _places(message: bytes, value: bytes) -> list[int]:
 
 
 def nonces(entropy: bytes) -> Octets:
-    """Return 32 hex digits for each 16 bytes of ``entropy``."""
+    """Return 32 hex digits for each 16 bytes of ``entropy``, n × 32."""
     return np.frombuffer(entropy.hex().encode(), np.uint8).reshape(-1, 32)
 
 
 def delivery_tags(entropy: bytes) -> Octets:
-    """Return a random UUID (RFC 9562, version 4) as text for each 16 bytes of ``entropy``."""
+    """Return a random UUID (RFC 9562, version 4) as text for each 16 bytes of ``entropy``, n × 36."""
     return uuid_octets(np.frombuffer(entropy, np.uint8).reshape(-1, 16).copy(), version=4)
 
 
 def fire_texts(fire_ms: Int64s, lead: bytes = b"") -> Octets:
-    """Return each fire time (13 digits) in decimal, behind ``lead``."""
+    """Return ``lead`` and the fire time (13 decimal digits), one row per value."""
     return _spread(fire_ms, lambda value: b"%b%d" % (lead, value))
 
 
 def fire_octets(fire_ms: Int64s, lead: bytes = b"") -> Octets:
-    """Return each fire time as eight bytes, big-endian, behind ``lead``."""
+    """Return ``lead`` and the fire time as eight big-endian bytes, one row per value."""
     return _spread(fire_ms, lambda value: lead + value.to_bytes(8, "big", signed=True))
 
 
 def _spread(values: Int64s, write: Callable[[int], bytes]) -> Octets:
-    """Write each value once where it stands several times in a row; all of them have to be of one length."""
+    """Return ``write`` of each value as rows; called once per stretch of equal values. All results have one length."""
     distinct, times = repeated(values)
     written = rows_of([write(value) for value in distinct.tolist()])
     width = written.shape[1]
