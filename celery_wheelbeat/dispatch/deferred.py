@@ -1,8 +1,8 @@
-"""Runs that the broker refused for now: they wait apart for a moment, so that one full queue holds up nobody else.
+"""Deferred runs: the broker refused them for now, and they wait ``PAUSE_S`` outside the queues.
 
-For the backlog they are still in flight. Of each job the newest refused run is kept, as while a destination is down;
-of ``misfire=all`` every one, up to the limit of the backlog. A turn costs what was refused and what is ripe, however
-many are held.
+One full queue therefore delays no other run. For the backlog, deferred runs are in flight. The newest refused run of
+each job is kept, and every one of ``misfire=all`` jobs, up to the backlog's limit. The cost of a call is proportional to
+the runs refused or due for retry, not to the number held.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ class _Refused(NamedTuple):
 
 
 class Held:
-    """Refused runs by job. Owned by the scheduling thread."""
+    """The deferred runs of one lane, by job."""
 
     def __init__(self, backlog: Backlog) -> None:
         self._backlog = backlog
         self._jobs: dict[int, dict[int, int]] = {}
         """Job id → token → fire time."""
         self._line: deque[_Refused] = deque()
-        """In the order in which they are ripe; those that have left ``_jobs`` since are passed over."""
+        """In the order of retry; runs that have left ``_jobs`` meanwhile are ignored."""
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def tokens(self) -> Iterator[int]:
-        """Yield the tokens of what is held."""
+        """Yield the tokens of the deferred runs."""
         for held in self._jobs.values():
             yield from held
 
     def hold(self, refused: Mapping[int, Pair], now_s: float) -> None:
-        """Keep refused runs, by token, for ``PAUSE_S``; what may not be kept beside them is skipped(backlog)."""
+        """Defer refused runs (token → pair) for ``PAUSE_S``; runs beyond the rules of the module are skipped(backlog)."""
         for token, pair in refused.items():
             self._jobs.setdefault(pair.job_id, {})[token] = pair.fire_ms
             self._line.append(_Refused(token, pair.job_id, now_s + PAUSE_S))
@@ -61,7 +61,7 @@ class Held:
             self._backlog.skip(gone, "backlog")
 
     def give_back(self, now_s: float) -> None:
-        """Return to the backlog what has waited long enough."""
+        """Return runs whose pause is over to the backlog."""
         ripe = []
         while self._line and self._line[0].again_s <= now_s:
             first = self._line.popleft()
@@ -71,7 +71,7 @@ class Held:
             self._backlog.queue_again(ripe)
 
     def _older(self, job_ids: set[int]) -> list[int]:
-        """Forget all but the newest run of each of ``job_ids``, unless all are kept; returns their tokens."""
+        """Forget all but the newest run of each job without ``misfire=all``; returns the tokens of the forgotten runs."""
         several = np.array(sorted(job_id for job_id in job_ids if len(self._jobs[job_id]) > 1), np.int64)
         if not several.size:
             return []
@@ -85,7 +85,7 @@ class Held:
         return older
 
     def _forget(self, refused: _Refused) -> bool:
-        """Say whether a run was still held; it is not any more."""
+        """Remove a run; returns whether it was still held."""
         held = self._jobs.get(refused.job_id, {})
         if held.pop(refused.token, None) is None:
             return False

@@ -1,8 +1,8 @@
-"""What an exception of a publish says about the run: never sent, maybe sent, or never to be sent.
+"""Classifies an exception raised while publishing: the run was not sent, perhaps sent, or can never be sent.
 
-The invariant: a failure is ``REFUSED`` only where the broker itself said no. Everything else that may have crossed the
-wire is ``UNCERTAIN``; the run is then sent again with the same id and a fresh nonce. What user code raises on the way
-to the broker is ``ERROR`` whatever its type: it concerns one run and says nothing about the connection.
+Invariant: a failure is ``REFUSED`` only if the broker itself refused. Everything else that may have crossed the wire is
+``UNCERTAIN``; the run is then sent again with the same id and a fresh nonce. An exception of user code before the
+publish call is ``ERROR`` whatever its type: it concerns one run and says nothing about the connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BatchFailed: type[Exception] = getattr(kombu.exceptions, "BatchPublishError", kombu.exceptions.OperationalError)
-"""A batch of which any part may have been stored (kombu ≥ 5.7)."""
+"""Raised for a batch of which any part may have been stored (kombu ≥ 5.7)."""
 
 _KNOWN: tuple[tuple[Any, FailureKind], ...] = (
     (BatchFailed, FailureKind.UNCERTAIN),
@@ -39,32 +39,32 @@ _KNOWN: tuple[tuple[Any, FailureKind], ...] = (
 _STATE = re.compile(
     r"(OutOfMemory|ReadOnly|MasterDown)Error: |ResponseError: (Command # .* caused error: )?(MISCONF|NOREPLICAS) "
 )
-"""Reasons with which a Redis refuses every write, whatever it is."""
+"""Errors with which Redis refuses every write because of its own state."""
 
 _DEPTH_MAX = 10
-"""Longest chain of causes that is looked through."""
+"""Most links of a chain of causes that are examined."""
 
 
 class Diagnosis(NamedTuple):
-    """What is known about a run that was not confirmed, and about its connection."""
+    """Diagnosis of an unconfirmed run and of its connection."""
 
     kind: FailureKind
     reason: str
     """One line."""
     in_doubt: bool = False
-    """Whether the connection is gone or in an unknown state: RabbitMQ closes a channel with its refusal."""
+    """Whether the connection is lost or in an unknown state. RabbitMQ closes the channel when it refuses."""
 
     @property
     def is_state(self) -> bool:
-        """Whether it tells of the server at the moment, and nothing of what was sent."""
+        """Whether the failure describes the state of the server, not the message."""
         return self.kind is FailureKind.REFUSED and is_state(self.reason)
 
 
 def diagnose(exc: BaseException, connection: Any, *, of_broker: bool = True) -> Diagnosis:
     """Classify ``exc``, raised while a message was made and published on ``connection`` (a kombu ``Connection``).
 
-    ``of_broker``: whether it left the publish call, or the connection is gone. The outermost known exception of its
-    chain of causes decides; an unknown one is the user's (``ERROR``).
+    ``of_broker``: the exception left the publish call, or the connection is lost. The outermost known exception in the
+    chain of causes decides; an unknown one is attributed to user code (``ERROR``).
     """
     links = _unwrapped_chain(exc)
     for link in links:
@@ -77,12 +77,12 @@ def diagnose(exc: BaseException, connection: Any, *, of_broker: bool = True) -> 
 
 
 def unwrapped(exc: BaseException) -> BaseException:
-    """Return what Celery and kombu have wrapped."""
+    """Return the exception inside the wrappers of Celery and kombu."""
     return _unwrapped_chain(exc)[0]
 
 
 def is_state(reason: str) -> bool:
-    """Say whether a reason of ``diagnose`` tells of the server at the moment, and nothing of what was sent."""
+    """Return whether a reason from ``diagnose`` describes the state of the server, not the message."""
     return _STATE.match(reason) is not None
 
 
@@ -112,7 +112,7 @@ def _kind_before_publish(exc: BaseException) -> FailureKind | None:
 
 def _kind_of_link(exc: BaseException, connection: Any) -> FailureKind | None:
     if not isinstance(exc, Exception):
-        return FailureKind.UNCERTAIN  # something ended the call in its middle
+        return FailureKind.UNCERTAIN  # the call was interrupted
     if _is_unfit_for_amqp(exc):
         return FailureKind.POISON
     for types, kind in _KNOWN:

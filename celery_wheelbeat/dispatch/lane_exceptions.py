@@ -1,7 +1,7 @@
-"""Outsiders: jobs whose runs leave the fast lane though others of their route stay, each for a reason of its own.
+"""Exceptions from the lane of a route: single jobs that leave the fast lane, and jobs that no lane can send.
 
-Beside what ``lane_rules`` says of a definition, this knows what only shows at run time: arguments that do not render,
-entries that somebody holds, check-ins of Sentry. Owned by the scheduling thread; sends and moves nothing.
+``Outsiders`` adds to ``lane_rules`` the reasons that only show at run time: arguments that do not render, entries that
+were handed out to user code, check-ins of Sentry. ``Refused`` quarantines jobs. Neither sends or moves runs.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.kinds import Int64s, UInt32s
 
 REMEMBERED_MAX = 100_000
-"""Jobs that are remembered for what is odd about them; of more, each run is judged anew."""
+"""Most jobs remembered per reason; runs of further jobs are judged each time."""
 
 
 class Outsiders:
-    """See the module."""
+    """Jobs whose runs leave the fast lane while other jobs of their route stay."""
 
     def __init__(
         self,
@@ -43,19 +43,19 @@ class Outsiders:
         handed_out: Callable[[], frozenset[int]],
         check_ins: Callable[[], CheckIns | None],
     ) -> None:
-        """``names_of``: refs → plain names; ``handed_out``: jobs whose entries somebody holds and may write to;
-        ``check_ins``: whose runs Sentry checks in for, None = nobody's.
+        """``names_of``: refs → plain names; ``handed_out``: jobs whose entries user code holds and may write to;
+        ``check_ins``: the jobs that Sentry checks in for, None = none.
         """
         self.unfit: dict[int, str] = {}
-        """Jobs that do not render, with the reason; the celery lane reports them as Celery does."""
+        """Jobs that do not render → reason; the celery lane reports them as Celery does."""
         self._checked_in: set[int] = set()
-        """Jobs that Sentry checks in for, as far as they were due and are remembered; for the report."""
+        """Jobs that Sentry checks in for, found when they were due, up to ``REMEMBERED_MAX``; for the report."""
         self._names_of = names_of
         self._handed_out = handed_out
         self._check_ins = check_ins
 
     def among(self, pairs: Pairs, jobs: JobColumns) -> NDArray[np.bool_]:
-        """Say which runs have to leave; ``jobs`` are those of ``pairs``."""
+        """Return a mask of the runs that have to leave the fast lane; ``jobs`` holds the job of each pair."""
         found = lane_rules.apart(pairs.ids, jobs.flags)
         found |= (pairs.fire_ms < FIRST_FIRE_MS) | (pairs.fire_ms > LAST_FIRE_MS)
         check_ins = self._check_ins()
@@ -71,12 +71,12 @@ class Outsiders:
         return found
 
     def note_unfit(self, found: Mapping[int, str]) -> None:
-        """Remember jobs that do not render, with the reason."""
+        """Remember jobs that do not render: job id → reason."""
         room = max(0, REMEMBERED_MAX - len(self.unfit))
         self.unfit.update(islice(found.items(), room))
 
     def redefined(self, ids: Int64s) -> None:
-        """Judge jobs anew: their definitions have changed."""
+        """Forget findings about jobs whose definitions have changed."""
         if self.unfit or self._checked_in:
             changed = ids.tolist()
             self._checked_in.difference_update(changed)
@@ -84,7 +84,7 @@ class Outsiders:
                 self.unfit.pop(job_id, None)
 
     def by_reason(self) -> Mapping[str, Collection[int]]:
-        """Return the jobs that only run time shows, as far as they were due: reason → job ids, a job in one only."""
+        """Return reason → jobs found at run time, when they were due; a job is in one group only."""
         held = self._handed_out()
         return {
             lane_rules.HANDED_OUT: held,
@@ -97,18 +97,18 @@ logger = logging.getLogger("celery.beat")
 
 
 class Refused:
-    """See the module. ``quarantined``: jobs that are not sent, with the reason; shared by the lanes of a beat."""
+    """Quarantine of jobs whose message no lane can send. ``quarantined`` (job → reason) is shared by both lanes."""
 
     def __init__(self, engine: Engine, quarantined: dict[int, str]) -> None:
         self._engine = engine
         self._quarantined = quarantined
         self._jobs: dict[Form, set[int]] = {}
-        """Jobs that are quarantined for their form."""
+        """Form → jobs that are quarantined because of it."""
         self._poisoned: dict[int, tuple[str, str]] = {}
         self._lifted: list[int] = []
 
     def refuse_form(self, form: Form, refusal: Refusal, ids: Int64s) -> None:
-        """Quarantine jobs with ``form``; the log names one of them, once."""
+        """Quarantine jobs with ``form``; logged once per form, with the name of one job."""
         views = self._quarantine(dict.fromkeys(ids.tolist(), refusal.reason))
         if views and form not in self._jobs:
             name, reason = views[0].name, refusal.reason
@@ -118,19 +118,19 @@ class Refused:
         self._jobs.setdefault(form, set()).update(ids.tolist())
 
     def refuse_alone(self, reasons: Mapping[int, str]) -> None:
-        """Quarantine single jobs: job id → why nobody would take its message."""
+        """Quarantine single jobs: job id → why no broker takes its message."""
         for view in self._quarantine(reasons):
             logger.error("beat: %s is quarantined: %s", view.name, reasons[view.id])
 
     def take_back(self, form: Form) -> None:
-        """Lift the quarantine of jobs with ``form``: it would be taken now."""
+        """Lift the quarantine of jobs with ``form``, which can be sent now."""
         back = [job_id for job_id in self._jobs.pop(form, ()) if self._quarantined.pop(job_id, None) is not None]
         if back:
             self._lifted += back
             logger.warning("beat: %d monitors of %s are no longer quarantined: they can be sent", len(back), form.task)
 
     def redefined(self, ids: Int64s) -> list[Form]:
-        """Forget jobs: their definitions have changed. Returns the forms that they were quarantined for."""
+        """Forget redefined jobs; returns the forms for which they were quarantined."""
         changed = set(ids.tolist()) if self._jobs else set()
         touched = [form for form, jobs in self._jobs.items() if not jobs.isdisjoint(changed)]
         for form in touched:
@@ -140,11 +140,11 @@ class Refused:
         return touched
 
     def forms(self) -> Sequence[tuple[Form, Int64s]]:
-        """Return the forms that are refused, each with some of its jobs."""
+        """Return the refused forms, each with up to four of its jobs."""
         return [(form, np.array(sorted(jobs)[:4], np.int64)) for form, jobs in self._jobs.items()]
 
     def settle(self, settled: Settled) -> None:
-        """Pass on what has changed since the last call."""
+        """Add the changes since the last call to ``settled``."""
         settled.poisoned.update(self._poisoned)
         settled.lifted.extend(self._lifted)
         self._poisoned, self._lifted = {}, []

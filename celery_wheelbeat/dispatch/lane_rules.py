@@ -1,7 +1,7 @@
-"""Lane rules: which jobs take the celery lane whatever their messages look like, and why.
+"""Lane rules: which jobs take the celery lane because of their definition, and the reasons for it.
 
-Pure. One place for whoever decides, counts and explains, so that none of them says what another does not do. Reasons
-are sentences about one job; docs/howto/lanes.md says what to do about each.
+Pure. Dispatch, the lane report and ``explain`` share these rules, so their answers agree. A reason is a sentence about
+one job; docs/howto/lanes.md gives the remedy for each.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ EXPIRES_NEXT = "it expires at its next fire time, which differs from run to run"
 HANDED_OUT = "somebody asked the scheduler for its entry, and may write to it"
 UNFIT = "its arguments do not render"
 FORMS_MAX = 1_000
-"""Kinds of messages that the fast lane has envelopes for: each costs it some milliseconds and some kilobytes."""
+"""Most message forms with an envelope; each costs some milliseconds and some kilobytes."""
 TOO_MANY_FORMS = f"more than {FORMS_MAX:,} kinds of messages are in use, which differ in queue, expiry or options"
 CHECKED_IN = "Sentry checks in for its runs (monitor_beat_tasks; exclude_beat_tasks leaves jobs out)"
 
 KIND_SHIFT = 2
-"""Bits of a kind below the index of its route: the overlap policy, which is a header of the message."""
+"""Low bits of a kind: the overlap policy, which is a header of the message. The high bits are the route index."""
 
 
 def apart(ids: Int64s, flags: NDArray[np.uint16]) -> NDArray[np.bool_]:
-    """Say which jobs need more than an envelope has."""
+    """Return which jobs take the celery lane because of their definition: entries and one-off jobs."""
     return (ids < 0) | ((flags & Flag.ONE_OFF) > 0)
 
 
 def reason_apart(job_id: int, flags: int) -> str | None:
-    """Return why a job needs more than an envelope has; None where it does not."""
+    """Return why the definition of a job needs the celery lane; None if it does not."""
     if job_id < 0:
         return ENTRY
     return ONE_OFF if flags & Flag.ONE_OFF else None
@@ -48,13 +48,13 @@ def reason_apart(job_id: int, flags: int) -> str | None:
 def apart_by_reason(
     ids: NDArray[np.integer[Any]], flags: NDArray[np.uint16]
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield each reason with the jobs that it holds for; no job is in two of them."""
+    """Yield each reason with a mask of the jobs that it applies to; a job has at most one reason."""
     entries = ids < 0
     yield ENTRY, entries
     yield ONE_OFF, ~entries & ((flags & Flag.ONE_OFF) > 0)
 
 
 def kinds(route: NDArray[np.unsignedinteger[Any]], flags: NDArray[np.uint16]) -> Int64s:
-    """Return the kind of each job: jobs of one kind have messages that are alike but for what is a job's own."""
+    """Return the kind of each job (route index and overlap policy); messages of a kind differ in job-specific values."""
     overlap = (flags >> OVERLAP_SHIFT & 3).astype(np.int64)
     return route.astype(np.int64) << KIND_SHIFT | overlap

@@ -1,6 +1,6 @@
-"""Pairs of job and fire time: what is kept of a run while it waits, 20 bytes each, in columns.
+"""Pending runs as (job, fire time, tag) columns of 20 bytes per run, and a queue of them.
 
-Values and a queue of them; who counts what is the backlog's business.
+Values only; the backlog does the accounting.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 REOFFERED = 1
 STEP_SHIFT = 1
 SMALL_CHUNK = 1_000
-"""Pairs; what comes behind a chunk of fewer is joined to it, so that many small additions stay few chunks."""
+"""A chunk of fewer pairs is merged with the next addition, so that many small additions make few chunks."""
 
 
 class Pair(NamedTuple):
@@ -32,12 +32,12 @@ class Pair(NamedTuple):
 
     @property
     def reoffered(self) -> bool:
-        """Whether it may have been sent before the restart; then it stands outside the accounting sum."""
+        """Whether it may have been sent before the restart; reoffered runs are outside the accounting sum."""
         return bool(self.tag & REOFFERED)
 
     @property
     def step(self) -> int:
-        """Number of the clock step that brought this fire time back; 0 = lived through once."""
+        """Number of the backward clock step that repeated this fire time; 0 = first time."""
         return self.tag >> STEP_SHIFT
 
 
@@ -63,12 +63,12 @@ class Pairs(NamedTuple):
         return Pairs(self.ids[where], self.fire_ms[where], self.tag[where])
 
     def accounted(self) -> int:
-        """How many of them are part of the sum."""
+        """Return the number of pairs in the accounting sum: all but the reoffered ones."""
         return len(self.ids) - int(np.count_nonzero(self.tag & REOFFERED))
 
 
 def joined(chunks: Sequence[Pairs]) -> Pairs:
-    """Return ``chunks`` as one, in their order."""
+    """Return ``chunks`` concatenated."""
     if len(chunks) == 1:
         return chunks[0]
     if not chunks:
@@ -77,7 +77,7 @@ def joined(chunks: Sequence[Pairs]) -> Pairs:
 
 
 class PairQueue:
-    """Pairs in order of arrival, cut and joined without copying long chunks that do not move."""
+    """A queue of pairs in chunks; long chunks are sliced, not copied."""
 
     def __init__(self) -> None:
         self.chunks: deque[Pairs] = deque()
@@ -99,7 +99,7 @@ class PairQueue:
             self.count += len(pairs.ids)
 
     def take(self, runs: int) -> list[Pairs]:
-        """Remove the first ``runs`` pairs (≤ ``count``)."""
+        """Remove and return the first ``runs`` pairs (≤ ``count``)."""
         taken = []
         self.count -= runs
         while runs:

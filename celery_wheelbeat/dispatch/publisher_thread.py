@@ -1,4 +1,4 @@
-"""How long to wait before the next try of a broken connection: doubling, bounded, with jitter."""
+"""Backoff between attempts to reconnect: doubling, bounded, with jitter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LONGEST_S = 5.0
 
 
 class Backoff:
-    """Waits of 10 ms, 20 ms, … 5 s, each shortened by up to a half so that many beats do not return in step."""
+    """Waits of 10 ms, 20 ms, … 5 s, each shortened at random by up to a half to spread the reconnects of many beats."""
 
     def __init__(self) -> None:
         self._next_s = FIRST_S

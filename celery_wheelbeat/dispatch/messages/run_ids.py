@@ -1,4 +1,7 @@
-"""Run ids rendered for thousands of runs at once: uuid5 as columns of bytes."""
+"""Run ids rendered for thousands of runs at once: UUIDs of version 5 (RFC 9562) as columns of bytes.
+
+The result equals ``jobs.identity.run_id`` for every run.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,21 @@ from celery_wheelbeat.jobs.identity import Int64s, _namespace_uuid
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 Octets = NDArray[np.uint8]
-"""Rows of bytes of one width."""
+"""Rows of bytes, all of one width."""
 _FIRE_DIGITS = 13
 _FIRE_RANGE = (10 ** (_FIRE_DIGITS - 1), 10**_FIRE_DIGITS)
 _ID_END = 10**17
-"""Names of greater ids do not fit into one block of SHA-1 behind the namespace."""
+"""Job ids below this fit, with the namespace, into one block of SHA-1."""
 _POWERS_OF_TEN = 10 ** np.arange(1, 17)
 _FOUR_DIGITS = np.array([b"%04d" % number for number in range(10_000)]).view("V4")
 
 
 _GROUPS = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
-"""Hex digits of a UUID that stand between hyphens."""
+"""Ranges of the 32 hex digits of a UUID between its hyphens."""
 
 
 def uuid_octets(octets: Octets, version: int) -> Octets:
-    """Return UUIDs of a version (RFC 9562) as text, n × 36. ``octets``: n × 16, written to."""
+    """Return UUIDs of ``version`` (RFC 9562) as text, n × 36. ``octets`` (n × 16) is modified."""
     octets[:, 6] = octets[:, 6] & 0x0F | version << 4
     octets[:, 8] = octets[:, 8] & 0x3F | 0x80
     digits = np.frombuffer(octets.tobytes().hex().encode(), np.uint8).reshape(-1, 32)
@@ -40,19 +43,19 @@ def uuid_octets(octets: Octets, version: int) -> Octets:
 
 
 def repeated(values: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the values (at least one) without those that equal the one before, and how often each stands there."""
+    """Run-length encode ``values`` (at least one): the value and the length of each stretch."""
     begins = np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1))
     return values[begins], np.diff(begins, append=len(values))
 
 
 def texts_of(rows: Octets) -> list[bytes]:
-    """Return each row of octets as bytes."""
+    """Return each row as ``bytes``."""
     cells: list[bytes] = rows.reshape(-1).view(f"V{rows.shape[1]}").tolist()
     return cells
 
 
 def rows_of(texts: Sequence[bytes]) -> Octets:
-    """Return texts of one length (at least one) as rows of octets."""
+    """Return texts of equal length (at least one) as rows."""
     return np.frombuffer(b"".join(texts), np.uint8).reshape(len(texts), -1)
 
 
@@ -71,12 +74,12 @@ def _digits(values: Int64s, count: int) -> Octets:
 
 
 class RunIds:
-    """Renders the ids of many runs of one namespace: the same text as ``run_id``, a few times faster."""
+    """Renders the run ids of one namespace: the same text as ``run_id``, a few times faster."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         self._begun = hashlib.sha1(_namespace_uuid(namespace).bytes, usedforsecurity=False)
-        """Copied for each id: half of the cost of a short hash is its beginning."""
+        """SHA-1 state after the namespace, copied for each id: the start is half the cost of a short hash."""
 
     def of_monitors(self, ids: Int64s, fire_ms: Int64s) -> Octets:
         """Return the run ids of ``monitor:{ids[i]}`` at ``fire_ms[i]``, n × 36 octets of text."""
@@ -111,7 +114,7 @@ class RunIds:
     def of_names(self, names: Iterable[bytes]) -> Octets:
         """Return the run ids of names like ``monitor:42@1764000000000``, n × 36 octets of text.
 
-        RFC 9562, version 5: SHA-1, 16 bytes.
+        RFC 9562, version 5: the first 16 bytes of SHA-1 over namespace and name.
         """
         begun, digests = self._begun, []
         for name in names:
