@@ -70,7 +70,7 @@ class Backlog:
         self._offered_count = 0
         self._late = PairQueue()
         self._jobs_ahead: Int64s | None = None
-        """Sorted ids of jobs with runs in ``_late``; later runs of these jobs go there too. None: recompute from ``_late``."""
+        """Sorted ids of jobs in ``_late``; later runs of these jobs go there too. None: recompute from ``_late``."""
         self._late_by_id = False
         """Whether ``_late`` is sorted by job id and has to be sorted by fire time before the next take."""
         self._squeezed = False

@@ -1,8 +1,8 @@
 """Deferred runs: the broker refused them for now, and they wait ``PAUSE_S`` outside the queues.
 
 One full queue therefore delays no other run. For the backlog, deferred runs are in flight. The newest refused run of
-each job is kept, and every one of ``misfire=all`` jobs, up to the backlog's limit. The cost of a call is proportional to
-the runs refused or due for retry, not to the number held.
+each job is kept, and every one of ``misfire=all`` jobs, up to the backlog's limit. The cost of a call grows with the
+runs refused or due for retry, not with the number held.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Held:
             yield from held
 
     def hold(self, refused: Mapping[int, Pair], now_s: float) -> None:
-        """Defer refused runs (token → pair) for ``PAUSE_S``; runs beyond the rules of the module are skipped(backlog)."""
+        """Defer refused runs (token → pair) for ``PAUSE_S``; runs that are not kept are skipped(backlog)."""
         for token, pair in refused.items():
             self._jobs.setdefault(pair.job_id, {})[token] = pair.fire_ms
             self._line.append(_Refused(token, pair.job_id, now_s + PAUSE_S))
@@ -71,7 +71,7 @@ class Held:
             self._backlog.queue_again(ripe)
 
     def _older(self, job_ids: set[int]) -> list[int]:
-        """Forget all but the newest run of each job without ``misfire=all``; returns the tokens of the forgotten runs."""
+        """Forget all but the newest run of each job without ``misfire=all``; returns the forgotten tokens."""
         several = np.array(sorted(job_id for job_id in job_ids if len(self._jobs[job_id]) > 1), np.int64)
         if not several.size:
             return []

@@ -55,6 +55,6 @@ def apart_by_reason(
 
 
 def kinds(route: NDArray[np.unsignedinteger[Any]], flags: NDArray[np.uint16]) -> Int64s:
-    """Return the kind of each job (route index and overlap policy); messages of a kind differ in job-specific values."""
+    """Return the kind of each job: route index and overlap policy, packed."""
     overlap = (flags >> OVERLAP_SHIFT & 3).astype(np.int64)
     return route.astype(np.int64) << KIND_SHIFT | overlap
