@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT while a beat runs: the first one that ends it is remembered, later ones do not disturb the end.
+"""SIGTERM and SIGINT of a running beat: the first one that ends it is recorded, later ones do not disturb the stop.
 
 Celery's handler closes the scheduler and raises ``SystemExit``. The exception may vanish, because Python raises it
 where the main thread happens to be: in a finaliser, or in a callback from C. A second signal would interrupt the
@@ -24,11 +24,11 @@ DROPPED_FOR_S = 10.0
 
 
 class EndSignals:
-    """See the module. Owned by the scheduling thread, whose signals they are."""
+    """Wraps the installed handlers of SIGTERM and SIGINT."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self.taken = False
-        """A handler has raised: the beat has to end, even if the exception was lost."""
+        """True after a handler has raised: the beat must end, even if the exception was lost."""
         self._monotonic_s = monotonic_s
         self._handlers: dict[int, Callable[[int, Any], object]] = {}
         self._taken_s = 0.0
@@ -36,7 +36,7 @@ class EndSignals:
         self._held: int | None = None
 
     def install(self) -> None:
-        """Take the place of the present handlers; a signal without a handler keeps its default action."""
+        """Replace the current handlers; a signal without a handler keeps its default action."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in NUMBERS:
@@ -46,11 +46,11 @@ class EndSignals:
                 signal.signal(number, self._take)
 
     def hold(self) -> None:
-        """Keep a signal that arrives from now on until ``release``."""
+        """Defer signals until ``release``."""
         self._holding = True
 
     def release(self) -> None:
-        """Restore the handlers and raise the signal that was held. After a signal that ended the beat, do neither."""
+        """Restore the handlers and raise the deferred signal. After a signal that ended the beat, do neither."""
         if not self.taken:
             for number, handler in self._handlers.items():
                 if signal.getsignal(number) == self._take:
@@ -71,7 +71,7 @@ class EndSignals:
         try:
             self._handlers[number](number, frame)
         except BaseException:
-            signal.signal(number, self._take)  # the handler of an embedded beat's process has set the default action
+            signal.signal(number, self._take)  # the handler of an embedded beat has already set the default action
             atexit.register(self._ignore)
             raise
         self.taken = False

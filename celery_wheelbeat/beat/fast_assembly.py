@@ -1,4 +1,4 @@
-"""The pieces of the fast lane, wired; None where a transport or a setting leaves everything to the celery lane."""
+"""Construct and wire the objects of the fast lane; None if transport or settings leave all jobs to the celery lane."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 _EVERY = schedule(timedelta(seconds=30))
-"""Stands for any schedule while a message is recorded: leaves no trace in it, and Sentry does not check in for it."""
+"""Placeholder schedule while a message is recorded: it adds nothing to the message, and Sentry sends no check-in."""
 _loads: Callable[[str], Any] = loads
 
 
@@ -65,7 +65,7 @@ def assemble_fast(
     options: Mapping[str, Any],
     lines: SendLines,
 ) -> FastDispatch | None:
-    """Wire the fast lane beside ``slow``. ``options``: what the celery lane adds to every message."""
+    """Construct the fast lane beside ``slow``. ``options``: send options that the celery lane adds to every message."""
     app = scheduler.app
     kind = driver_type(app)
     if settings.dispatch == "celery" or kind not in ("redis", "amqp") or app.conf.task_always_eager:
@@ -148,7 +148,7 @@ def _entry_maker(scheduler: Any) -> Callable[[Form, str, Arguments], Any]:
 
 
 def _claim_headers(app: Any, settings: Settings, namespace: Callable[[], str]) -> HeadersOf:
-    """Return what writes the headers of monitors; the key of the job is left out."""
+    """Return the function that makes the claim headers of monitors, without the job key."""
     remembered_s, timeout_s = int(settings.dedup_ttl), visibility_timeout_s(app)
 
     def headers_of(interval_ms: int | None, expires: Any, overlap: Overlap) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
-"""Marks: up to which instant every run of a destination is confirmed, or counted as skipped.
+"""Marks: the instant up to which every run of a destination is confirmed or counted as skipped.
 
-A start treats what lies after the mark as missed, so a mark may be too early (runs are offered again with the same
-ids) and must never be too late (runs would be lost). Pure: who stores marks is the business of the edges.
+A start treats fire times after the mark as missed. A mark may be too early (runs are offered again with the same ids);
+it must never be too late (runs would be lost). Pure: the I/O thread stores marks.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class InvalidMark(WheelbeatError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class MarkDocument:
-    """What is stored per destination."""
+    """The stored document of one destination."""
 
     mark_ms: int
     steps: int = 0
-    """How many times the clock was set back by more than 5 s; part of the ids of re-lived interval runs."""
+    """Number of backward clock steps of more than 5 s; part of the ids of re-lived interval runs."""
     relived_until_ms: int = 0
-    """Up to here fire times had been handed out before the clock was set back; 0 = never."""
+    """Latest fire time handed out before the clock was set back; 0 = never set back."""
     entries: Mapping[str, EntryMark] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -69,18 +69,18 @@ class MarkDocument:
 
 
 class Chosen(NamedTuple):
-    """The mark that a start goes by."""
+    """The mark that a start uses."""
 
     document: MarkDocument | None
     """None = first start: nothing was missed."""
     ignored: list[MarkDocument]
-    """Marks later than the clock allows, to be reported."""
+    """Ignored marks, more than 5 s later than the clock, for the log."""
 
 
 def choose(documents: Iterable[MarkDocument], now_ms: int) -> Chosen:
     """Return the latest of ``documents``, leaving out those more than 5 s ahead of ``now_ms``.
 
-    The number of clock steps never goes back, so it is taken from all of them.
+    The number of clock steps never decreases, so it is the maximum over all documents.
     """
     every = list(documents)
     usable = [document for document in every if document.mark_ms <= now_ms + AHEAD_MS]
@@ -95,7 +95,7 @@ def choose(documents: Iterable[MarkDocument], now_ms: int) -> Chosen:
 
 
 class Mark:
-    """The mark of one destination while a beat runs. Owned by the scheduling thread."""
+    """The mark of one destination while a beat runs."""
 
     def __init__(self, mark_ms: int | None = None) -> None:
         self.mark_ms = mark_ms
@@ -108,11 +108,10 @@ class Mark:
         ask_ms: int | None = None,
         limit_ms: int | None = None,
     ) -> int:
-        """Move the mark as far as it may go, never back; returns it.
+        """Move the mark forward as far as allowed and return it.
 
-        ``cursor_ms``: the engine has passed every slot up to here. ``oldest_fire_ms``: earliest run that the backlog
-        still holds. ``ask_ms``: earliest job of the poll lane that was not asked yet. ``limit_ms``: see
-        ``clock.Reading``.
+        ``cursor_ms``: the engine has passed every slot up to here. ``oldest_fire_ms``: earliest run in the backlog.
+        ``ask_ms``: earliest instant at which a job of the poll lane is asked next. ``limit_ms``: see ``clock.Reading``.
         """
         mark_ms = cursor_ms
         for first_open_ms in (oldest_fire_ms, ask_ms):
@@ -124,7 +123,7 @@ class Mark:
         return self.mark_ms
 
     def step_back(self, now_ms: int) -> None:
-        """Follow a clock that was set back: from here on the mark is one of the new time."""
+        """Set the mark for a clock that was set back; later marks are instants of the new time."""
         self.mark_ms = now_ms if self.mark_ms is None else min(self.mark_ms, now_ms)
 
 
@@ -132,7 +131,7 @@ logger = logging.getLogger("celery.beat")
 
 
 def known_marks(stored: Mapping[str, Sequence[Mapping[str, Any]]], now_ms: int) -> dict[str, MarkDocument]:
-    """Return the mark of each destination of which there is a usable one."""
+    """Return the latest usable mark per destination; destinations without one are left out."""
     known = {}
     for destination, documents in stored.items():
         readable = []

@@ -1,6 +1,6 @@
-"""Overrides of Celery's scheduler that have no effect here, named at the start instead of being ignored without a word.
+"""Overrides of Celery's scheduler that have no effect here; the start logs them.
 
-Fire times are computed from the schedules, so nobody asks an entry whether it is due. Pure; reads classes only.
+Fire times are computed from the schedules; ``Entry.is_due`` is never called. Pure; reads classes only.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 _OF_SCHEDULER = (
     "is_due", "reserve", "populate_heap", "schedules_equal", "adjust", "producer", "connection",
 )  # fmt: skip
-"""What Celery's own ``tick`` uses and this scheduler does not."""
+"""Methods that Celery's own ``tick`` calls and this scheduler does not."""
 _OF_ENTRY = ("is_due", "_next_instance", "next", "__next__")
 
 
 def unused(scheduler: type, entry: type, ours: type) -> list[str]:
-    """Return the overrides that nobody calls, of the class of a scheduler (a child of ``ours``) and of its entries."""
+    """Return the overrides without effect in a scheduler class (a subclass of ``ours``) and in its entry class."""
     found = [*_overridden(scheduler, ours, _OF_SCHEDULER), *_overridden(entry, ScheduleEntry, _OF_ENTRY)]
     return list(dict.fromkeys(found))
 

@@ -1,7 +1,7 @@
-"""Definitions that cannot be run: said once in the log, shown in the status, and kept in the table of the quarantine.
+"""Quarantined definitions: logged once, shown in the status, stored in the quarantine table.
 
-The I/O thread writes down monitors that do not compile, since it reads them. What is written from here are the entries
-of ``beat_schedule``, which have no row of their own that could change.
+The I/O thread stores monitors that do not compile, because it reads them. This module stores entries of
+``beat_schedule``, which have no row, and jobs that can never be sent.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 LINES_MAX = 20
-"""Monitors that are named in the log when many are refused at once: a bulk edit may break a million."""
+"""Maximum number of quarantined monitors that the log names at once: a bulk edit may break a million."""
 
 
 class Refusals:
-    """Owned by the scheduling thread."""
+    """Quarantined monitors, entries and jobs, as the scheduling thread knows them."""
 
     def __init__(self, entries: Entries, desk: Desk) -> None:
         self.monitors: dict[str, InvalidMonitor] = {}
-        """Monitors that cannot run, by key."""
+        """Quarantined monitors by key."""
         self._entries = entries
         self._desk = desk
         self._reported: dict[str, str] = {}
-        """Name of an entry → the reason that was reported."""
+        """Name of an entry → the reason already logged."""
         self._recorded: Collection[str] = ()
-        """Keys of entries that earlier processes have written down."""
+        """Keys of entries that earlier processes have stored."""
         self._unsendable: dict[int, str] = {}
-        """Job id → key, of what was written down because it can never be sent."""
+        """Job id → key of jobs stored because they can never be sent."""
 
     def recall(self, recorded: Collection[str]) -> None:
-        """Note which job keys the table of the quarantine holds from earlier processes."""
+        """Take in the job keys that earlier processes have stored in the quarantine table."""
         self._recorded = [key for key in recorded if key.startswith(entry_key(""))]
 
     def look_at_monitors(self, refused: Mapping[int, InvalidMonitor], seen_ids: Int64s) -> None:
-        """Note refused monitors, and that the others of ``seen_ids`` are well or gone."""
+        """Add the quarantined monitors; remove the other ``seen_ids``, which compile or are deleted."""
         if self.monitors:
             for key in [monitor_key(job_id) for job_id in seen_ids.tolist()]:
                 self.monitors.pop(key, None)
@@ -59,19 +59,19 @@ class Refusals:
             logger.error("beat: %d more monitors are quarantined; the admin says which", len(refused) - LINES_MAX)
 
     def look_at_poison(self, poisoned: Mapping[int, tuple[str, tuple[str, str]]]) -> None:
-        """Write down jobs that can never be sent: job id → key and (definition hash, reason)."""
+        """Store jobs that can never be sent: job id → key and (definition hash, reason)."""
         self._unsendable.update((job_id, key) for job_id, (key, _) in poisoned.items())
         self._desk.quarantine(dict(poisoned.values()), [])
 
     def lift(self, job_ids: Iterable[int]) -> None:
-        """Take back what was written down about jobs whose definition has changed, or that are gone."""
+        """Lift the stored quarantine of jobs whose definition has changed or that are deleted."""
         keys = [self._unsendable.pop(job_id, monitor_key(job_id) if job_id >= 0 else None) for job_id in job_ids]
         known = [key for key in keys if key is not None]
         if known:
             self._desk.quarantine({}, known)
 
     def look_at_entries(self) -> None:
-        """Report entries that are broken now; lift those that are not any more, also of earlier processes."""
+        """Log and store entries that are broken; lift those that no longer are, earlier processes' included."""
         refused = {name: str(problem) for name, problem in self._entries.refused.items()}
         if refused == self._reported and not self._recorded:
             return

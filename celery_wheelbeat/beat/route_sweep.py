@@ -1,7 +1,6 @@
-"""Route sweep: looks at the jobs, a few shards at a time, and frees the routes that none of them has any more.
+"""Route sweep: scan the jobs a few shards at a time and free the routes that no job uses.
 
-Invariant: a route is freed only after every job was looked at, switched on or not, and none that came in meanwhile has
-it. Owned by the scheduling thread.
+Invariant: a route is freed only after every job, enabled or not, was scanned and no job that arrived meanwhile uses it.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ ROWS_PER_LOOK = 500_000
 
 
 class RouteSweep:
-    """See the module."""
+    """Scans the shards in rounds."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._next = 0
-        """Number of the shard that is looked at next."""
+        """Number of the shard to scan next."""
         self._used: NDArray[np.bool_] = np.zeros(0, np.bool_)
-        """By index: the routes that jobs were found to have in this round."""
+        """Routes found in use in this round, by route index."""
 
     def look(self) -> None:
-        """Go on, over up to about ``ROWS_PER_LOOK`` jobs; at the end of a round free what nobody has."""
+        """Scan about ``ROWS_PER_LOOK`` more jobs; at the end of a round, free the unused routes."""
         shards, routes, seen = self._engine.shards, self._engine.routes, 0
         if not self._next:
             routes.begin_round()
@@ -39,7 +38,7 @@ class RouteSweep:
         while seen < ROWS_PER_LOOK and self._next < len(shards):
             rows = shards[self._next].table.rows
             found = rows.route[rows.flags & DEAD == 0]
-            self._used[found[found < len(self._used)]] = True  # later ones came in during this round
+            self._used[found[found < len(self._used)]] = True  # routes with a higher index were added during this round
             seen += len(rows.ids)
             self._next += 1
         if self._next == len(shards):

@@ -32,9 +32,9 @@ class ScheduleView(MutableMapping[str, Any]):
         self.data = data
         self.monitors: MonitorEntries | None = None
         self.version = 0
-        """Grows with each change of ``data`` made through the view."""
+        """Incremented by each change of ``data`` through the view."""
         self.broken: dict[str, InvalidMonitor] = {}
-        """Names of ``beat_schedule`` under which stands nothing that could be an entry, with the reason."""
+        """Names in ``beat_schedule`` whose value cannot be an entry → the reason."""
 
     @property
     def names(self) -> Collection[str]:
@@ -42,7 +42,7 @@ class ScheduleView(MutableMapping[str, Any]):
         return _Names(self)
 
     def replace(self, data: dict[str, Any]) -> None:
-        """Make ``data`` the entries, also for those who hold the view."""
+        """Replace the entries by ``data``; existing references to the view see the new ones."""
         self.data = data
         self.broken.clear()
         self.version += 1
@@ -65,7 +65,7 @@ class ScheduleView(MutableMapping[str, Any]):
         self.version += 1
 
     def pop(self, name: str, *default: Any) -> Any:
-        """Remove an entry and return it, in one step: any thread may do so."""
+        """Remove an entry and return it, atomically: any thread may call this."""
         entry = self.data.pop(name, *default)
         self.version += 1
         return entry
@@ -76,7 +76,7 @@ class ScheduleView(MutableMapping[str, Any]):
         self.version += 1
 
     def refuse(self, name: str, problem: InvalidMonitor | None) -> None:
-        """Remove an entry, if it is there; ``problem`` is why there cannot be one, None if nobody wants one."""
+        """Remove the entry if it exists; ``problem``: why there can be none, None if it is simply removed."""
         self.data.pop(name, None)
         self.broken.pop(name, None)
         if problem is not None:
@@ -96,7 +96,7 @@ class ScheduleView(MutableMapping[str, Any]):
 
 
 class _Names(Collection[str]):
-    """The names in ``ScheduleView.data``, whatever mapping that is at the moment; any thread may ask."""
+    """A live view of the names in ``ScheduleView.data``, also after ``replace``; thread-safe."""
 
     def __init__(self, view: ScheduleView) -> None:
         self._view = view
@@ -112,19 +112,19 @@ class _Names(Collection[str]):
 
 
 REMEMBERED_MAX = 10_000
-"""Handed-out entries; above it the unchanged ones are forgotten. Also options that were read from their text."""
+"""Bound of cached entries, above which unmodified ones are dropped; also the bound of cached parsed options."""
 _CHUNK = 4_096
 
 
 class MonitorEntries:
-    """Builds entries from the engine's jobs. Owned by the scheduling thread; others may look names up."""
+    """Builds entries from the engine's jobs. Other threads may look up names."""
 
     def __init__(self, app: Any, entry_class: type, engine: Engine) -> None:
         self._app = app
         self._entry_class = entry_class
         self._engine = engine
         self._options: dict[str, dict[str, Any]] = {}
-        """By their text."""
+        """Parsed options by their JSON text."""
         self._handed_out: dict[str, tuple[int, Any]] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -133,7 +133,7 @@ class MonitorEntries:
             yield view.name
 
     def find(self, name: str) -> Any:
-        """Return the entry of the monitor with this name, or None. Looks for the name: for people, not for runs."""
+        """Return the entry of the monitor with this name, or None. Searches all jobs; not used for runs."""
         known = self._handed_out.get(name)
         if known is not None:
             return known[1]
@@ -148,11 +148,11 @@ class MonitorEntries:
         return entry
 
     def handed_out(self) -> frozenset[int]:
-        """Return the jobs whose entries somebody asked for by name and may have written to."""
+        """Return the jobs whose entries were handed out by name and may have been modified."""
         return frozenset(known[0] for known in list(self._handed_out.values()))
 
     def redefined(self, ids: Int64s) -> None:
-        """Take back the entries of these jobs: their definitions have changed."""
+        """Drop the cached entries of these jobs, whose definitions have changed."""
         if self._handed_out:
             changed = set(ids.tolist())
             there = list(self._handed_out.items())
@@ -161,7 +161,7 @@ class MonitorEntries:
     def entry_for(self, view: JobView, fire_ms: int) -> Any:
         """Return a private entry for the run at ``fire_ms``.
 
-        Raises ``InvalidMonitor`` for args that are not JSON, and whatever an ``Entry`` of the user's raises.
+        Raises ``InvalidMonitor`` for args that are not JSON, and any exception of a user's ``Entry`` class.
         """
         handed_out = self._handed_out.get(view.name)
         options = self._options_of(view) if handed_out is None else private_options(handed_out[1].options)
@@ -210,7 +210,7 @@ class MonitorEntries:
 
 
 def private_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Copy the options of an entry as far as extensions write into them: the dict and its headers."""
+    """Copy the parts of an entry's options that extensions write to: the dict and its headers."""
     private = dict(options)
     if private.get("headers"):
         private["headers"] = dict(private["headers"])

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 FLUSH_S = 1.5
-"""How long ``close`` lets the publisher send what it has taken over; the I/O thread gets 1 s more."""
+"""How long ``close`` lets the publisher send the runs it has accepted; the I/O thread then gets ``STORE_S``."""
 STORE_S = 1.0
 
 
@@ -63,10 +63,10 @@ class WheelScheduler(Scheduler):
     # What Celery's service calls.
 
     def tick(self, *_args: Any, **_kwargs: Any) -> float:
-        """Run one turn, then wait until something is due or happens, at most a second; returns 0.
+        """Run one tick, then sleep until the next work or a wake, at most 1 s; returns 0.
 
-        While one of our threads is wedged, a standalone beat goes on turning in here and does not return, so that
-        ``celery inspect ping`` falls silent. Once the end was asked for, it raises ``SystemExit`` itself, because the
+        While one of wheelbeat's threads is wedged, a standalone beat keeps ticking in this call and does not return, so
+        ``celery inspect ping`` gets no answer. Raises ``SystemExit`` after ``close`` was requested, because the
         exception of the signal handler may have been lost.
         """
         self._in_tick = True
@@ -98,13 +98,13 @@ class WheelScheduler(Scheduler):
         supervision.look(reading)
         self._in_turn = False
         if (ended_by := beat.parts.publisher.ended_by) is not None:
-            raise ended_by  # by user code around a send, in the lane's thread
+            raise ended_by  # raised by user code during a send, in the lane's thread
         if self.should_sync():
             self._do_sync()
         return beat.wait_s(reading)
 
     def close(self) -> None:
-        """Stop for good, within 3 s. A call in the middle of ``tick``, by a signal handler, only leaves a note."""
+        """Stop permanently, within 3 s. A call during ``tick``, by a signal handler, only sets a flag."""
         self._closing = True
         if self._in_tick:
             return
@@ -121,7 +121,7 @@ class WheelScheduler(Scheduler):
         parts = beat.parts
         parts.publisher.close(FLUSH_S)
         now_ms = parts.clock.wall_ms()
-        if not self._in_turn:  # else the signal cut a turn short: the mark stays where the last whole turn left it
+        if not self._in_turn:  # else a signal interrupted the tick: the mark of the last complete tick stays
             beat.take_in_outcomes()
             beat.move_mark(parts.guard.look(now_ms, parts.clock.monotonic_s()))
         beat.state = "stopped"
@@ -139,7 +139,7 @@ class WheelScheduler(Scheduler):
         return f"    . wheelbeat -> {__version__}, tick {self.settings.tick:g}s\n    . source -> {source}"
 
     def sync(self) -> None:
-        """Nothing is kept here that would have to be written: status and marks go their own way."""
+        """Do nothing: the I/O thread stores status and marks."""
 
     # The schedule.
 
@@ -148,7 +148,7 @@ class WheelScheduler(Scheduler):
         return self._view
 
     def set_schedule(self, schedule: Mapping[str, Any]) -> None:
-        """Make ``schedule`` the entries; a dict stays the caller's own, as with Celery."""
+        """Replace the entries by ``schedule``; a dict is used as it is, not copied, as in Celery."""
         data = schedule.data if isinstance(schedule, ScheduleView) else schedule
         self._view.replace(data if isinstance(data, dict) else dict(data))
         self.data = self._view.data
@@ -161,7 +161,7 @@ class WheelScheduler(Scheduler):
         self.install_default_entries(self.schedule)
 
     def merge_inplace(self, b: Mapping[str, Any]) -> None:
-        """Bring the entries that came from configuration to what ``b`` says; unchanged ones keep their objects."""
+        """Update the entries from configuration to ``b``; unchanged ones keep their objects."""
         given = {name: _copy_of(entry) for name, entry in b.items()}
         seen, self._conf_seen = self._conf_seen, given
         for name in seen.keys() - given.keys():
@@ -170,7 +170,7 @@ class WheelScheduler(Scheduler):
         self.update_from_dict(changed)
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
-        """Add or replace entries; a broken one is left out, and reported by the next turn."""
+        """Add or replace entries; a broken one is left out, and the next tick reports it."""
         for name, given in dict_.items():
             try:
                 self.schedule[name] = self._maybe_entry(name, given)
@@ -181,10 +181,10 @@ class WheelScheduler(Scheduler):
         """Return the following entry; nothing is stored per run."""
         return next(entry)
 
-    # How one run is sent: called by the lane, in its thread.
+    # Sending one run: called by the lane, in its thread.
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
-        """Send one message, stamped with the run's identity; what became of it is recorded for the lane."""
+        """Send one message with the run's identity; the outcome is recorded for the lane."""
         current = attempt.current()
         if current is None:
             return super().apply_async(entry, producer=producer, advance=advance, **kwargs)
@@ -192,7 +192,7 @@ class WheelScheduler(Scheduler):
             return super().apply_async(current.stamp(entry), producer=producer, advance=False, **kwargs)
 
     def should_sync(self) -> bool:
-        """As Celery has it, but never in the middle of a send."""
+        """Return Celery's answer, but False during a send."""
         return attempt.current() is None and bool(super().should_sync())
 
     # Starting.
@@ -200,7 +200,7 @@ class WheelScheduler(Scheduler):
     def _running(self) -> tuple[Beat, Supervision]:
         beat, supervision = self._beat, self._supervision
         if beat is None or supervision is None or beat.pid != os.getpid():
-            self.merge_inplace(self.app.conf.beat_schedule)  # receivers of beat_init may have changed it
+            self.merge_inplace(self.app.conf.beat_schedule)  # a receiver of beat_init may have changed it
             parts = assemble(self, self.settings)
             self.schedule.monitors = parts.monitor_entries
             beat = self._beat = Beat(parts)
@@ -228,20 +228,20 @@ class WheelScheduler(Scheduler):
 
 @signals.beat_init.connect
 def _guard_the_end(sender: Any, **_kwargs: Any) -> None:
-    """Take the place of the signal handlers that Celery has installed for its service."""
+    """Replace the signal handlers that Celery has installed for its service."""
     if isinstance(sender.scheduler, WheelScheduler):
         sender.scheduler._end_signals.install()
 
 
 @signals.beat_embedded_init.connect
 def _note_embedded(sender: Any, **_kwargs: Any) -> None:
-    """Tell the scheduler that it is part of a worker."""
+    """Mark the scheduler as embedded in a worker (``-B``)."""
     if isinstance(sender.scheduler, WheelScheduler):
         sender.scheduler._embedded = True
 
 
 def _copy_of(entry: Any) -> Any:
-    """Copy an entry, whose owner may change it in place; what cannot be one is refused when it is made."""
+    """Copy an entry, because its owner may change it in place; a value that cannot be an entry is returned as it is."""
     try:
         return dict(entry)
     except (TypeError, ValueError):
@@ -249,7 +249,7 @@ def _copy_of(entry: Any) -> Any:
 
 
 def _same(before: Any, after: Any) -> bool:
-    """Compare two entries; their schedules and arguments are foreign code."""
+    """Compare two entries; ``__eq__`` of their schedules and arguments may raise."""
     try:
         return bool(before == after)
     except Exception:
