@@ -44,40 +44,40 @@ class Run(NamedTuple):
     fire_ms: int
     run_id: str
     entry: Any
-    """A private ``celery.beat.ScheduleEntry`` for this send."""
+    """A private ``celery.beat.ScheduleEntry`` for this run."""
     token: int
-    """Identity of this pending run in the backlog; comes back in the outcome."""
+    """Token of this run in the backlog; the outcome carries it."""
     headers: Mapping[str, Any] = MappingProxyType({})
-    """Further message headers (``wheelbeat_*``) that the job's definition asks for."""
+    """Further message headers (``wheelbeat_*``) that the job's definition requires."""
     namespace: str = "celery"
     suffix: str = ""
-    """What the name of the run ends with, as in ``runs.run_id``."""
+    """Suffix of the name from which the id is made, as in ``jobs.identity.run_id``."""
 
     def message_id(self, number: int) -> str:
-        """Return the task id of the run's ``number``-th message, from 1: an extension may send several for one run."""
+        """Return the task id of message ``number`` (from 1) of the run; an extension may send several."""
         if number == 1:
             return self.run_id
         return run_id(self.key, self.fire_ms, self.namespace, f"{self.suffix}#{number}")
 
 
 class FailureKind(Enum):
-    """What is known about a run that was not confirmed."""
+    """Why a run was not confirmed, and how it goes on."""
 
     NOT_SENT = "not_sent"
-    """Proven not to have reached the broker: may be sent again as it is."""
+    """Proven not to have reached the broker: may be sent again unchanged."""
     UNCERTAIN = "uncertain"
     """May have reached the broker: sent again with the same id and a fresh nonce."""
     REFUSED = "refused"
-    """The broker said no for now (a full queue, no memory): sent again after a pause, while other runs go on."""
+    """Refused by the broker for now (full queue, no memory): sent again after a pause, while other runs go on."""
     POISON = "poison"
     """This run can never be sent (arguments, size, unknown task): counted ``skipped(error)``, job quarantined."""
     UNROUTABLE = "unroutable"
-    """The broker returned it, or has no place for it: counted ``skipped(unroutable)``."""
+    """Returned by the broker, or no queue exists for it: counted ``skipped(unroutable)``."""
     ERROR = "error"
-    """The user's code (a lazy argument, a router, the task's signature) refused this run: counted ``skipped(error)``;
-    the job goes on, as it does in Celery."""
+    """User code (a lazy argument, a router, the task's signature) raised for this run: counted ``skipped(error)``; the
+    job goes on, as in Celery."""
     EXPIRED = "expired"
-    """The instant up to which its message is of use has passed: counted ``skipped(expired)``, not sent."""
+    """Its expiry passed before it was sent: counted ``skipped(expired)``."""
 
 
 class Confirmed(NamedTuple):
@@ -97,28 +97,28 @@ class Failed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PublisherHealth:
-    """A publisher as supervision sees it."""
+    """State of a publisher, for supervision."""
 
     connected: bool
     in_flight: int
     stamp_s: float
-    """Monotonic instant of the last turn of the publisher's loop."""
+    """Monotonic time of the last iteration of the publisher's loop."""
 
 
 class Publisher(Protocol):
-    """Hands runs to one destination and reports what is confirmed."""
+    """Sends runs to one destination and reports their outcomes."""
 
     destination: str
 
     @property
     def ended_by(self) -> BaseException | None:
-        """What user code raised to end the process (``SystemExit`` …): nothing more is sent."""
+        """The exception with which user code ended the process (``SystemExit`` …); nothing more is sent."""
 
     def start(self) -> None:
         """Start the thread; in the process that sends, so after any fork."""
 
     def capacity(self) -> int:
-        """How many runs ``submit`` takes now without exceeding the window; 0 while the destination is down."""
+        """Return how many runs ``submit`` accepts now within the window; 0 while the destination is down."""
 
     def submit(self, runs: Sequence[Run]) -> None:
         """Take over ``runs``; never blocks."""

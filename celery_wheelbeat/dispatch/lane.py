@@ -1,7 +1,6 @@
-"""A lane: the backlog of one way to a destination, and what becomes of runs that were not confirmed.
+"""Base of both lanes: the backlog, the quarantine, and the settlement of runs that were not confirmed.
 
-What the celery lane and the fast lane do alike. Owned by the scheduling thread. Every outcome ends in the ledger:
-nothing is dropped here without a reason.
+Every outcome ends in the ledger; no run is dropped without a reason.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 SQUEEZE_AFTER_S = 1.0
-"""A destination that is away for longer than this is down: of each job only the newest run is kept."""
+"""A destination without a connection for longer than this is down: only the newest run of each job is kept."""
 FIRST_CONNECTION_S = 5.0
-"""The same for the first connection of a process: a busy start takes its time, and what the process before left is
-offered just then.
+"""The same for the first connection of a process. A busy start is slow, and runs left by the previous process are
+offered at that time.
 """
 
 
 class Settled(NamedTuple):
-    """What a look at the outcomes brought, for whoever keeps books about jobs."""
+    """Changes that concern whole jobs, found while outcomes were settled."""
 
     finished: dict[int, Finished]
     """One-off jobs that are done, by job id."""
@@ -50,37 +49,37 @@ class Settled(NamedTuple):
 
 
 class Lane:
-    """See the module. ``quarantined``: jobs that are not sent, with the reason; shared by the lanes of a beat."""
+    """Base class of the lanes. ``quarantined`` (job → reason) is shared by the lanes of a beat."""
 
     def __init__(
         self, engine: Engine, backlog: Backlog, lateness: Lateness, quarantined: dict[int, str] | None = None
     ) -> None:
         self.backlog = backlog
         self.last_error = ""
-        """The last failure, in one line; where it is one job's, its name comes first."""
+        """The last failure in one line; begins with the job's name if it concerns one job."""
         self.failures: Counter[str] = Counter()
-        """Sends that were not confirmed, in runs, by ``FailureKind``; one run may fail many times."""
+        """Unconfirmed sends, in runs, by ``FailureKind``; one run may fail many times."""
         self._taken: dict[int, Pair] = {}
-        """Pairs that the publisher has, by token."""
+        """Token → pair, for the runs that the publisher has."""
         self._outdated: set[int] = set()
-        """Tokens among them whose job was redefined since: how they fail says nothing about the job as it is now."""
+        """Tokens in ``_taken`` whose job was redefined since; their failure does not quarantine the new definition."""
         self._held = Held(backlog)
         self._lines = FailureLines()
         self._engine = engine
         self._lateness = lateness
         self._quarantined: dict[int, str] = {} if quarantined is None else quarantined
         self._connected_s: float | None = None
-        """When there was last seen to be a connection, or that there is none yet."""
+        """Monotonic time of the last check that found a connection, else of the first check."""
         self._patience_s = FIRST_CONNECTION_S
 
     def finish(self, job_ids: Iterable[int]) -> None:
-        """Switch off one-off jobs that are done; what they still have waiting ends with them."""
+        """Disable one-off jobs that are done; their waiting runs are skipped(ended)."""
         ids = np.array(sorted(job_ids), np.int64)
         self._engine.finish(ids)
         self.backlog.drop(ids, "ended")
 
     def redefined(self, ids: Int64s) -> list[int]:
-        """Note that the definitions of ``ids`` changed; returns the jobs whose quarantine that lifts."""
+        """Record that the definitions of ``ids`` changed; returns the jobs whose quarantine was lifted."""
         if self._taken:
             changed = set(ids.tolist())
             found = {token for token, pair in self._taken.items() if pair.job_id in changed}
@@ -123,7 +122,7 @@ class Lane:
                     self._quarantine(pair.job_id, outcome, settled)
 
     def _quarantine(self, job_id: int, poison: Failed, settled: Settled) -> None:
-        """Set a monitor aside that can never be sent. An entry only loses the run: its objects may change any time."""
+        """Quarantine a monitor that can never be sent. An entry loses only the run: its objects may change."""
         (view,) = self._engine.lookup([job_id]) if job_id >= 0 else (None,)
         if view is not None and poison.token not in self._outdated:
             self._quarantined[job_id] = poison.reason
@@ -136,11 +135,11 @@ class Lane:
     def _said(self, failed: Failed) -> str:
         pair = self._taken.get(failed.token)
         if pair is None or failed.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN):
-            return failed.reason  # is the destination's, whatever the job
+            return failed.reason  # concerns the destination, not the job
         (view,) = self._engine.lookup([pair.job_id])
         return f"{view.name}: {failed.reason}" if view else failed.reason
 
 
 def definition_hash_of(view: JobView, route: Route) -> str:
-    """Return 32 hex digits over the definition of a job."""
+    """Return a digest (32 hex digits, BLAKE2b) of name, payload and route of a job."""
     return hashlib.blake2b(repr((view.name, view.payload, route)).encode(), digest_size=16).hexdigest()

@@ -1,7 +1,7 @@
-"""From due runs to confirmed ones: the way of one destination from the engine to its publisher and back.
+"""The celery lane as the scheduling thread sees it: from due runs to submitted ones, and from outcomes to the ledger.
 
-Owned by the scheduling thread. Runs wait as pairs in the backlog and are rendered from the definition at the moment
-they are handed over. Every outcome ends in the ledger: nothing is dropped here without a reason.
+Runs wait as pairs in the backlog and are rendered from the definition that is current when they are submitted. Every
+outcome ends in the ledger; no run is dropped without a reason.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 HAND_OVER_MAX = 1_000
-"""Runs that one call renders; the rest follows when there is time before the next tick."""
+"""Most runs that one call renders; the rest follows when there is time before the next tick."""
 PAYLOAD_BYTES_MAX = 16 << 20
-"""Arguments that the publisher has at a time, and those of one more run; as text, objects take several times that."""
+"""Most bytes of arguments (as JSON text) that the publisher holds, plus one run; objects take several times that."""
 
 
 class Rendering(NamedTuple):
-    """What turns a pair into a run."""
+    """The functions that turn a pending pair into a ``Run``."""
 
     run_ids: RunIds
     key_of: Callable[[int], str]
     """Job id → text key."""
     entry_of: Callable[[JobView, int], Any]
-    """Job and fire time → private ``ScheduleEntry``; None where somebody has removed it meanwhile."""
+    """(job, fire time) → private ``ScheduleEntry``; None if the entry was removed meanwhile."""
     headers_of: Callable[[JobView, Any], Mapping[str, Any]] = lambda _view, _entry: {}
-    """Job and that entry → headers that the workers need beside fire time and nonce."""
+    """(job, that entry) → headers that the workers need besides fire time and nonce."""
 
 
 class Dispatch(Lane):
@@ -58,15 +58,15 @@ class Dispatch(Lane):
         super().__init__(engine, backlog, lateness)
         self.publisher = publisher
         self.rendering: Rendering | None = None
-        """None while the namespace of run ids is not known: runs wait, as they do for a broker."""
+        """None until the namespace of run ids is known; runs wait until then."""
         self.one_offs = OneOffs()
         self._broken = Pace()
         self._sizes: dict[int, int] = {}
-        """Bytes of arguments of what the publisher has, by token."""
+        """Token → bytes of arguments, for the runs that the publisher has."""
         self._bytes = 0
-        """Their sum."""
+        """Sum of ``_sizes``."""
         self._unrendered: dict[int, tuple[str, str]] = {}
-        """Jobs that do not render and are not settled yet: job id → (definition hash, reason)."""
+        """Jobs that do not render, not reported yet: job id → (definition hash, reason)."""
 
     def offer(self, due: Iterable[DueBatch]) -> None:
         """Put due runs into the backlog."""
@@ -74,7 +74,7 @@ class Dispatch(Lane):
             self.backlog.offer(batch)
 
     def hand_over(self, now_s: float) -> int:
-        """Give the publisher as many waiting runs as it has room for, up to ``HAND_OVER_MAX``; returns how many."""
+        """Submit as many waiting runs as the publisher has room for, up to ``HAND_OVER_MAX``; returns their number."""
         self._held.give_back(now_s)
         if self._is_down(now_s, connected=self.rendering is not None and self.publisher.health().connected):
             self.backlog.squeeze()
@@ -89,12 +89,12 @@ class Dispatch(Lane):
         return len(pairs)
 
     def may_hand_over(self) -> bool:
-        """Say whether ``hand_over`` would find something to do."""
+        """Return whether ``hand_over`` would submit anything."""
         may = self.backlog.waiting and self.rendering and self._bytes < PAYLOAD_BYTES_MAX
         return bool(may and self.publisher.capacity())
 
     def take_in(self, now_s: float) -> Settled:
-        """Settle every run that the publisher has news about."""
+        """Apply the publisher's outcomes; returns the changes that concern whole jobs."""
         found = {job: why for job, why in self._unrendered.items() if job in self._quarantined}  # not redefined since
         settled, self._unrendered = Settled({}, found, []), {}
         outcomes = self.publisher.poll()
@@ -117,7 +117,7 @@ class Dispatch(Lane):
         return settled
 
     def _of_size(self, pairs: dict[int, Pair]) -> dict[int, Pair]:
-        """Return as many of ``pairs`` as their arguments allow, at least one; the others go back to the backlog."""
+        """Return the first of ``pairs`` whose arguments fit, at least one; the others return to the backlog."""
         ids = np.fromiter((pair.job_id for pair in pairs.values()), np.int64, len(pairs))
         sizes = self._engine.shards.payload_sizes(ids)
         room = max(1, int(np.searchsorted(np.cumsum(sizes), PAYLOAD_BYTES_MAX - self._bytes, "right")))
@@ -154,7 +154,7 @@ class Dispatch(Lane):
         return runs
 
     def _give_up(self, token: int, view: JobView, error: Exception, now_s: float) -> None:
-        """Skip a run that cannot be rendered. Only what is wrong with the definition of a monitor lasts."""
+        """Skip a run that cannot be rendered; a monitor is quarantined if its definition is the cause."""
         if self._broken.is_due(view.id, now_s):
             logger.error("beat: %s cannot be sent: %s", view.name, reason_of(error), exc_info=error)
         if isinstance(error, InvalidMonitor) and view.id >= 0:
@@ -172,12 +172,12 @@ class Dispatch(Lane):
             if not self.one_offs.owns(pair.job_id, pair.fire_ms, pair.step):
                 return "removed"
             if self.one_offs.is_on_the_way(pair.job_id):
-                return "ended"  # its one run is on its way; if that fails, it is that run which is sent again
+                return "ended"  # its only run is in flight; if that fails, that run is sent again
         return None
 
 
 def _run_ids(kept: Sequence[tuple[int, Pair, JobView]], rendering: Rendering) -> list[str]:
-    """Return the run ids; a fire time that is lived through again after a step of the clock has its own."""
+    """Return the run ids; a fire time repeated by clock step n has the suffix ``~n``."""
     ids = [""] * len(kept)
     by_step: dict[int, list[int]] = {}
     for position, (_, pair, _) in enumerate(kept):

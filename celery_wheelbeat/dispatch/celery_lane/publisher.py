@@ -1,7 +1,7 @@
-"""The celery lane: one thread that sends runs through Celery's own ``apply_entry``, and says what is confirmed.
+"""Publisher of the celery lane: one thread that sends runs through Celery's own ``apply_entry``.
 
-The invariant: every run that was taken over comes back as one outcome, as ``Confirmed`` or ``Failed``, or is returned
-by ``close``. It never blocks its caller, never retries inside Celery, and never holds more than the window.
+Invariant: every submitted run has exactly one outcome, ``Confirmed`` or ``Failed``, or is returned by ``close``. The
+publisher never blocks its caller, never retries inside Celery, and never holds more runs than the window.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 _TURN_S = 0.5
-"""Longest wait of the thread for anything, so that its stamp stays fresh."""
+"""Longest single wait of the thread; bounds the age of its stamp."""
 _DOWN_LOG_EVERY_S = 60.0
 
 
 class CeleryLane:
-    """Publisher for the destination ``broker``; see ``publishers.Publisher`` for the interface."""
+    """Publisher for the destination ``broker``; see ``dispatch.Publisher`` for the interface."""
 
     destination = "broker"
 
@@ -55,7 +55,7 @@ class CeleryLane:
         self._down_since_s: float | None = None
         self._down_logged_s = 0.0
         self._alarm = False
-        """RabbitMQ has stopped reading."""
+        """Whether RabbitMQ has stopped reading (memory or disk alarm)."""
         self._stamp_s = edges.clock.monotonic_s()
         self._stop_at_s: float | None = None
         self._backoff = Backoff()
@@ -67,7 +67,7 @@ class CeleryLane:
     def start(self) -> None:
         """Start the thread; in the process that sends, so after any fork.
 
-        User code that runs in it finds the context variables of the thread that starts it.
+        User code in the thread sees the context variables of the caller.
         """
         context = copy_context()
         self._thread = threading.Thread(
@@ -103,7 +103,7 @@ class CeleryLane:
         return PublisherHealth(self._connected, len(self._unconfirmed), self._stamp_s)
 
     def close(self, timeout_s: float) -> Sequence[Run]:
-        """See ``Publisher``; the outcomes up to here stay for a last ``poll``."""
+        """See ``Publisher``; one more ``poll`` returns the outcomes up to now."""
         self._stop_at_s = self._edges.clock.monotonic_s() + timeout_s
         self._inbox.put(())
         if self._thread is not None and self._thread.is_alive():
@@ -179,7 +179,7 @@ class CeleryLane:
             self._down_since_s = now_s
 
     def _hand_back_until(self, until_s: float) -> None:
-        """Return whatever is submitted while the broker is away: only the backlog knows which runs to keep."""
+        """Fail runs submitted while the broker is away: only the backlog knows which of them to keep."""
         while (left_s := until_s - self._edges.clock.monotonic_s()) > 0 and not self._is_ending():
             self._stamp()
             try:
@@ -189,7 +189,7 @@ class CeleryLane:
             self._settle([Failed(run.token, FailureKind.NOT_SENT, "not connected") for run in runs])
 
     def _disconnect(self) -> None:
-        """Drop the connection without a word to the broker, which may not be listening."""
+        """Drop the connection on our side only; the broker may not be reading."""
         self._connected = False
         self._producer = None
         if self._connection is not None:
@@ -227,7 +227,7 @@ class CeleryLane:
             self._leave_connection(broken)
 
     def _alarmed(self, reason: str) -> None:
-        if not self._alarm:  # RabbitMQ says so again when memory and disk alarm follow each other
+        if not self._alarm:  # RabbitMQ reports again when a disk alarm follows a memory alarm
             self._alarm = True
             raise amqp.exceptions.Blocked(reason)
 
@@ -235,8 +235,9 @@ class CeleryLane:
         self._alarm = False
 
     def _outlasts_alarm(self) -> bool:
-        """Keep a connection that RabbitMQ has stopped reading from: it reads on when its alarm is over, and a new one
-        would only add copies. Returns whether the connection can be used again.
+        """Wait on a connection from which RabbitMQ has stopped reading; returns whether it can be used again.
+
+        RabbitMQ goes on reading when its alarm is over; a new connection would only add copies.
         """
         logger.error("beat: RabbitMQ takes no messages (memory or disk alarm); waiting until it does")
         self._connected = False
@@ -257,7 +258,7 @@ class CeleryLane:
         return self._connected
 
     def _leave_connection(self, broken: Diagnosis) -> None:
-        """Drop a connection whose state is unknown: a broker closes the channel with its refusal."""
+        """Drop a connection in an unknown state: a broker closes the channel when it refuses."""
         if self._alarm and self._outlasts_alarm():
             return
         self._disconnect()

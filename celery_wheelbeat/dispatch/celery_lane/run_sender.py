@@ -1,8 +1,8 @@
-"""Sends runs through Celery's own ``apply_entry`` on one connection, in a batch or singly, and says what is confirmed.
+"""Sends runs through Celery's own ``apply_entry`` on one connection, in a batch or singly, and returns their outcomes.
 
-User code runs in here: lazy arguments, routers, overridden methods. Whatever it raises belongs to its own run and holds
-nobody up; only what left the publish call says something about the broker. A ``BaseException`` ends the beat, as it
-does with Celery's own scheduler, once the runs beside it are sent.
+User code runs here: lazy arguments, routers, overridden methods. Its exception fails its own run and no other; only an
+exception that leaves the publish call describes the broker. A ``BaseException`` ends the beat, as with Celery's own
+scheduler, after the other runs of the chunk are sent.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from celery_wheelbeat.runtime.clock import Clock
 
     Sent = tuple[list[Confirmed | Failed], Diagnosis | None]
-    """Outcomes of all runs, and the failure that leaves the connection in doubt, if there is one."""
+    """Outcomes of all runs, and the failure that leaves the connection in doubt, if any."""
 
 logger = logging.getLogger("celery.beat")
 
 BATCH_MAX = 500
-"""Runs of one ``producer.batch()``."""
+"""Most runs in one ``producer.batch()``."""
 SLOW_S = 1.0
-"""User code that takes longer for one run is named in the log: the other runs of this lane wait for it."""
+"""User code that takes longer for one run is logged, because the other runs of this lane wait for it."""
 AGAIN = (FailureKind.NOT_SENT, FailureKind.UNCERTAIN)
 _OWN = (FailureKind.ERROR, FailureKind.POISON)
-"""Failures of one run, which nobody else logs."""
+"""Failures that concern one run and are logged here only."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneEdges:
-    """What the celery lane reaches the outside with."""
+    """The calls with which the celery lane reaches the process around it."""
 
     apply_entry: Callable[..., Any]
     """``Scheduler.apply_entry``, called with one entry and ``producer=``."""
@@ -49,33 +49,33 @@ class LaneEdges:
     make_producer: Callable[[Any], Any]
     """Return a kombu ``Producer`` on a connection."""
     wake: Callable[[], None]
-    """Tell the scheduling thread that there are outcomes; called from the lane's thread."""
+    """Wake the scheduling thread because there are outcomes; called from the lane's thread."""
     clock: Clock
     quiet: Callable[[int], Any]
-    """Context manager around the sending of n runs: limits the lines in the log."""
+    """Context manager around the sending of n runs; limits their log lines."""
     options: Mapping[str, Any]
-    """Options of ``apply_async`` for every message, where the user has not set them."""
+    """Defaults of ``apply_async`` options for every message; the user's options win."""
     may_batch: Callable[[], bool] = lambda: True
-    """False while somebody observes single publishes (a signal, an event), whose moment a batch would blur."""
+    """False while single publishes are observed (a signal, an event): a batch would shift their time."""
 
 
 class RunSender:
-    """See the module. Owned by the lane's thread; the connection is the lane's."""
+    """Sends runs on the lane's connection; owned by the lane's thread."""
 
     def __init__(self, edges: LaneEdges, stamp: Callable[[], None]) -> None:
-        """``stamp``: called before each run, to show that the thread is alive."""
+        """``stamp`` is called before each run to show that the thread is alive."""
         self._edges = edges
         self._stamp = stamp
         self._one_by_one = 0
-        """Runs still to be sent singly, so that a batch's failure finds its culprit."""
+        """Number of runs still to be sent singly, to isolate the run that made a batch fail."""
         self._culprit: str | None = None
         """Id of the last run at which a connection broke."""
         self._errors = Pace()
         self._delays = Pace()
         self.at_hand: int | None = None
-        """Token of the run that is being sent: the culprit, should something go wrong in here."""
+        """Token of the run being sent; an unexpected error is attributed to it."""
         self.ended_by: BaseException | None = None
-        """What user code raised to end the process."""
+        """The exception with which user code ended the process."""
 
     def send(self, runs: Sequence[Run], producer: Any, connection: Any) -> Sent:
         """Send up to ``BATCH_MAX`` runs with ``producer`` (watched), which publishes on ``connection``."""
@@ -85,7 +85,7 @@ class RunSender:
         return self._send_each(runs, producer, connection)
 
     def _send_batch(self, runs: Sequence[Run], producer: Any, connection: Any) -> Sent:
-        """Send ``runs`` as one batch. Nothing is confirmed before it is through; of a failed one nothing is known."""
+        """Send ``runs`` as one batch. Nothing is confirmed before the batch exits; a failed batch is uncertain."""
         failed: dict[int, Failed] = {}
         try:
             with producer.batch(BATCH_MAX):
@@ -103,7 +103,7 @@ class RunSender:
         return [failed.get(run.token) or Confirmed(run.token, confirmed_ms) for run in runs], None
 
     def _send_each(self, runs: Sequence[Run], producer: Any, connection: Any) -> Sent:
-        """Send ``runs`` singly, up to the first failure that leaves the connection in doubt or concerns all of them."""
+        """Send ``runs`` singly, up to the first failure that leaves the connection in doubt or concerns every run."""
         outcomes: list[Confirmed | Failed] = []
         for position, run in enumerate(runs):
             self._one_by_one = max(0, self._one_by_one - 1)
@@ -114,12 +114,12 @@ class RunSender:
             outcomes.append(Failed(run.token, self._kind_of(run, found), found.reason))
             if found.in_doubt:
                 return outcomes + [Failed(one.token, FailureKind.NOT_SENT, "not reached") for one in rest], found
-            if found.is_state:  # the others would only be refused like this one
+            if found.is_state:  # the server would refuse the others for the same reason
                 return outcomes + [Failed(one.token, found.kind, found.reason) for one in rest], None
         return outcomes, None
 
     def _kind_of(self, run: Run, found: Diagnosis) -> FailureKind:
-        """Have a run wait apart at which the connection breaks for the second time: the others go on meanwhile."""
+        """Return the kind of a failure; a run that breaks the connection a second time running is deferred."""
         if found.kind not in AGAIN:
             return found.kind
         again, self._culprit = run.run_id == self._culprit, run.run_id
@@ -144,7 +144,7 @@ class RunSender:
         return self._judge(attempt, raised, connection)
 
     def _judge(self, attempt: Attempt, raised: BaseException | None, connection: Any) -> Diagnosis | None:
-        """Say why the run of ``attempt`` is not confirmed, None where it is; ``raised``: what ``apply_entry`` did."""
+        """Return why the run of ``attempt`` is not confirmed, or None. ``raised``: exception of ``apply_entry``."""
         run, errors = attempt.run, list(attempt.errors)
         if raised is not None and all(raised is not one for one in errors):
             if attempt.accepted and not errors:
@@ -166,7 +166,7 @@ class RunSender:
         return found
 
     def _log(self, run: Run, exc: BaseException | None, reason: str) -> None:
-        """Log what became of one run, in place of Celery's own line, which comes with a traceback for each run."""
+        """Log the failure of one run, in place of Celery's own line, which has a traceback for every run."""
         if self._errors.is_due((run.job_id, type(exc)), self._edges.clock.monotonic_s()):
             logger.error("Message Error: %s: %s", run.name, reason, exc_info=exc)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 CODES_MAX = 100_000
 """Most cached (pattern, overlap policy, interval) → form entries; the cache is cleared when full."""
 INTERVAL_BITS = 42
-"""Enough for ``schedules.INTERVAL_MAX_MS``; a kind packed above the interval must fit into 63 bits."""
+"""Enough for ``intervals.INTERVAL_MAX_MS``; a kind packed above the interval must fit into 63 bits."""
 _INTERVAL_MAX = (1 << INTERVAL_BITS) - 1
 _OVERLAPS = (1 << KIND_SHIFT) - 1
 _UNSEEN, _TOO_MANY, _FIRST = 0, 1, 2
