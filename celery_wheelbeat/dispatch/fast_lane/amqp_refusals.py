@@ -1,8 +1,7 @@
-"""Returns: messages that RabbitMQ could not route, and whether their runs are offered once more.
+"""Messages that RabbitMQ returns as unroutable, and messages that it would refuse.
 
-A queue of the default exchange that somebody deleted is declared again, and what came back from it is sent again; the
-second time the run is let go. What an exchange with a name did not route comes back for good: its bindings are the
-user's. No run is offered more than once more.
+A deleted queue of the default exchange is declared again, and its returned runs are sent again once; the second return
+skips the run. A return from a named exchange is final, because its bindings belong to the user.
 """
 
 from __future__ import annotations
@@ -23,41 +22,42 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.messages.recording import Recording
 
 REMEMBERED_MAX = 100_000
-"""Runs that came back once; as many as may be on their way."""
+"""Most remembered runs that were returned once; as many as may be in flight."""
 
 
 class Returned(NamedTuple):
-    """One message that came back."""
+    """One returned message."""
 
     positions: Sequence[int]
-    """Its position in its batch; none where it was settled before."""
+    """Its position in its batch; empty if it was settled before."""
     run: tuple[Any, Any]
     """Task id and fire time."""
     queue: str
-    """The queue that it was sent to through the default exchange; empty where it was another one."""
+    """Its queue if it was sent through the default exchange, else empty."""
     reason: str
 
 
 class Returns:
-    """See the module. ``declare_again(queue)`` says whether the queue is there now; it may raise."""
+    """Decides about returned messages. ``declare_again(queue)`` returns whether the queue exists now; it may raise."""
 
     def __init__(self, declare_again: Callable[[str], bool]) -> None:
         self._declare_again = declare_again
         self._noted: list[tuple[Returned, list[Failure]]] = []
         self._once: dict[tuple[Any, Any], None] = {}
-        """Runs that were offered once more, oldest first."""
+        """Runs that were sent again, oldest first."""
 
     def note(self, returned: Returned, failures: list[Failure]) -> None:
-        """Take down a message that came back; what that means is added to ``failures`` by ``judge``."""
+        """Record a returned message; ``judge`` adds its failure to ``failures``."""
         if returned.positions:
             self._noted.append((returned, failures))
 
     def judge(self) -> None:
-        """Say of everything noted whether it is sent again. Uses the connection, so never from its callbacks.
+        """Decide for every recorded message whether it is sent again.
 
-        What ``declare_again`` raises leaves everything noted, for the next connection.
+        Uses the connection, so it must not be called from the connection's callbacks. If ``declare_again`` raises, all
+        records stay for the next connection.
         """
-        while self._noted:  # while a queue is declared, others may come back
+        while self._noted:  # more messages may be returned while a queue is declared
             noted = list(self._noted)
             fresh = {one.queue for one, _ in noted if one.queue and one.run not in self._once}
             there = {queue for queue in sorted(fresh) if self._declare_again(queue)}
@@ -78,11 +78,11 @@ class Returns:
 logger = logging.getLogger("celery.beat")
 
 _FRAME_EXTRA = 8
-"""Octets of a frame beside its payload: type, channel, size and end."""
+"""Bytes of a frame besides its payload: type, channel, size and end."""
 
 
 def refusal_of(recording: Recording, open_connection: Callable[[], Any]) -> str:
-    """Return why the broker would not take the message; empty where it would, or where it cannot be asked."""
+    """Return why the broker refuses the message, tried in a rolled-back transaction; empty if it accepts or is away."""
     kombu = open_connection()
     selected = False
     try:
@@ -94,7 +94,7 @@ def refusal_of(recording: Recording, open_connection: Callable[[], Any]) -> str:
         channel.tx_rollback()
     except amqp.exceptions.AMQPError as error:
         close_connection(kombu, broken=True)
-        if selected and error.method_sig is not None:  # the broker's own word
+        if selected and error.method_sig is not None:  # sent by the broker, not raised by py-amqp
             return reason_of(error)
         logger.debug("beat: A message to %s could not be tried: %r", recording.exchange, error)
         return ""

@@ -1,7 +1,7 @@
-"""Answers: which forms the sender is asked for, and the runs that wait until it has answered.
+"""Questions to the sender about forms, and the runs that wait for the answers.
 
-Only runs of forms without an answer wait; everything else goes on. Everything is asked for again after a reconnect, and
-when somebody has changed what Celery would do. Owned by the scheduling thread; sends and judges nothing.
+Only runs of forms without an answer wait. Every form is asked about again after a reconnect, and when settings, hooks
+or patches could have changed Celery's message.
 """
 
 from __future__ import annotations
@@ -21,54 +21,54 @@ if TYPE_CHECKING:
 
 SETTINGS_EVERY_S = 1.0
 REASONS_KEPT_S = 300.0
-"""Some reasons pass (a queue that could not be declared): after this long a form is asked for again."""
+"""Some reasons are temporary (a queue that could not be declared): a form is asked about again after this time."""
 WAITING_MAX = 50_000
-"""Runs that wait for answers. With more nothing is handed over until an answer comes, which takes milliseconds."""
+"""Most runs that wait for answers; beyond it nothing is submitted until an answer comes, which takes milliseconds."""
 
 
 class Edges(NamedTuple):
-    """What the fast lane asks the process around it."""
+    """The calls with which the fast lane reaches the process around it."""
 
     now: Callable[[], datetime]
     """``app.now``."""
     guard: Callable[[], object]
-    """Changes when envelopes may have become wrong; cheap."""
+    """Returns a value that changes when envelopes may be out of date; cheap."""
     settings_token: Callable[[], object]
-    """The same, slow: asked once a second."""
+    """The same for settings; slow, called once a second."""
     admits_lines: Callable[[int], bool]
-    """Whether so many runs get a line each in the log."""
+    """n → whether n runs may be logged with a line each."""
 
 
 class Answers:
-    """See the module."""
+    """Asks the sender, parks runs, and releases them when the answer comes."""
 
     def __init__(self, backlog: Backlog, sender: Sender, forms: Forms, edges: Edges) -> None:
         self.epoch = 0
-        """Number of the connection that the envelopes in use belong to."""
+        """Number of the connection to which the envelopes in use belong."""
         self.waiting = 0
-        """Runs that wait."""
+        """Number of parked runs."""
         self._backlog = backlog
         self._sender = sender
         self._forms = forms
         self._edges = edges
         self._parked: dict[Form, list[int]] = {}
-        """Tokens of the runs that wait, by form."""
+        """Form → tokens of the runs that wait for it."""
         self._round = 0
-        """How often everything was asked for again: an answer to an earlier question is out of date."""
+        """Increases when all forms are reset; answers to questions of an earlier round are ignored."""
         self._guard: object = None
         self._settings: object = None
         self._settings_due_s = 0.0
         self._reasons_due_s = 0.0
         self._refused_due = False
-        """Whether the forms that were refused are to be asked for again."""
+        """Whether the refused forms have to be asked about again."""
 
     @property
     def are_due(self) -> bool:
-        """Whether no more runs may wait before an answer has come."""
+        """Whether the limit of parked runs is reached."""
         return self.waiting >= WAITING_MAX
 
     def look(self) -> None:
-        """Ask for every envelope again after a reconnect, or when somebody changed what Celery would do."""
+        """Reset all forms and requeue parked runs after a reconnect or a change of Celery's publish path."""
         self.epoch = self._sender.epoch
         token = (self._edges.guard(), self.epoch)
         if token != self._guard:
@@ -82,7 +82,7 @@ class Answers:
             self.waiting = 0
 
     def look_around(self, now_s: float) -> None:
-        """Do what need not be done for every block: look at the settings and at old reasons."""
+        """Check the settings once a second, and forget reasons that are ``REASONS_KEPT_S`` old; then ``look``."""
         if now_s >= self._settings_due_s:
             self._settings_due_s = now_s + SETTINGS_EVERY_S
             settings = self._edges.settings_token()
@@ -95,7 +95,7 @@ class Answers:
             self._refused_due = True
 
     def take_refused_due(self) -> bool:
-        """Say, once, that the forms that were refused are to be asked for again: nobody else asks for them."""
+        """Return, once, whether the refused forms have to be asked about again; no run triggers it."""
         due, self._refused_due = self._refused_due, False
         return due
 
@@ -105,14 +105,14 @@ class Answers:
         self._sender.ask(form, candidates, self._round)
 
     def wait(self, form: Form, tokens: Collection[int]) -> None:
-        """Let runs wait for the answer about their form."""
+        """Park runs until ``form`` has an answer."""
         self._parked.setdefault(form, []).extend(tokens)
         self.waiting += len(tokens)
 
     def take_in(self, verdict: Verdict) -> bool:
-        """Follow an answer, and let the runs go on that have waited for it; returns whether it is still of use."""
+        """Store an answer and requeue the runs that waited for it; returns whether the answer is current."""
         if verdict.epoch != self._sender.epoch or verdict.asked_in != self._round:
-            return False  # has been asked for again, or will be
+            return False  # out of date: asked again, or about to be
         self._forms.learn(verdict.form, verdict.answer)
         tokens = self._parked.pop(verdict.form, [])
         self.waiting -= len(tokens)

@@ -1,7 +1,7 @@
-"""Canary: compares envelopes in use with what Celery renders at the moment, one a second, each in its turn.
+"""Canary: compares the envelopes in use with Celery's current rendering, one envelope a second, in turn.
 
-The component that distrusts the fast lane. A difference is counted, logged, and sends the form down the celery lane;
-it never stops a run. Owned by the scheduling thread; the sender does the rendering.
+A difference is counted and logged, and moves the form to the celery lane; it never stops a run. The sender does the
+rendering.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ EVERY_S = 1.0
 
 
 class Canary:
-    """See the module."""
+    """Asks the sender for comparisons and applies the answers."""
 
     def __init__(self, sender: Sender, forms: Forms, messages: JobMessages) -> None:
         self.differences = 0
-        """Messages that Celery renders otherwise than their envelope; the only good value is 0."""
+        """Number of comparisons in which an envelope differed from Celery; must be 0."""
         self.due_s = 0.0
-        """When the next comparison may be asked for, monotonic."""
+        """Monotonic time of the next comparison."""
         self._sender = sender
         self._forms = forms
         self._messages = messages
         self._seen: dict[Form, Arguments] = {}
-        """Forms that were sent since they were last compared, with the arguments of one of their jobs."""
+        """Forms sent since their last comparison → arguments of one of their jobs."""
 
     def remember(self, form: Form, jobs: JobColumns, positions: NDArray[np.intp]) -> None:
-        """Note that messages of ``form`` are sent; of its jobs, at ``positions``, the first is compared."""
+        """Record that messages of ``form`` are sent; the first job at ``positions`` is used for the comparison."""
         if form not in self._seen:
             self._seen.update((form, arguments) for arguments in self._messages.arguments(form, jobs, positions[:1]))
 
     def look(self, now_s: float) -> None:
-        """Ask for the next comparison if it is time."""
+        """Ask for the next comparison if it is due."""
         if now_s < self.due_s:
             return
         self.due_s = now_s + EVERY_S
@@ -61,7 +61,7 @@ class Canary:
                 return
 
     def take_in(self, comparison: Comparison) -> None:
-        """Follow a difference."""
+        """Apply a comparison: a difference moves the form to the celery lane."""
         if comparison.difference and comparison.epoch == self._sender.epoch:
             self.differences += 1
             reason = f"its message differs from Celery's: {comparison.difference}"

@@ -1,7 +1,7 @@
-"""The sender of a fast lane: one thread that moves batches over one connection and says what became of them.
+"""Publisher of the fast lane: one thread that writes batches to one connection and reports their outcomes.
 
-The invariant: every batch that was taken over comes back as exactly one ``Outcome``, or is returned by ``close``; at
-most ``window`` of them are on their way. It never renders, never decides what is sent, and never blocks its caller.
+Invariant: every submitted batch has exactly one ``Outcome``, or none after ``close``; at most ``window`` batches are in
+flight. The sender never renders a batch, never decides what is sent, and never blocks its caller.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 _IDLE_S = 0.5
-"""Longest wait of the thread for anything, so that its stamp stays fresh."""
+"""Longest single wait of the thread; bounds the age of its stamp."""
 _REPLY_S = 0.05
-"""Wait for outcomes before looking for further orders."""
+"""Longest wait for outcomes before the inbox is read again."""
 _DOWN_LOG_EVERY_S = 60.0
 _OF_MESSAGES = (FailureKind.POISON, FailureKind.UNROUTABLE)
-"""Failures that say nothing about the connection, even where the broker closes the channel with them."""
+"""Failures caused by messages, not by the connection, even if the broker closes the channel."""
 
 
 class _Question(NamedTuple):
@@ -45,16 +45,16 @@ class _Question(NamedTuple):
     candidates: Sequence[Arguments]
     asked_in: int = 0
     envelope: Envelope | None = None
-    """To be compared with; None = to be made."""
+    """Envelope to compare; None: make one."""
 
 
 class Sender:
-    """See the module. ``wire`` belongs to the thread, everything public to the scheduling thread."""
+    """The publisher. ``wire`` belongs to its thread; the public methods are for the scheduling thread."""
 
     def __init__(self, name: str, wire: Wire, clock: Clock, wake: Callable[[], None], *, window: int = 2) -> None:
-        """``window``: batches that may be on their way; ``wake`` is called from the thread after news."""
+        """``window``: most batches in flight; ``wake`` is called from the thread after each outcome or answer."""
         self.epoch = 0
-        """Number of the connection, 0 before the first; envelopes of another one are void."""
+        """Number of the connection, 0 before the first; envelopes of another connection are invalid."""
         self._wire = wire
         self._clock = clock
         self._wake = wake
@@ -62,18 +62,18 @@ class Sender:
         self._inbox: Mailbox[Batch | _Question | None] = Mailbox()
         self._outbox: Mailbox[News] = Mailbox()
         self._unsettled: dict[int, Batch] = {}
-        """Scheduling thread: batches without an outcome."""
+        """Token → batch without an outcome; scheduling thread."""
         self._on_wire: dict[int, Batch] = {}
-        """The thread: batches that were written, in order."""
+        """Token → written batch without an outcome, in order; sender thread."""
         self._questions: deque[_Question] = deque()
-        """The thread: what is still to be answered; batches go first."""
+        """Unanswered questions, after all batches; sender thread."""
         self._connected = False
         self.ended_by: BaseException | None = None
         """See ``Publisher``: a serializer or a logger may be user code."""
         self.trouble = ""
-        """Why there is no connection at the moment; empty where there is one."""
+        """Why there is no connection at the moment; empty if there is one."""
         self._lost = ""
-        """Why the last connection ended; batches that were on it are still to be settled."""
+        """Why the last connection ended; passed on when its batches are settled."""
         self._down_since_s: float | None = None
         self._down_logged_s = 0.0
         self._stop_at_s: float | None = None
@@ -89,7 +89,7 @@ class Sender:
         self._thread.start()
 
     def capacity(self) -> int:
-        """Return how many batches ``submit`` takes now; 0 while the destination is down."""
+        """Return how many batches ``submit`` accepts now; 0 while the destination is down."""
         return max(0, self.window - len(self._unsettled)) if self._is_open() else 0
 
     def submit(self, batch: Batch) -> None:
@@ -98,18 +98,18 @@ class Sender:
         self._inbox.put(batch)
 
     def ask(self, form: Form, candidates: Sequence[Arguments], asked_in: int = 0) -> None:
-        """Have the envelope of ``form`` made; the answer comes by ``poll``, unless the connection is lost before.
+        """Ask for the envelope of ``form``; ``poll`` returns a ``Verdict``, unless the connection is lost before.
 
-        ``candidates``: arguments of some of its jobs; ``asked_in`` comes back with the answer.
+        ``candidates``: arguments of some of its jobs; ``asked_in`` is returned with the answer.
         """
         self._inbox.put(_Question(form, candidates, asked_in))
 
     def compare(self, envelope: Envelope, form: Form, arguments: Arguments) -> None:
-        """Have ``envelope`` compared with what Celery renders now; the answer comes by ``poll``."""
+        """Compare ``envelope`` with Celery's current rendering; ``poll`` returns a ``Comparison``."""
         self._inbox.put(_Question(form, [arguments], envelope=envelope))
 
     def poll(self) -> Sequence[News]:
-        """Return the news since the last call."""
+        """Return outcomes and answers since the last call."""
         news: list[News] = []
         while not self._outbox.empty():
             news.append(self._outbox.get())
@@ -125,17 +125,17 @@ class Sender:
 
     @property
     def idle(self) -> bool:
-        """Whether no batch is on its way."""
+        """Whether no batch is in flight."""
         return not self._unsettled
 
     def stop(self, timeout_s: float) -> None:
-        """Begin to stop: what is not settled within ``timeout_s`` is left as it is."""
+        """Begin to stop: batches not settled within ``timeout_s`` get no outcome."""
         if self._stop_at_s is None:
             self._stop_at_s = self._clock.monotonic_s() + timeout_s
             self._inbox.put(None)
 
     def close(self, timeout_s: float) -> None:
-        """Stop within ``timeout_s``; outcomes up to here stay for a last ``poll``, the rest has none."""
+        """Stop within ``timeout_s``; one more ``poll`` returns the outcomes up to now, other batches have none."""
         self.stop(timeout_s)
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -164,7 +164,7 @@ class Sender:
             return True
         if self._stop_at_s is None:
             return False
-        done = self._inbox.empty() and not self._on_wire  # nobody needs an answer any more
+        done = self._inbox.empty() and not self._on_wire  # open questions need no answer now
         return done or self._clock.monotonic_s() >= self._stop_at_s
 
     def _keep_going(self) -> None:
@@ -173,7 +173,7 @@ class Sender:
             raise TimeoutError("the beat stops")
 
     def _turn(self) -> None:
-        """Write what there is, up to the window, answer one question, then wait for orders or outcomes."""
+        """Write submitted batches up to the window, answer one question, then wait for orders or outcomes."""
         while len(self._on_wire) < self.window:
             try:
                 order = self._inbox.get(0 if self._on_wire or self._questions else _IDLE_S)
@@ -193,7 +193,7 @@ class Sender:
         self._report(self._wire.receive(_REPLY_S if self._on_wire and not self._questions else 0))
 
     def _think_about(self, question: _Question) -> None:
-        """Answer a question; takes some milliseconds, in which nothing is written."""
+        """Answer a question; takes some milliseconds, during which nothing is written."""
         if question.envelope is None:
             made = self._wire.make(question.form, question.candidates)
             self._answer(Verdict(question.form, self.epoch, made, question.asked_in))
@@ -236,14 +236,14 @@ class Sender:
     def _lose(self, reason: str) -> None:
         self._connected = False
         self._lost = reason
-        self._questions.clear()  # whoever asked notices the new connection, and asks again
+        self._questions.clear()  # ``Answers`` asks again on a new connection
         self._wire.close(broken=True)
         wait_s = self._backoff.next_s()
         self._log_down(reason, wait_s)
         self._wait(wait_s)
 
     def _wait(self, wait_s: float) -> None:
-        """Hand back what is submitted meanwhile: only the backlog knows which runs to keep."""
+        """Wait; fail batches submitted meanwhile, because only the backlog knows which runs to keep."""
         until_s = self._clock.monotonic_s() + wait_s
         while (left_s := until_s - self._clock.monotonic_s()) > 0 and self._stop_at_s is None:
             self._stamp_s = self._clock.monotonic_s()
@@ -260,7 +260,7 @@ class Sender:
             self._answer(Outcome(batch.token, at_ms, (Failure(range(batch.size), kind, reason),)))
 
     def _log_down(self, reason: str, wait_s: float) -> None:
-        """Say each new reason at once, and the same one once a minute."""
+        """Log each new reason at once, and the same reason once a minute."""
         now_s = self._clock.monotonic_s()
         if reason != self.trouble or now_s - self._down_logged_s >= _DOWN_LOG_EVERY_S:
             logger.error("beat: The fast lane has no connection: %s. Trying again in %.2f seconds...", reason, wait_s)

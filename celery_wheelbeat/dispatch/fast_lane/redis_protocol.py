@@ -1,4 +1,4 @@
-"""What the fast lane says to a Redis in its protocol, and what a refusal means. No I/O here."""
+"""Encoding of commands in the Redis protocol, and classification of error replies. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def response_error() -> type[Exception]:
 
 
 def forbids(error: Any) -> bool:
-    """Say whether a batch was refused for what it is made of, and not for what the server lacks at the moment."""
+    """Return whether a batch was refused because of its commands or keys, not because of the server's state."""
     known = errors()
     if isinstance(error, (known.NoPermissionError, known.ClusterCrossSlotError, known.MovedError)):
         return True
@@ -42,7 +42,7 @@ def forbids(error: Any) -> bool:
 
 
 def kind_of(error: Exception) -> FailureKind:
-    """Return what the refusal of a push means."""
+    """Return the kind of failure for the error reply to a push."""
     if "WRONGTYPE" in str(error):
         return FailureKind.UNROUTABLE
     return FailureKind.REFUSED  # OOM, READONLY, MISCONF, NOAUTH …: nothing was stored

@@ -1,7 +1,7 @@
-"""Writes to a broker's socket in turns, so that a slow line is told from a dead one.
+"""Socket writes with progress detection, which distinguishes a slow connection from a dead one.
 
-All of what is given is written or an exception says that the connection is of no use any more. It never decides how
-long to wait: whoever writes is told how long nothing has moved.
+A call writes all of its data, or raises, and then the connection is unusable. The caller decides how long to wait: it
+is passed the time since the last progress.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from celery_wheelbeat.runtime.clock import Clock
 
 TURN_S = 0.2
-"""A write that moves nothing for this long is interrupted."""
+"""A ``send`` without progress for this long is interrupted."""
 TLS_WRITE_BYTES = 65_536
-"""Most of one write over TLS, which takes all of what it is given or says nothing."""
+"""Most bytes of one TLS write, which reports no partial progress."""
 
 
 def write_in_turns(
     sock: socket.socket, data: bytes | memoryview, clock: Clock, on_wait: Callable[[float], None]
 ) -> None:
-    """Write all of ``data``: never by halves, because the other side reads the rest whenever it goes on.
+    """Write all of ``data``; a partial write would be completed by the next bytes on the connection.
 
-    While nothing moves, ``on_wait`` is called with the seconds since the last byte; what it raises ends the write.
+    Without progress, ``on_wait`` is called with the seconds since the last byte; its exception ends the write.
     """
     left = memoryview(data)
     most = TLS_WRITE_BYTES if isinstance(sock, ssl.SSLSocket) else len(data)
@@ -40,7 +40,7 @@ def write_in_turns(
     try:
         while left:
             try:
-                left = left[sock.send(left[:most]) :]  # after a time-out the same again, as TLS wants
+                left = left[sock.send(left[:most]) :]  # TLS requires the same data again after a time-out
                 moved_s = clock.monotonic_s()
             except TimeoutError:
                 on_wait(clock.monotonic_s() - moved_s)
@@ -49,7 +49,7 @@ def write_in_turns(
 
 
 def unacknowledged_bytes(sock: socket.socket) -> int:
-    """Return how much of what was written has not reached the other host; 0 where the system does not say."""
+    """Return the bytes written that the other host has not acknowledged; 0 if the system cannot tell."""
     with suppress(OSError, ValueError):
         return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
     return 0
