@@ -1,9 +1,8 @@
-"""Changes to many monitors, a chunk at a time: each one short transaction, so neither locks nor memory grow with the
-number.
+"""Applies an operation to one chunk of monitors in one short transaction, with its audit and Django history.
 
-A chunk that is committed stays committed when a later one fails: what was done is reported, never rolled back. A small
-bulk is noted at each of its monitors, in Django's history and in the audit; one of more than ``BULK_ROWS`` has a single
-entry there, to which each chunk adds in its own transaction.
+Locks and memory are bounded by the chunk. A committed chunk stays committed if a later one fails; the caller reports
+both. A bulk of up to ``BULK_ROWS`` monitors writes one entry per monitor to Django's history and to the audit. A larger
+one has a single entry in each, which every chunk updates in its own transaction.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
     from django_wheelbeat.bulk.operations import Operation, Outcome
 
 REPR_LENGTH = 200
-"""Of ``LogEntry.object_repr``."""
+"""Length of ``LogEntry.object_repr``."""
 
 
 class Entries(NamedTuple):
-    """The single entries of a large bulk, as far as it has come; primary keys are 0 until there is something to say."""
+    """The single entries of a large bulk so far; primary keys are 0 until the first change."""
 
     changed: int = 0
-    """Monitors that they are about."""
+    """Monitors changed so far."""
     audit_id: int = 0
     history_id: int = 0
 
@@ -52,7 +51,7 @@ def change_chunk(monitors: Any, ids: Sequence[int], operation: Operation, user: 
 def change_chunk_of_many(
     monitors: Any, ids: Sequence[int], operation: Operation, user: Any, entries: Entries
 ) -> tuple[Outcome, Entries]:
-    """Do the same for a chunk of a large bulk: what changes is added to ``entries``; returned as they are then."""
+    """As ``change_chunk``, for a large bulk; return the outcome and ``entries`` with this chunk added."""
     using = monitors.db
     with acting(user.get_username(), operation.reason, using=using):
         gather_audit(entries.audit_id, using=using)
@@ -64,7 +63,7 @@ def change_chunk_of_many(
 
 
 def note_all(model: Any, operation: Operation, user: Any, entries: Entries) -> int:
-    """Keep the one line of Django's history up to date; returns its primary key."""
+    """Write or update the single entry of a large bulk in Django's history; return its primary key."""
     said = {"object_repr": f"{entries.changed} {model._meta.verbose_name_plural}"}
     if entries.history_id and LogEntry.objects.filter(pk=entries.history_id).update(**said):
         return entries.history_id
@@ -74,7 +73,7 @@ def note_all(model: Any, operation: Operation, user: Any, entries: Entries) -> i
 
 
 def _note(monitors: Any, operation: Operation, user: Any) -> None:
-    """Write Django's history of ``monitors``: one statement, where it lives in the same database."""
+    """Write Django's history of ``monitors``; one statement if it is in the same database."""
     if router.db_for_write(LogEntry) != monitors.db:
         named = list(monitors.only("pk", "name"))
         LogEntry.objects.log_actions(user.pk, named, operation.flag, change_message=operation.message)

@@ -1,7 +1,7 @@
-"""What other apps hang on monitors by foreign keys, and what a deletion has to do with it.
+"""Objects of other apps with foreign keys to monitors, as far as a deletion concerns them.
 
-Django's own page looks at every object that is about to go; here one question per kind of object has to do, because
-there may be millions.
+Django's own delete page reads every object to be deleted. There may be millions, so this module runs one query per
+related model.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def forbidden_dependents(modeladmin: Any, request: HttpRequest, monitors: Any) -> list[str]:
-    """Name the kinds of objects that would go with ``monitors``, a queryset, and that the user may not delete.
+    """Return names of models whose objects would be deleted with ``monitors`` although the user may not delete them.
 
-    As in Django's own deletion, the admin of such a kind is asked; objects without an admin are nobody's to refuse.
+    ``monitors`` is a queryset; the names are verbose names, sorted. As in Django's own deletion, the model's admin decides; models without an admin are allowed.
     """
     registry = modeladmin.admin_site._registry
     forbidden: set[str] = set()
@@ -41,7 +41,7 @@ def forbidden_dependents(modeladmin: Any, request: HttpRequest, monitors: Any) -
 
 
 def tables_that_only_the_database_checks(model: Any) -> list[str]:
-    """Tables whose keys to ``model`` Django leaves to the database, which checks them when a transaction ends."""
+    """Return tables whose foreign keys to ``model`` only the database checks, at the end of the transaction."""
     return [relation.related_model._meta.db_table for relation in _relations(model, DO_NOTHING)]
 
 

@@ -1,6 +1,6 @@
-"""The operations that people apply to many monitors: pause, resume, edit, delete, speed up, end an incident.
+"""Bulk operations on monitors: pause, resume, edit, delete, speed up, end an incident, try again.
 
-Each says which monitors it would change and changes one chunk of them; never a toggle. Works without Django's admin.
+An operation changes those monitors of a chunk that need it; none is a toggle. Does not need Django's admin.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from django_wheelbeat.models import Monitor
 
 CHANGE, DELETION = 2, 3
-"""The flags of Django's ``LogEntry``, whose module cannot be imported where the admin is not installed."""
+"""Flags of Django's ``LogEntry``; its module cannot be imported if the admin is not installed."""
 TAGS_LENGTH = 255
 UNREAD = ("id", "name", "args", "kwargs", "description", "active_before", "effective_from", "finished_at")
-"""What a bulk edit neither changes nor looks at: its check says the same of monitors that differ only there."""
+"""Columns that a bulk edit neither changes nor validates; monitors that differ only in these are validated once."""
 
 EMPTIED: Mapping[str, Mapping[str, Any]] = {
     "queue": {"queue": ""},
@@ -38,47 +38,47 @@ EMPTIED: Mapping[str, Mapping[str, Any]] = {
     "expires": {"expires_s": None, "expires_next": False},
     "tags": {"tags": ""},
 }
-"""What a bulk edit can take away: choice → columns with their empty value."""
+"""What a bulk edit can clear: choice → columns with their empty values."""
 
 
 class Outcome(NamedTuple):
-    """What came of one chunk."""
+    """Result of one chunk."""
 
     changed: Sequence[int]
-    """Primary keys."""
+    """Primary keys of changed monitors."""
     refused: dict[str, str]
-    """Name → why it was left as it is."""
+    """Name → reason why the monitor was not changed."""
 
 
 class Note(NamedTuple):
-    """Writes Django's history of the monitors with some primary keys, while they exist."""
+    """Writes Django's history of monitors, given their primary keys; call it while the monitors exist."""
 
     write: Callable[[Sequence[int]], None]
     using: str
-    """The database of that history."""
+    """Alias of the database that holds the history."""
 
     @classmethod
     def nothing(cls, using: str) -> Note:
-        """Keep no history; ``using``: the database of the monitors."""
+        """Return a ``Note`` that writes no history; ``using``: database of the monitors."""
         return cls(lambda _keys: None, using)
 
 
 class Operation(Protocol):
-    """What is done to each monitor, and how it is called in the histories."""
+    """A change to many monitors, and its description in change log and history."""
 
     flag: int
-    """Of Django's ``LogEntry``."""
+    """``action_flag`` of Django's ``LogEntry``."""
     reason: str
-    """Kept in the change log."""
+    """Written to the change log."""
     message: str
-    """Kept in Django's history of each monitor."""
+    """Written to Django's history."""
 
     def apply(self, chunk: Any, note: Note) -> Outcome:
-        """Change those of ``chunk``, a queryset of a few thousand, that need it; called inside a transaction."""
+        """Change those of ``chunk`` (a queryset of up to a few thousand) that need it; runs inside a transaction."""
 
 
 def _keys(chunk: Any) -> list[int]:
-    """Lock the rows in the order of their keys: what is noted is what changes, and two bulk changes do not cross."""
+    """Lock the rows in key order: exactly these rows change, and two bulk changes cannot deadlock."""
     return list(chunk.select_for_update().order_by("pk").values_list("pk", flat=True))
 
 
@@ -126,7 +126,7 @@ class Resume:
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete monitors, with what hangs on them by cascading keys; those that another object keeps stay."""
+    """Delete monitors with their cascading dependents; monitors that another object protects are kept."""
 
     reason: str = ""
     flag: int = DELETION
@@ -139,7 +139,7 @@ class Delete:
         return Outcome(self._delete(every, _keys(chunk), note, refused), refused)
 
     def _delete(self, every: Any, keys: list[int], note: Note, refused: dict[str, str]) -> list[int]:
-        """Delete all at once, noted while they exist; where one cannot go, each half by itself."""
+        """Write the history and delete all; if the database refuses, retry each half separately."""
         try:
             with transaction.atomic(using=every.db), transaction.atomic(using=note.using):
                 note.write(keys)
@@ -166,7 +166,7 @@ def _kept_by(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Edit:
-    """Set some columns. A monitor that could not run afterwards is left as it is and named with the reason."""
+    """Set some columns. A monitor that could not run afterwards is not changed and is reported with the reason."""
 
     reason: str
     values: Mapping[str, Any]
@@ -184,9 +184,9 @@ class Edit:
         return f"{said} {self.reason}".strip()
 
     def apply(self, chunk: Any, note: Note) -> Outcome:
-        """Check monitors with their new values by the engine's own checks, those that are alike once.
+        """Validate monitors with their new values by the engine's checks, once per group of equal definitions.
 
-        One UPDATE per distinct set of new values.
+        Executes one UPDATE per distinct set of new values.
         """
         groups: dict[tuple[tuple[str, Any], ...], list[int]] = defaultdict(list)
         changed: list[int] = []
@@ -209,7 +209,7 @@ class Edit:
         return Outcome(changed, refused)
 
     def _alike(self, chunk: Any) -> Iterator[tuple[Monitor, dict[int, str]]]:
-        """Lock the rows and yield one monitor of each kind, with primary key → name of all of that kind."""
+        """Lock the rows; yield one monitor per group of equal definitions, with primary key → name of the group."""
         columns = [column.attname for column in chunk.model._meta.concrete_fields if column.attname not in UNREAD]
         kinds: dict[tuple[Any, ...], dict[int, str]] = defaultdict(dict)
         rows = chunk.select_for_update().order_by("pk").values_list("pk", "name", *columns)
@@ -236,7 +236,7 @@ class Edit:
 
 
 def expiry_columns(expires: float | str | None) -> dict[str, Any]:
-    """Return the columns of what ``ExpiresField`` cleans to."""
+    """Return the column values for a cleaned value of ``ExpiresField``."""
     if expires == EXPIRES_NEXT:
         return {"expires_s": None, "expires_next": True}
     return {"expires_s": expires, "expires_next": False}
@@ -244,7 +244,7 @@ def expiry_columns(expires: float | str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """Start an incident: a faster interval until an instant, where there is a slower grid to replace."""
+    """Start an incident (a faster interval until an instant) for monitors with a slower grid."""
 
     reason: str
     every_ms: int
@@ -268,7 +268,7 @@ class SpeedUp:
 
 @dataclass(frozen=True)
 class TryAgain:
-    """Let beats read monitors again that they have put into quarantine; nothing of them changes."""
+    """Make beats read quarantined monitors again; changes no column."""
 
     actor: str
     reason: str
@@ -289,7 +289,7 @@ class TryAgain:
 
 @dataclass(frozen=True)
 class EndIncident:
-    """Return to the base schedule at once."""
+    """Return to the base schedule immediately."""
 
     reason: str = ""
     flag: int = CHANGE

@@ -1,8 +1,8 @@
-"""A bulk change that may take several requests: how far it has come, and the next step of it.
+"""Progress of a bulk change that may take several requests.
 
-A walk goes up the primary keys to the greatest one that there was when it began, so monitors that come later are left
-alone. It travels through the browser, signed, so that nothing has to be kept on the server and nobody can continue
-what was never confirmed. One step is bounded by time: the first chunk is always done, another one only within STEP_S.
+A walk ascends the primary keys up to the greatest one at its begin, so monitors added later are not changed. Its state
+travels through the browser, signed: the server stores nothing, and only a confirmed walk can be continued. A step is
+bounded in time: it always completes its first chunk, and starts another only within STEP_S.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 STEP_S = 3.0
 CHUNKS_AHEAD = 8
-"""About what a step does: monitors that leave the filter within those seconds are still changed."""
+"""Roughly one step. Monitors that leave the filter during the step are still changed."""
 SALT = "wheelbeat.walk.2"
 VALID_S = 3600
 REFUSED_SHOWN = 20
@@ -34,38 +34,38 @@ class Walk(NamedTuple):
     """Progress of one bulk change."""
 
     scope: str
-    """Digest of the action, the filter and the selection that were confirmed."""
+    """Digest of the confirmed action, filter and selection."""
     user: str
     after: int
-    """Greatest primary key that is done."""
+    """Greatest primary key processed."""
     until: int
     total: int
-    """Monitors to do when it began."""
+    """Number of monitors at the begin."""
     seen: int = 0
     refused: int = 0
     entries: Entries = Entries()
     refusals: tuple[tuple[str, str], ...] = ()
-    """Name and reason of the first refused monitors."""
+    """Name and reason of the first REFUSED_SHOWN refused monitors."""
     given: str = ""
-    """Query string of what was typed."""
+    """The typed values as a query string."""
 
     @property
     def changed(self) -> int:
-        """How many monitors have been changed."""
+        """Number of monitors changed so far."""
         return self.entries.changed
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left."""
+        """Whether every monitor has been processed."""
         return self.after >= self.until
 
     def signed(self) -> str:
-        """Return it as a text for a form."""
+        """Return the walk as signed text for a hidden form field."""
         return signing.dumps(self, salt=SALT, compress=True)
 
 
 def begin(scope: str, user: Any, monitors: Any, total: int, given: str) -> Walk:
-    """Return the walk over ``monitors``, a queryset of ``total`` rows, from its beginning."""
+    """Return a new walk over ``monitors``, a queryset of ``total`` rows."""
     ends = monitors.order_by().aggregate(first=Min("pk"), last=Max("pk"))
     if ends["first"] is None:
         return Walk(scope, str(user.pk), 0, 0, total, given=given)
@@ -73,7 +73,7 @@ def begin(scope: str, user: Any, monitors: Any, total: int, given: str) -> Walk:
 
 
 def read(text: str, scope: str, user: Any) -> Walk | None:
-    """Read a walk that came back from a form; None for one of another scope or user, forged, or an hour old."""
+    """Return a walk from its signed text; None if it is forged, older than an hour, or of another scope or user."""
     try:
         *values, entries, refusals, given = signing.loads(text, salt=SALT, max_age=VALID_S)
     except signing.BadSignature:
@@ -83,7 +83,7 @@ def read(text: str, scope: str, user: Any) -> Walk | None:
 
 
 def step(walk: Walk, monitors: Any, operation: Operation, user: Any) -> Walk:
-    """Do some more chunks of ``monitors`` and return the walk as it stands then."""
+    """Process some more chunks of ``monitors`` and return the walk after them."""
     started_s = monotonic()
     every = monitors.model._default_manager.using(monitors.db)
     for ids in chunks_of_ids(monitors.filter(pk__gt=walk.after, pk__lte=walk.until), ahead=CHUNKS_AHEAD):

@@ -1,11 +1,11 @@
-"""Who changes monitors, and why: told to the database, whose triggers write it into the change log.
+"""Passes actor and reason of a change to the database, whose triggers write them into the change log.
 
-Invariant: the actor lasts until the end of the block and of its transaction, never longer, so that a pooled
-connection cannot carry it into the next request. This module must never write the change log itself.
+Invariant: the actor is set until the end of the block and of its transaction, never longer, so a pooled connection
+cannot carry it into the next request. This module never writes the change log itself.
 
-How each vendor is told: PostgreSQL ``set_config('wheelbeat.actor', …, true)`` and ``wheelbeat.reason``; MariaDB the
-session variables ``@wheelbeat_actor`` and ``@wheelbeat_reason``; SQLite the only row of table ``wheelbeat_actor``. What
-the triggers ask stands beside it.
+Per vendor: ``set_config('wheelbeat.actor', …, true)`` and ``wheelbeat.reason`` on PostgreSQL; session variables
+``@wheelbeat_actor`` and ``@wheelbeat_reason`` on MariaDB; the single row of table ``wheelbeat_actor`` on SQLite.
+``TOLD`` has the expressions by which the triggers read them.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ TOLD = {
         "why": "coalesce((SELECT reason FROM wheelbeat_actor), '')",
     },
 }
-"""Placeholders of the triggers' statements → what they ask: SQL expressions of each vendor."""
+"""Vendor → placeholder in the triggers' statements → SQL expression that reads it."""
 
 
 @contextmanager
 def acting(actor: str, reason: str = "", *, using: str = "default") -> Iterator[None]:
     """Run the block in one transaction on database ``using`` and name ``actor`` and ``reason`` in its change rows.
 
-    Longer texts are cut to 150 and 200 characters. On another vendor the block runs without a named actor.
+    Longer texts are cut to 150 and 200 characters. On other vendors the block runs without a named actor.
     """
     connection = connections[using]
     tell, forget = _TELL.get(connection.vendor), _FORGET.get(connection.vendor)
@@ -67,17 +67,17 @@ def acting(actor: str, reason: str = "", *, using: str = "default") -> Iterator[
 
 
 def gather_audit(audit_id: int, *, using: str) -> None:
-    """Let the audit add what the rest of the transaction changes to its row ``audit_id``; with 0, to a new row.
+    """Make the audit add the remaining changes of this transaction to its row ``audit_id``; 0 creates a row.
 
-    For bulks of many transactions, each inside ``acting`` with the same actor and reason. PostgreSQL only: elsewhere
-    each monitor has a row of its own.
+    For bulk changes of many transactions, each inside ``acting`` with the same actor and reason. PostgreSQL only; on
+    other vendors each monitor has its own row.
     """
     if connections[using].vendor == "postgresql":
         _ask(using, "SELECT set_config('wheelbeat.bulk', %s, true)", str(audit_id or "new"))
 
 
 def gathered_audit(*, using: str) -> int:
-    """End what ``gather_audit`` began; return the primary key of the row, 0 as long as there is none."""
+    """End ``gather_audit``; return the primary key of its row, or 0 if nothing has been written yet."""
     if connections[using].vendor != "postgresql":
         return 0
     found = _ask(using, "SELECT current_setting('wheelbeat.bulk'), set_config('wheelbeat.bulk', '', true)")
@@ -97,7 +97,7 @@ def _execute(connection: Any, statement: str | None, *parameters: str) -> None:
 
 
 def _forget_after_failure(connection: Any, forget: str | None) -> None:
-    # The rollback takes back what PostgreSQL and SQLite were told; a MariaDB variable outlives it.
+    # The rollback resets the actor on PostgreSQL and SQLite; MariaDB's session variables survive it.
     if connection.vendor == "mysql" and connection.connection is not None:
         with connection.connection.cursor() as cursor:
             cursor.execute(forget)

@@ -1,9 +1,9 @@
-"""The triggers that write the audit: what changed in which monitor, by whom and why, whoever wrote it.
+"""Statements of the audit triggers, which record every change of a monitor with actor and reason.
 
-Beside the change log, never instead of it: no beat reads the audit, and without it everything works. Which triggers
-there are follows from ``wheelbeat_audit``: ``full`` = before and after of the changed columns, and one row for all
-monitors of a statement that changes more than BULK_ROWS (where triggers per statement exist: PostgreSQL); ``summary``
-= without values; ``off`` = none.
+The audit is independent of the change log: no beat reads it, and everything works without it. The setting
+``wheelbeat_audit`` selects the triggers. ``full``: values before and after of the changed columns; a statement that
+changes more than BULK_ROWS monitors writes one row for all of them (PostgreSQL only, which has triggers per
+statement). ``summary``: without values. ``off``: no triggers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BULK_ROWS = 10_000
 TEXT_LENGTH = 2_000
-"""Longer texts are cut: the audit says what somebody did, it is no backup."""
+"""Longer texts are cut: the audit is not a backup."""
 
 LONG_COLUMNS = ("args", "kwargs", "headers", "options", "description")
 AUDITED_COLUMNS = (
@@ -27,11 +27,11 @@ AUDITED_COLUMNS = (
     "exchange", "routing_key", "priority", "headers", "expires_s", "expires_next", "options", "enabled", "pause_reason",
     "description", "tags", "incident_interval_ms", "incident_until",
 )  # fmt: skip
-"""What people change; not what the database and the beat note by themselves."""
+"""Columns that users edit; not those that triggers and beats write."""
 
 
 def mode_of(connection: Any) -> str:
-    """Return ``off``, ``summary`` or ``full``; ``off`` as long as a migration has not made the table."""
+    """Return ``off``, ``summary`` or ``full``; ``off`` until the migration has created the table."""
     mode = beat_settings().audit
     if mode != "off" and "wheelbeat_audit" not in connection.introspection.table_names():
         return "off"
@@ -39,7 +39,7 @@ def mode_of(connection: Any) -> str:
 
 
 def audit_statements(connection: Any) -> dict[str, str]:
-    """Return name → statement of what the setting asks for, with the placeholder of the schema still in it."""
+    """Return name → statement of the triggers that the setting selects; ``{schema}`` is not filled in yet."""
     mode, vendor = mode_of(connection), connection.vendor
     if mode == "off":
         return {}
@@ -80,7 +80,7 @@ def _differ(vendor: str, old: str, new: str, column: str) -> str:
 
 
 def _changed(vendor: str, old: str | None, new: str | None, column: str) -> str:
-    """Whether the column is worth a word; of a new or deleted monitor those that hold something are."""
+    """SQL condition: the column has changed or, in a new or deleted monitor, is not empty."""
     if old is not None and new is not None:
         return _differ(vendor, old, new, column)
     row = old or new

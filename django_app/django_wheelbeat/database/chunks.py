@@ -1,4 +1,4 @@
-"""Walks over many rows by primary key: each step reads one chunk, however far it has come."""
+"""Keyset walk over many rows by primary key: the cost of a step does not depend on its position."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ CHUNK_ROWS = 5_000
 def chunks_of_ids(queryset: Any, rows: int = CHUNK_ROWS, *, ahead: int = 1) -> Iterator[list[int]]:
     """Yield the primary keys of ``queryset`` in ascending order, up to ``rows`` at a time.
 
-    The queryset is asked again after each ``ahead`` chunks, from the last key on, so it may shrink behind the walk.
-    More than one where the keys alone are wanted: a filter whose rows the database has to sort is sorted as often as
-    it is asked.
+    The query is repeated from the last key on after every ``ahead`` chunks, so rows may leave the queryset behind the
+    walk. A larger ``ahead`` helps filters whose rows the database has to sort: each query sorts all of them.
     """
     keys = queryset.order_by("pk").values_list("pk", flat=True)
     found = list(keys[: rows * ahead])

@@ -1,4 +1,4 @@
-"""Where the workers' claims are kept when results go to ``django-db``: the database that the router names for them."""
+"""The claim store of ``result_backend = "django-db"``: the database to which the router writes claims."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def claim_store() -> Store:
-    """Open the claims in Django's database, over connections that Django does not see; no I/O.
+    """Return the claim store in Django's database, with connections of its own. Does no I/O.
 
-    Raises ``InvalidSetting`` for a database that cannot keep them.
+    Raises ``InvalidSetting`` if the vendor is not supported.
     """
     from django_wheelbeat.models import Claim  # noqa: PLC0415 - models are not loaded when the app is configured
 

@@ -1,7 +1,7 @@
-"""Where the scheduler finds this project's monitors: the connection that the router names, opened anew by ourselves.
+"""The monitor database of this project: the one that the router names, over connections of the beat's own.
 
-A beat reads on its own thread, so it must never use a Django connection; it asks Django for the parameters each time
-it connects, so that passwords which change at run time are honoured.
+A beat reads on its I/O thread, so it never uses a Django connection. It asks Django for the parameters at every
+connect, so that passwords may change at run time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def monitor_database(app: Any) -> MonitorDatabase | None:  # noqa: ARG001 - the signature of a registered factory
-    """Return both halves of the database that holds the monitors; None where its vendor is not supported.
+    """Return source and store of the database that holds the monitors; None if its vendor is not supported.
 
-    Where the router sends reads to a replica, the change log is read there; what a beat writes goes to the primary.
+    If the router sends reads to a replica, the change log is read there; the beat's writes go to the primary.
     """
     from django_wheelbeat.models import Monitor  # noqa: PLC0415 - models are not loaded when the app is configured
 
@@ -34,7 +34,7 @@ def monitor_database(app: Any) -> MonitorDatabase | None:  # noqa: ARG001 - the 
 
 
 def monitor_alias() -> str:
-    """Alias of the database that the router names for writing monitors."""
+    """Return the alias of the database to which the router writes monitors."""
     from django_wheelbeat.models import Monitor  # noqa: PLC0415 - same
 
     return str(router.db_for_write(Monitor))
@@ -44,7 +44,7 @@ def _open(alias: str) -> MonitorDatabase:
     def parameters() -> Mapping[str, Any]:
         given = dict(connections[alias].get_connection_params())
         role = connections[alias].settings_dict["OPTIONS"].get("assume_role")
-        if role:  # Django sets it by a statement after connecting
+        if role:  # Django sets it with a statement after connecting
             given["options"] = f"{given.get('options', '')} -c role={role}".strip()
         return given
 
@@ -52,7 +52,7 @@ def _open(alias: str) -> MonitorDatabase:
 
 
 def install_triggers(using: str) -> list[str]:
-    """Install missing triggers where this app's tables live in database ``using``; returns their names."""
+    """Install missing triggers if database ``using`` holds this app's tables; return their names."""
     from django_wheelbeat.models import Monitor  # noqa: PLC0415 - same
 
     connection = connections[using]

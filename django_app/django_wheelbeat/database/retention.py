@@ -1,10 +1,12 @@
-"""Prunes the change log: rows older than the retention that no beat can still be waiting for.
+"""Prunes the change log (rows older than the retention that no beat still needs), the audit and status rows.
 
-Invariant: the greatest deleted transaction or id is stored in the transaction that deletes, so that a beat whose
-cursor lies before it notices and reads the table again. Where the cursor is an id, the newest row always stays: it is
-where beats stopped reading. Where it is a snapshot, only transactions are pruned that had all ended some seconds ago:
-to a beat that polls, none of them is in progress any more. A floor from another history (a restored dump, a truncated
-log) is replaced, and rows whose transaction ids the server has not reached yet go too.
+Invariant: the greatest deleted transaction or id is stored in the deleting transaction, so a beat whose cursor is
+before it notices and reads the table again.
+
+If the cursor is an id (MariaDB, SQLite), the newest row is always kept: beats stopped reading there. If it is a
+snapshot (PostgreSQL), only transactions that ended SETTLE_S ago are pruned, so no polling beat still sees one of them
+in progress. A floor from another history (restored dump, truncated log) is replaced, and rows with transaction ids that
+the server has not reached yet are deleted, too.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 10_000
 SETTLE_S = 5.0
-"""Every beat that is up to date has polled within this time."""
+"""Every beat that keeps up polls at least once within this time."""
 
 _POSTGRESQL_ENDED = """
     SELECT pg_snapshot_xmin(pg_current_snapshot())::text
@@ -53,9 +55,9 @@ _OLD = {
 
 
 def prune_changelog(connection: Any, older_than: timedelta, wait: Callable[[float], object] = time.sleep) -> int:
-    """Delete old rows of the change log in batches and return how many; beats may read meanwhile.
+    """Delete old rows of the change log in batches and return how many; safe while beats read.
 
-    On PostgreSQL ``wait(SETTLE_S)`` is called first where anything is old enough.
+    On PostgreSQL calls ``wait(SETTLE_S)`` first if any row is old enough.
     """
     ended = "0"
     if connection.vendor == "postgresql":
@@ -81,7 +83,7 @@ def prune_audit(connection: Any, older_than: timedelta) -> int:
 
 
 def prune_beats(connection: Any, older_than: timedelta) -> int:
-    """Delete status rows of beats that are long gone; the latest stays, since it holds the mark of the next start."""
+    """Delete old status rows of beats; the latest is kept, because the next start reads its marks."""
     beats = Beat.objects.using(connection.alias)
     latest = beats.order_by("-seen_at").values_list("pk", flat=True).first()
     return beats.filter(seen_at__lt=timezone.now() - older_than).exclude(pk=latest).delete()[0]

@@ -1,4 +1,4 @@
-"""What the tables need beyond what Django's schema editor can say, per vendor; run by the migrations."""
+"""Vendor-specific schema that Django's schema editor cannot express; the migrations call this module."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHAPE = """
                        | (enabled::int << 3) | (one_off::int << 2) | (expires_next::int << 1)
                        | (interval_ms IS NULL)::int, 13)
 """
-"""What a monitor has in common with many others, in one number."""
+"""Hash of the columns that many monitors share."""
 _ADD_SHAPE = f"""
 ALTER TABLE wheelbeat_monitor ADD COLUMN shape bigint NOT NULL GENERATED ALWAYS AS (
     CASE WHEN {_PLAIN} THEN {_SHAPE} ELSE 0 END) STORED
@@ -42,7 +42,7 @@ ALTER TABLE wheelbeat_monitor ADD COLUMN packed bytea GENERATED ALWAYS AS (
          || substring(int8send(hashtextextended(name, 1) # hashtextextended(args || ', ' || kwargs, 2)) FROM 5)
     END) STORED
 """
-"""As the migration 0007 had it, before ``sql/packed_postgresql.sql``."""
+"""As in migration 0007; migration 0008 replaces it by ``sql/packed_postgresql.sql``."""
 
 _FORWARDS = {
     "postgresql": [
@@ -62,7 +62,7 @@ _BACKWARDS = {"postgresql": [], "sqlite": ["DROP TABLE wheelbeat_actor"], "mysql
 
 
 def complete(apps: Any, schema_editor: Any) -> None:
-    """Add the vendor's own columns and tables, the installation row and the triggers."""
+    """Add vendor-specific columns and tables, the installation row and the triggers."""
     connection = schema_editor.connection
     apps.get_model("wheelbeat", "Installation").objects.using(connection.alias).create(uuid=str(uuid.uuid4()))
     if triggers.supported(connection.vendor):
@@ -72,7 +72,7 @@ def complete(apps: Any, schema_editor: Any) -> None:
 
 
 def take_back(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython's signature
-    """Undo ``complete``; what belongs to a table goes with the table."""
+    """Undo ``complete``; columns and indexes are dropped with their tables."""
     connection = schema_editor.connection
     if triggers.supported(connection.vendor):
         triggers.uninstall(connection)
@@ -81,7 +81,7 @@ def take_back(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPytho
 
 
 def add_indexes(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython's signature
-    """Add the indexes for the admin's filters that are of one vendor."""
+    """Add the vendor-specific indexes for the admin's filters."""
     for statement in _indexes(schema_editor).values():
         schema_editor.execute(statement)
 
@@ -93,7 +93,7 @@ def drop_indexes(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPy
 
 
 def add_packed(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython's signature
-    """Put ``packed`` in the place of ``shape``, which writes the table anew once."""
+    """Replace column ``shape`` by ``packed``; rewrites the table once."""
     if schema_editor.connection.vendor == "postgresql":
         schema_editor.execute(_ADD_PACKED + ", DROP COLUMN shape")
 
@@ -105,7 +105,7 @@ def drop_packed(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPyt
 
 
 def add_digests(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython's signature
-    """Let ``packed`` hold digests in the place of hashes that somebody can aim at; rewrites the table once."""
+    """Make ``packed`` use digests instead of hashes for which collisions can be crafted; rewrites the table once."""
     if schema_editor.connection.vendor == "postgresql":
         statements = read_statements("django_wheelbeat.database", "sql/packed_postgresql.sql")
         schema = triggers.schema_of(schema_editor.connection)

@@ -1,8 +1,7 @@
-"""The triggers that write the change log and the audit: which columns they watch, how they are installed, what is
-missing.
+"""The triggers that write change log and audit: watched columns, installation, detection of missing triggers.
 
-Installed by the first migration and again after every ``migrate`` where they are missing or differ, because SQLite's
-table rebuild drops them. Installing is idempotent and takes no lock where everything is in place.
+The first migration installs them. Every ``migrate`` installs those that are missing or differ, because SQLite's table
+rebuild drops them. Installing is idempotent and takes no lock if nothing is missing.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ SCHEDULE_COLUMNS = (
     "interval_ms", "cron", "timezone", "day_rule", "once_at", "solar_event", "solar_latitude", "solar_longitude",
     "jitter_s", "start_at", "end_at", "one_off",
 )  # fmt: skip
-"""A change of one of these, or of ``enabled`` to true, makes a new definition: ``effective_from`` moves to now and
-``finished_at`` is cleared, except where ``once_at`` stays what it was: that run has been had."""
+"""A change of one of these, or of ``enabled`` to true, makes a new definition: ``effective_from`` is set to now and
+``finished_at`` is cleared, unless ``once_at`` is unchanged: that run has already happened."""
 
 LOGGED_COLUMNS = (
     *SCHEDULE_COLUMNS, "name", "task", "args", "kwargs", "misfire", "overlap", "queue", "exchange", "routing_key",
     "priority", "headers", "expires_s", "expires_next", "options", "enabled", "incident_interval_ms", "incident_until",
     "finished_at",
 )  # fmt: skip
-"""Columns that matter to scheduling or sending; a change of any other column causes no row in the change log."""
+"""Columns that affect scheduling or sending; changes of other columns are not written to the change log."""
 
 _STRETCH = {
     "postgresql": (
@@ -50,7 +49,7 @@ _STRETCH = {
         "lpad(timestampdiff(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000, {digits}, '0'), ',')"
     ),
 }
-"""The text of the stretch that ends when a monitor is paused."""
+"""SQL text of the stretch that ends when a monitor is paused; see ``stretches``."""
 
 _INSTALLED = {
     "postgresql": """
@@ -75,12 +74,12 @@ _INSTALLED = {
 
 
 def supported(vendor: str) -> bool:
-    """Whether monitors can be kept in a database of this vendor."""
+    """Whether a database of this vendor can hold monitors."""
     return vendor in _INSTALLED
 
 
 def missing(connection: Any) -> list[str]:
-    """Names of the triggers and functions that are not installed, differ from what they should be, or are disabled."""
+    """Return the names of triggers and functions that are missing, different, disabled or superfluous."""
     found, wanted = _found(connection), _statements(connection)
     absent = [
         name
@@ -98,13 +97,13 @@ def _found(connection: Any) -> dict[str, str]:
 
 
 def _superfluous(found: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
-    """Triggers of the audit that its setting does not ask for, and then their function."""
+    """Return installed audit triggers that the setting does not select, followed by their function."""
     names = [name for name in found if name.partition("_")[2].startswith("wheelbeat_audit") and name not in wanted]
     return sorted(names, reverse=True)
 
 
 def install(connection: Any) -> list[str]:
-    """Install what ``missing`` names and return it; nothing is touched where nothing is missing."""
+    """Install everything if ``missing`` names anything, and return those names; otherwise change nothing."""
     wanted = missing(connection)
     if wanted:
         all_or_nothing = connection.features.can_rollback_ddl
@@ -115,28 +114,28 @@ def install(connection: Any) -> list[str]:
             for name in _superfluous(_found(connection), _statements(connection)):
                 _drop(connection, cursor, name)
             for name, statement in _statements(connection).items():
-                if connection.vendor != "postgresql":  # PostgreSQL replaces; the others have to drop first
+                if connection.vendor != "postgresql":  # PostgreSQL's statements replace; elsewhere drop first
                     cursor.execute(f"DROP TRIGGER IF EXISTS {name.partition('_')[2]}")
                 cursor.execute(statement)
     return wanted
 
 
 def uninstall(connection: Any) -> None:
-    """Drop triggers and functions."""
+    """Drop all triggers and functions of the app."""
     with connection.cursor() as cursor:
         for name in [*_superfluous(_found(connection), _statements(connection)), *reversed([*_statements(connection)])]:
             _drop(connection, cursor, name)
 
 
 def uninstall_stretches(connection: Any) -> None:
-    """Drop what keeps ``active_before``, before the column goes."""
+    """Drop the triggers that maintain ``active_before``; call before the column is dropped."""
     with connection.cursor() as cursor:
         for name in reversed(read_statements("django_wheelbeat.database", f"sql/stretches_{connection.vendor}.sql")):
             _drop(connection, cursor, name)
 
 
 def _has_stretches(connection: Any) -> bool:
-    """Whether a migration has made the column that they are kept in."""
+    """Whether the migration has added the column ``active_before``."""
     with connection.cursor() as cursor:
         columns = connection.introspection.get_table_description(cursor, "wheelbeat_monitor")
     return any(column.name == "active_before" for column in columns)
@@ -175,7 +174,7 @@ def _statements(connection: Any) -> Mapping[str, str]:
 
 
 def _per_statement(vendor: str, job: str) -> dict[str, str]:
-    """Return the triggers of PostgreSQL that call the function of ``job``; other vendors have none per statement."""
+    """Return PostgreSQL's statement-level triggers that call the function of ``job``; empty for other vendors."""
     if vendor != "postgresql":
         return {}
     return {
@@ -200,7 +199,7 @@ def _differs(vendor: str, columns: tuple[str, ...], old: str = "OLD", new: str =
 
 
 def schema_of(connection: Any) -> str:
-    """Return the schema of the tables, as it stands in statements; empty where the vendor has none."""
+    """Return the schema of the tables, quoted for statements; empty if the vendor has none."""
     if connection.vendor != "postgresql":
         return ""
     with connection.cursor() as cursor:
@@ -215,7 +214,7 @@ def _squeeze(text: str) -> str:
 
 
 def _comparable(vendor: str, name: str, statement: str) -> str:
-    """Return the part of ``statement`` that the catalogue of ``vendor`` shows again."""
+    """Return the part of ``statement`` that the catalogue of ``vendor`` reproduces."""
     if vendor == "sqlite":
         return statement
     if vendor == "mysql":
