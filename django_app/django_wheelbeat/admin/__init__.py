@@ -4,8 +4,8 @@ This module registers the ``ModelAdmin`` classes. ``monitor`` has the mixin for 
 the ``*_page`` modules have one page each. Imported by Django's autodiscovery and by ``templatetags`` only. May import
 every other package of the app.
 
-Never: asks a running beat or worker for its state (pages read status rows, the result backend and the claims), or runs
-a query whose cost grows with the number of monitors.
+Never: asks a running beat or worker for its state (pages read status rows, the result backend and the claims), or
+scans the table of monitors to show a page (a bulk action does count the monitors that it is about to change).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Bulk actions of the admin's list: pause, resume, edit, delete, incidents. Two actions each way, never a toggle.
+"""Bulk actions of the admin's list: pause, resume, edit, delete, start and end incidents. None is a toggle.
 
-Each asks on a page of its own, says how many monitors it is about, and then walks over them, one bounded step per
-request, with a page that shows how far it has come and asks for the next step by itself.
+Each action first shows a page that asks for its values and names the number of monitors. Then it walks over them, one
+bounded step per request; a progress page shows how many are done and requests the next step by itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Words(NamedTuple):
-    """What an action says, lazily translated; question and done take ``count``."""
+    """Texts of an action, lazily translated; ``question`` and ``done`` contain ``%(count)d``."""
 
     title: Any
     button: Any
@@ -38,13 +38,13 @@ class Words(NamedTuple):
 
 
 class BulkAction(NamedTuple):
-    """One action: the form that it asks, and its words."""
+    """One action: its form and its texts."""
 
     form: type[OperationForm]
     words: Words
 
     def run(self, modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
-        """Ask, begin, or go on, whatever the request is for; None returns to the list."""
+        """Show the form, begin the walk, or continue it, depending on the request; None returns to the list."""
         scope = scope_of(request)
         walk = walks.read(request.POST.get("walk", ""), scope, request.user)
         if walk is not None:
@@ -85,7 +85,7 @@ class BulkAction(NamedTuple):
 
 
 def asked_again(request: HttpRequest) -> dict[str, Any]:
-    """Return what the form of an action repeats of the request: which action, on which monitors."""
+    """Return the values that the action's form must submit again: the action and the selected monitors."""
     return {
         "action_name": request.POST["action"],
         "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
@@ -94,7 +94,7 @@ def asked_again(request: HttpRequest) -> dict[str, Any]:
 
 
 def scope_of(request: HttpRequest) -> str:
-    """Return what tells this action on these monitors from any other: an answer for some is none for the rest."""
+    """Return a digest of action, filter and selection; a confirmation is valid for one digest only."""
     across = request.POST.get("select_across", "0")
     chosen = [] if across == "1" else sorted(request.POST.getlist(ACTION_CHECKBOX_NAME))
     text = "\n".join([request.POST["action"], across, request.GET.urlencode(), *chosen])
@@ -102,7 +102,7 @@ def scope_of(request: HttpRequest) -> str:
 
 
 def refusals_in_words(walk: Walk) -> str:
-    """Return how many monitors were left as they are, and the first of them with the reason."""
+    """Return the number of monitors that were not changed, and the first of them with reasons."""
     text = ngettext(
         "%(count)d monitor was left as it is: %(named)s",
         "%(count)d monitors were left as they are: %(named)s",
@@ -189,19 +189,19 @@ def pause_monitors(modeladmin: Any, request: HttpRequest, queryset: Any) -> Temp
 
 @admin.action(permissions=["pause"], description=gettext_lazy("Resume selected monitors…"))
 def resume_monitors(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
-    """Say how many, then enable every disabled monitor of the selection."""
+    """Show the number, then enable every disabled monitor of the selection."""
     return RESUME.run(modeladmin, request, queryset)
 
 
 @admin.action(permissions=["change"], description=gettext_lazy("Edit selected monitors…"))
 def edit_monitors(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
-    """Ask for new values, then set them wherever the monitor can run with them."""
+    """Ask for new values, then set them in every monitor that can run with them."""
     return EDIT.run(modeladmin, request, queryset)
 
 
 @admin.action(permissions=["delete"], description=gettext_lazy("Delete selected monitors…"))
 def delete_selected(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
-    """Ask for the exact number, then delete. Stands in for Django's own action, which holds every row in memory."""
+    """Ask for the exact number, then delete. Replaces Django's own action, which loads every row into memory."""
     forbidden = forbidden_dependents(modeladmin, request, queryset)
     if forbidden:
         text = _("Nothing was deleted: with the monitors would go what you may not delete (%(names)s).")
@@ -212,11 +212,11 @@ def delete_selected(modeladmin: Any, request: HttpRequest, queryset: Any) -> Tem
 
 @admin.action(permissions=["change"], description=gettext_lazy("Start an incident for selected monitors…"))
 def speed_up_monitors(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
-    """Ask how often and for how long, then start the incident."""
+    """Ask for interval and duration, then start the incident."""
     return SPEED_UP.run(modeladmin, request, queryset)
 
 
 @admin.action(permissions=["change"], description=gettext_lazy("End the incident of selected monitors…"))
 def end_incidents(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
-    """Say how many, then return to the base schedules at once."""
+    """Show the number, then return to the base schedules immediately."""
     return END_INCIDENT.run(modeladmin, request, queryset)

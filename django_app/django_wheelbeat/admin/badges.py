@@ -1,4 +1,4 @@
-"""The state of a monitor as badges: text first, colour second, so that nobody needs to see colours."""
+"""The state of a monitor as badges, readable without colours."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def state_badges(monitor: Monitor, quarantine_reason: str | None, now: datetime) -> SafeString:
-    """Say whether ``monitor`` fires, and if not, why."""
+    """Return badges that show whether ``monitor`` fires and, if not, why."""
     badges = list(_badges(monitor, quarantine_reason, now)) or [("on", _("enabled"), "")]
     return format_html_join(" ", '<span class="wheelbeat-badge wheelbeat-{}">{}</span>{}', _with_reasons(badges))
 
 
 def countdown(end: datetime, now: datetime) -> SafeString:
-    """Show the time that is left until ``end``; a script keeps it going where there is one."""
+    """Return the time left until ``end``; a script updates it in the browser."""
     left, instant = timeuntil(end, now), aware(end).isoformat()
     return format_html('<time data-countdown datetime="{}" title="{}">{}</time>', instant, instant, left)
 

@@ -1,4 +1,4 @@
-"""What the beats say about themselves, read from their status rows. A row without a readable document is no error."""
+"""Reports of the beats, read from their status rows. An unreadable status document counts as empty."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEATS_SHOWN = 10
 
 
 class Load(NamedTuple):
-    """Runs ahead, by second of an hour and by minute of a day."""
+    """Runs due: per second for the next hour, per minute for the next day."""
 
     begin: datetime
     seconds: Sequence[int]
@@ -26,27 +26,27 @@ class Load(NamedTuple):
 
 
 class BeatReport(NamedTuple):
-    """One beat as its row has it."""
+    """One status row."""
 
     row: Beat
     age: timedelta
     """By the database's clock."""
     status: Mapping[str, Any]
-    """The status document; empty where there is none."""
+    """The status document; empty if it cannot be read."""
 
     @property
     def stopped(self) -> bool:
-        """Whether it said good-bye."""
+        """Whether the beat reported an orderly stop."""
         return self.status.get("state") == "stopped"
 
     @property
     def silent(self) -> bool:
-        """Whether it should report and does not."""
+        """Whether the beat has stopped reporting without an orderly stop."""
         return self.age > SILENCE_MAX and not self.stopped
 
     @property
     def alive(self) -> bool:
-        """Whether it reports."""
+        """Whether the beat is reporting."""
         return not self.stopped and not self.silent
 
     @property
@@ -56,18 +56,18 @@ class BeatReport(NamedTuple):
 
     @property
     def celery_lane_jobs(self) -> int:
-        """How many jobs take the celery lane."""
+        """Number of jobs on the celery lane."""
         return sum((self.status.get("lanes") or {}).get("celery", {}).values())
 
     @property
     def entries_left_out(self) -> int:
-        """How many entries of ``beat_schedule`` there are that the document does not show."""
+        """Number of ``beat_schedule`` entries that the document does not list."""
         jobs = self.status.get("jobs") or {}
         return max(0, jobs.get("entries", 0) - len(self.status.get("schedule") or ()))
 
     @property
     def load(self) -> Load | None:
-        """The load ahead; None before the first survey."""
+        """The forecast of due runs; None before the first survey."""
         load = self.status.get("load")
         if not load:
             return None
@@ -76,7 +76,7 @@ class BeatReport(NamedTuple):
 
 
 def beat_reports() -> list[BeatReport]:
-    """Return the beats that reported last, the latest first; one query."""
+    """Return the BEATS_SHOWN beats that reported last, the latest first; one query."""
     database_now = ExpressionWrapper(UtcNow(), output_field=InstantField())
     rows = Beat.objects.order_by("-seen_at").annotate(database_now=database_now)[:BEATS_SHOWN]
     return [BeatReport(row, max(row.database_now - row.seen_at, timedelta()), _document(row.status)) for row in rows]
@@ -91,7 +91,7 @@ def _document(text: str) -> Mapping[str, Any]:
 
 
 SILENCE_MAX = timedelta(seconds=10)
-"""A beat reports every 2 s; five reports missing in a row are no coincidence."""
+"""Beats report every 2 s; after five missed reports in a row a beat counts as silent."""
 
 
 class Silence(NamedTuple):
@@ -101,9 +101,9 @@ class Silence(NamedTuple):
 
 
 def beat_silence() -> Silence | None:
-    """Return how long all beats have been silent, or None while one reports.
+    """Return since when every beat has been silent, or None while any beat reports.
 
-    One query of a table with a row per beat. The database's clock decides: beats stamp their rows with it.
+    One query of a table with one row per beat. Compares with the database's clock, which also stamps the rows.
     """
     database_now = ExpressionWrapper(UtcNow(), output_field=InstantField())
     reports = Beat.objects.order_by("-seen_at").values_list("seen_at", database_now)

@@ -1,4 +1,4 @@
-"""What the pages of bulk actions ask for. Each form turns what was typed into the operation that is applied."""
+"""Forms of the bulk actions; each converts the typed values to an operation of ``bulk.operations``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TEXT = {"class": "vTextField"}
 
 
 class ReasonField(forms.CharField):
-    """Why something is done: kept with the change, beside the name of the user."""
+    """Reason of a change, stored with it next to the user's name."""
 
     def __init__(self, **kwargs: Any) -> None:
         defaults = {
@@ -41,9 +41,9 @@ class ReasonField(forms.CharField):
 
 
 class OperationForm(forms.Form):
-    """A form of a bulk action. ``total`` is how many monitors it is about, None once it has been confirmed.
+    """Base of the forms. ``total``: number of monitors concerned, None after the confirmation.
 
-    ``within``: the monitors that the user may see, a queryset; its values are offered.
+    ``within``: queryset of the monitors that the user may see; their values are offered for completion.
     """
 
     def __init__(self, *args: Any, total: int | None = None, within: Any = None, **kwargs: Any) -> None:
@@ -53,15 +53,15 @@ class OperationForm(forms.Form):
 
     @staticmethod
     def concerned(monitors: Any) -> Any:
-        """Keep the monitors that it is about, as far as that is known before anything was typed."""
+        """Return the monitors that the action may change, as far as known without the typed values."""
         return monitors
 
     def operation(self) -> Operation:
-        """Return what was asked for; only of a valid form."""
+        """Return the operation; the form must be valid."""
         raise NotImplementedError
 
     def carried(self) -> QueryDict:
-        """Return what was typed, for the later steps of a walk; only of a valid form."""
+        """Return the typed values for the later steps of the walk; the form must be valid."""
         data = QueryDict(mutable=True)
         for name in self.fields.keys() & self.data.keys():
             data.setlist(name, self.data.getlist(name))
@@ -69,7 +69,7 @@ class OperationForm(forms.Form):
 
 
 class PauseForm(OperationForm):
-    """Why monitors are disabled."""
+    """Reason for disabling monitors."""
 
     reason = ReasonField(
         help_text=gettext_lazy("Shown in the list and kept with the change, beside your name."),
@@ -87,7 +87,7 @@ class PauseForm(OperationForm):
 
 
 class ResumeForm(OperationForm):
-    """Why monitors are enabled again, if somebody wants to say it."""
+    """Optional reason for enabling monitors."""
 
     reason = ReasonField(required=False)
 
@@ -102,7 +102,7 @@ class ResumeForm(OperationForm):
 
 
 class DeleteForm(OperationForm):
-    """The exact number of monitors, typed."""
+    """Asks for the exact number of monitors as a confirmation."""
 
     typed = forms.CharField(
         label=gettext_lazy("Number of monitors"),
@@ -112,7 +112,7 @@ class DeleteForm(OperationForm):
     reason = ReasonField(required=False)
 
     def clean_typed(self) -> str:
-        """Compare with the number as it is now, which may be another one than the page has shown."""
+        """Compare with the current number, which may differ from the one shown on the page."""
         typed = "".join(filter(str.isalnum, self.cleaned_data["typed"]))
         if self.total is not None and typed != str(self.total):
             raise ValidationError(
@@ -126,7 +126,7 @@ class DeleteForm(OperationForm):
 
 
 class EditForm(OperationForm):
-    """New values for some columns; what is left empty stays as it is."""
+    """New values for some columns; empty fields leave their columns unchanged."""
 
     interval_ms = DurationField(
         required=False,
@@ -171,7 +171,7 @@ class EditForm(OperationForm):
         self.fields["queue"].widget.offered = partial(values_in_use, "queue", within=self.within)
 
     def clean(self) -> dict[str, Any]:
-        """Refuse to change nothing, and to set and take away the same."""
+        """Raise if nothing would change, or if a column is both set and cleared."""
         cleaned = super().clean() or self.cleaned_data
         if self.errors:
             return cleaned
@@ -203,7 +203,7 @@ class EditForm(OperationForm):
 
 
 class SpeedUpForm(OperationForm):
-    """How often, and for how long."""
+    """Interval and duration of an incident."""
 
     every = DurationField(
         label=gettext_lazy("Interval"), help_text=gettext_lazy("Shorter than their own, for example 10s.")
@@ -217,7 +217,7 @@ class SpeedUpForm(OperationForm):
     reason = ReasonField(required=False)
 
     def clean_end(self) -> datetime:
-        """Turn the span into an instant once; the later steps of a walk bring that instant."""
+        """Convert the duration to an instant once; later steps of the walk carry that instant."""
         text = self.cleaned_data["end"]
         try:
             until = datetime.fromisoformat(text) if "T" in text else timedelta(milliseconds=parse_duration(text))
@@ -238,7 +238,7 @@ class SpeedUpForm(OperationForm):
 
 
 class EndIncidentForm(OperationForm):
-    """Why incidents end early, if somebody wants to say it."""
+    """Optional reason for ending incidents early."""
 
     reason = ReasonField(required=False)
 

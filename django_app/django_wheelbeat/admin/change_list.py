@@ -1,4 +1,4 @@
-"""The lists of monitors and of the quarantine: what one page of them reads."""
+"""Change lists of monitors and of the quarantine: the queries of one page."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from django_wheelbeat.monitors.times import now_ms
 from django_wheelbeat.stretches import stretches_of
 
 TEXTS = ("args", "kwargs", "headers", "options", "description")
-"""Columns that can be large; no list reads them."""
+"""Columns that can be large; lists defer them."""
 
 
 class MonitorChangeList(ChangeList):
-    """Reads the rows of a page with the reasons of their quarantine in one query."""
+    """Reads the rows of a page, with their quarantine reasons, in one query."""
 
     def get_queryset(self, request: Any, exclude_parameters: Any = None) -> Any:
-        """Narrow by search and filters as Django does; leave the texts behind."""
+        """Return Django's filtered queryset, with TEXTS deferred."""
         return super().get_queryset(request, exclude_parameters).defer(*TEXTS).with_quarantine()
 
     def get_results(self, request: Any) -> None:
-        """Read the page, and compute its next and last fire times as of one instant.
+        """Read the page and compute its next and last fire times, all as of the same instant.
 
-        Where nothing is narrowed, "results" and "all" are one number and need not both be shown.
+        Without search and filters, "results" and "all" are the same number and only one is shown.
         """
         super().get_results(request)
         if not self.query and not self.has_active_filters:
@@ -40,9 +40,9 @@ class MonitorChangeList(ChangeList):
 
 
 class QuarantineChangeList(ChangeList):
-    """Reads the names of a page's monitors in one query."""
+    """Reads the names of the monitors of a page in one query."""
 
     def get_results(self, request: Any) -> None:
-        """Read the page, and the names of those monitors that the user may see."""
+        """Read the page and the names of the monitors that the user may see."""
         super().get_results(request)
         self.model_admin.read_names(request, self.result_list)

@@ -1,6 +1,6 @@
-"""Charts as SVG, drawn by the server: no script, no library, the theme's own colours through style sheets.
+"""Charts as SVG, rendered by the server without script or library; style sheets apply the theme's colours.
 
-What a chart shows is also said in words, since nobody has to see it to know its peak. Bounded: COLUMNS points.
+The peak of each chart is also given in words, for screen readers. Bounded: at most COLUMNS points.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ HEIGHT = 120
 
 
 class Peak(NamedTuple):
-    """The largest value and its place."""
+    """The largest value and its position."""
 
     value: float
     index: int
 
 
 def peak_of(values: Sequence[float]) -> Peak | None:
-    """Return the first of the largest values; None where nothing is above zero."""
+    """Return the first maximum; None if no value is above zero."""
     value = max(values, default=0)
     return Peak(value, values.index(value)) if value > 0 else None
 
 
 def area(values: Sequence[float], label: str) -> SafeString:
-    """Draw counts as an area; a column shows the largest of the values that share it. The peak gets a mark."""
+    """Return counts as an area chart; each column shows the maximum of its values, and the peak is marked."""
     peak = peak_of(values)
     tops = [_height(column, peak) for column in _columns(values)]
     width = max(len(tops), 1)
@@ -44,7 +44,7 @@ def area(values: Sequence[float], label: str) -> SafeString:
 
 
 def lines(series: Sequence[Sequence[float]], label: str) -> SafeString:
-    """Draw series of equal length as lines on one scale."""
+    """Return series of equal length as lines on one scale."""
     peak = peak_of([value for values in series for value in values])
     width = max(len(series[0]), 2) if series else 2
     paths = [

@@ -1,4 +1,4 @@
-"""Filters of the admin's list of monitors. None of them asks a question whose cost grows with the table."""
+"""Filters of the admin's list of monitors. No filter runs a query whose cost grows with the table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INTERVAL_BANDS = {
 
 
 class TextFilter(ListFilter):
-    """A filter with a text input, for columns with more values than a list of links can show."""
+    """A filter with a text input, for columns with too many values for a list of links."""
 
     template = "wheelbeat/text_filter.html"
     parameter_name = ""
@@ -44,11 +44,11 @@ class TextFilter(ListFilter):
             self.used_parameters[self.parameter_name] = self.text
 
     def has_output(self) -> bool:
-        """Show the filter always: it costs nothing."""
+        """Return True; showing the filter needs no query."""
         return True
 
     def expected_parameters(self) -> list[str]:
-        """Name the query parameter."""
+        """Return the name of the query parameter."""
         return [self.parameter_name]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:  # noqa: ARG002 - Django's signature
@@ -60,11 +60,11 @@ class TextFilter(ListFilter):
         return queryset.filter(**{self.parameter_name: text})
 
     def offered(self) -> list[str]:
-        """Return values to complete."""
+        """Return values for completion."""
         return []
 
     def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:
-        """Give the template its one choice: the text, its completions and the other parameters to keep."""
+        """Yield a single choice for the template: the text, its completions and the other parameters to keep."""
         kept = changelist.get_query_string(remove=[self.parameter_name, "p"])
         yield {
             "selected": bool(self.text),
@@ -110,12 +110,12 @@ class TagFilter(TextFilter):
 
 
 class ChoiceFilter(SimpleListFilter):
-    """A filter with a few fixed choices; a value that is none of them, from a mistyped address, filters nothing."""
+    """A filter with a few fixed choices; any other value, as from a mistyped URL, filters nothing."""
 
     options: Mapping[str, Any] = {}
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:  # noqa: ARG002
-        """Return the choices with their words."""
+        """Return the choices with their labels."""
         return list(self.options.items())
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:  # noqa: ARG002 - Django's signature
@@ -129,7 +129,7 @@ class ChoiceFilter(SimpleListFilter):
 
 
 class KindFilter(ChoiceFilter):
-    """By what computes the fire times."""
+    """By kind of schedule."""
 
     title = _("schedule")
     parameter_name = "kind"
@@ -141,7 +141,7 @@ class KindFilter(ChoiceFilter):
 
 
 class IntervalBandFilter(ChoiceFilter):
-    """By how often interval monitors fire."""
+    """By length of the interval, in bands."""
 
     title = _("interval")
     parameter_name = "band"
@@ -153,24 +153,24 @@ class IntervalBandFilter(ChoiceFilter):
 
 
 class QuarantineFilter(ChoiceFilter):
-    """By whether a beat refused to send them."""
+    """By whether a beat has quarantined them."""
 
     title = _("quarantine")
     parameter_name = "quarantined"
     options = {"yes": _("in quarantine"), "no": _("not in quarantine")}
 
     def narrow(self, queryset: Any, chosen: str) -> Any:
-        """Keep one side."""
+        """Keep monitors inside or outside quarantine."""
         return queryset.quarantined() if chosen == "yes" else queryset.not_quarantined()
 
 
 class IncidentFilter(ChoiceFilter):
-    """By whether an incident speeds them up now."""
+    """By whether they have a running incident."""
 
     title = _("incident")
     parameter_name = "incident"
     options = {"now": _("in an incident now")}
 
     def narrow(self, queryset: Any, chosen: str) -> Any:  # noqa: ARG002 - there is one choice
-        """Keep the running ones."""
+        """Keep monitors with a running incident."""
         return queryset.in_incident(timezone.now())

@@ -1,7 +1,7 @@
-"""Which monitors fire within a given second or minute: computed from their rows, never stored.
+"""Finds the monitors that fire within a given second or minute: computed from their rows, never stored.
 
-Bounded: one call reads at most SCANNED_MAX rows, narrow ones, in order of the primary key, and says where to go on.
-Most of them are ruled out by arithmetic on whole columns; the rest are asked with the engine's own schedule.
+Bounded: one call reads a few columns of at most SCANNED_MAX rows in primary key order and returns where to continue.
+Column arithmetic rules out most of them; the engine's own schedule decides for the rest.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ _NARROW = ("pk", "interval_ms", "jitter_s", "start_at", "incident_until", "cron"
 
 
 class Firing(NamedTuple):
-    """One run that is to come."""
+    """One future run."""
 
     monitor: Monitor
     fire_ms: int
 
 
 class Found(NamedTuple):
-    """What one call has found."""
+    """Result of one call."""
 
     firings: list[Firing]
     go_on_after: int | None
-    """Primary key after which the next call goes on; None at the end."""
+    """Primary key after which the next call continues; None at the end."""
 
 
 def monitors_firing(monitors: Any, from_ms: int, until_ms: int, settings: Settings, after: int | None = None) -> Found:
     """Return up to FOUND_MAX of ``monitors`` (a queryset) with a fire time in [``from_ms``, ``until_ms``).
 
-    ``after``: primary key to go on after; None begins.
+    ``after``: primary key to continue after; None starts at the beginning.
     """
     candidates = monitors.filter(enabled=True, finished_at__isnull=True).order_by("pk")
     found: list[Firing] = []
@@ -73,7 +73,7 @@ def monitors_firing(monitors: Any, from_ms: int, until_ms: int, settings: Settin
 
 
 def _likely(rows: Sequence[tuple[Any, ...]], from_ms: int, until_ms: int, settings: Settings) -> list[int]:
-    """Return the primary keys of those that may fire then: every one that does, and few others."""
+    """Return primary keys of monitors that may fire in the window: all that do, and few others."""
     plain = [row for row in rows if _is_plain(*row[1:5])]
     keys = list(_unusual(rows, from_ms, until_ms, settings))
     if plain:
@@ -87,13 +87,13 @@ def _likely(rows: Sequence[tuple[Any, ...]], from_ms: int, until_ms: int, settin
 
 
 def _is_plain(interval_ms: Any, jitter_s: Any, start_at: Any, incident_until: Any) -> bool:
-    """Whether a row can be looked at with others; SQLite stores any value in any column."""
+    """Whether column arithmetic can decide the row; checks types because SQLite stores any value in any column."""
     numbers = isinstance(interval_ms, int) and interval_ms > 0 and isinstance(jitter_s, int | None)
     return numbers and start_at is None and incident_until is None
 
 
 def _may_fire(group: tuple[str, str, str, int], from_ms: int, until_ms: int) -> bool:
-    """Whether monitors of a cron group may fire then; also where that cannot be told: each is asked by itself then."""
+    """Whether monitors of a cron group may fire in the window; True if unknown, so that each is checked by itself."""
     *schedule_of_group, window_s = group
     try:
         schedule = cron_of(*schedule_of_group)

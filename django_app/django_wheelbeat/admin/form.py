@@ -1,4 +1,4 @@
-"""The form of a monitor: plain fields, checked by the engine's own checks, so what it accepts the beat can run."""
+"""The form of a monitor; uses the engine's validation, so the beat can run every monitor that it accepts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from django.http import QueryDict
 
 KIND_FIELDS = ("interval_ms", "cron", "once_at", "solar_event")
-"""Of these exactly one is given."""
+"""Exactly one of these is set."""
 
 ROUTING_FIELDS = ("queue", "exchange", "routing_key", "priority", "expires_s", "headers", "options")
 
@@ -39,7 +39,7 @@ EMPTY_JSON = {"args": "[]", "kwargs": "{}", "headers": "{}", "options": "{}"}
 
 
 class MonitorForm(forms.ModelForm):
-    """Add and change form of ``Monitor``; fields have the names of columns, so errors find their place."""
+    """Add and change form of ``Monitor``; fields are named like columns, so errors appear at their fields."""
 
     interval_ms = DurationField(required=False, label=_("Interval"), help_text=_("For example 90s, 5m or 1h30m."))
     incident_interval_ms = DurationField(
@@ -67,10 +67,10 @@ class MonitorForm(forms.ModelForm):
     )
 
     definition_read = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
-    """Hash of the row that the form was filled from: an edit must not undo one that it has not seen."""
+    """Hash of the row that the form shows; an edit must not overwrite a later one."""
 
     refused: ClassVar[str] = ""
-    """Why the database refused this very form a moment ago; then it is shown again with that error."""
+    """Reason why the database has just refused this form; it is shown again with this error."""
 
     class Meta:
         model = Monitor
@@ -108,7 +108,7 @@ class MonitorForm(forms.ModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if "timezone" in self.fields:  # Django compares a computed default with a hidden copy; the row is at hand
+        if "timezone" in self.fields:  # the row has the initial value; no hidden copy needed
             self.fields["timezone"].show_hidden_initial = False
         for field in self.fields.values():
             if isinstance(field.widget, forms.SplitDateTimeWidget):
@@ -119,7 +119,7 @@ class MonitorForm(forms.ModelForm):
             self.initial["definition_read"] = definition_hash(row_of(self.instance))
 
     def clean(self) -> dict[str, Any]:
-        """Split ``expires`` into its two columns and give empty JSON fields their empty value."""
+        """Split ``expires`` into its two columns and replace blank JSON fields by their empty value."""
         cleaned = super().clean() or self.cleaned_data
         if "expires_s" in cleaned:
             self.instance.expires_next = cleaned["expires_s"] == EXPIRES_NEXT
@@ -136,7 +136,7 @@ class MonitorForm(forms.ModelForm):
     def _refuse_stale(self, read: str | None) -> None:
         stored = self.initial.get("definition_read")
         if read and stored and read != stored:
-            self.data = self.data.copy()  # sent once more, the form has seen what is stored now
+            self.data = self.data.copy()  # submitting again overwrites what is stored now
             self.data[self.add_prefix("definition_read")] = stored
             raise ValidationError(
                 _(
@@ -147,19 +147,19 @@ class MonitorForm(forms.ModelForm):
             )
 
     def full_clean(self) -> None:
-        """Remember on the instance that it does not hold the schedule that was typed: no preview of it then."""
+        """Set ``schedule_refused`` on the instance if the typed schedule is invalid; no preview is shown then."""
         super().full_clean()
         self.instance.schedule_refused = not self.errors.keys().isdisjoint(SCHEDULE_FIELDS)
 
     @property
     def changed_data(self) -> list[str]:
-        """Leave out what is no column: the reason, and what the form was filled from."""
+        """Return the changed columns, without the fields of NO_COLUMNS."""
         return [name for name in super().changed_data if name not in NO_COLUMNS]
 
     def add_error(self, field: str | None, error: Any) -> None:
-        """Show an error of a column that this form does not have above the form instead of failing on it.
+        """Show errors of columns without a field above the form, instead of raising as Django does.
 
-        What could not be read from its field is missing in the instance; nothing is said about its being empty.
+        A value that could not be parsed is missing in the instance; further errors about that column are dropped.
         """
         if field is None and isinstance(error, ValidationError) and hasattr(error, "error_dict"):
             unread = set(self.errors)
@@ -176,14 +176,14 @@ class MonitorForm(forms.ModelForm):
 
 
 def _name_halves(field: forms.Field) -> None:
-    """Tell screen readers what the two inputs of an instant are; Django names neither."""
+    """Label the date and time inputs of an instant for screen readers; Django labels neither."""
     date, time = field.widget.widgets
     date.attrs["aria-label"] = _("%(field)s: date") % {"field": field.label}
     time.attrs["aria-label"] = _("%(field)s: time") % {"field": field.label}
 
 
 class PreviewForm(MonitorForm):
-    """Only the fields that the preview is about, of a row that need not exist. Never asks the database."""
+    """Form with only the fields of the preview; the row need not exist. Runs no query."""
 
     tags = change_reason = definition_read = expires_s = None
 
@@ -197,11 +197,11 @@ class PreviewForm(MonitorForm):
 
     @classmethod
     def of_query(cls, query: QueryDict) -> PreviewForm:
-        """Read a form's fields, and in ``monitor`` the primary key that decides the spread, from a query string."""
+        """Return the form for a query string; ``monitor`` is the primary key, which determines the jitter offset."""
         key = query.get("monitor", "")
         is_key = key.isascii() and key.isdigit() and len(key) < 19
         return cls(query, instance=Monitor(pk=int(key) if is_key else None))
 
     def _post_clean(self) -> None:
-        """Only fill the instance: the preview checks the row itself, and uniqueness would ask the database."""
+        """Only fill the instance: the preview validates the row itself, and uniqueness would need a query."""
         forms.models.construct_instance(self, self.instance, self.fields)

@@ -1,4 +1,4 @@
-"""The page with the past runs of one monitor."""
+"""The page of one monitor's past runs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class HistoryPageMixin:
-    """What a ``ModelAdmin`` of monitors needs for the page."""
+    """Adds the page to a ``ModelAdmin`` of monitors."""
 
     def get_urls(self) -> list[Any]:
-        """Add the page."""
+        """Add the URL of the page."""
         view = self.admin_site.admin_view(require_GET(self.runs_view))
         return [path("<path:object_id>/runs/", view, name="wheelbeat_monitor_runs"), *super().get_urls()]
 

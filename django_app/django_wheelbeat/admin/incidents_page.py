@@ -1,6 +1,6 @@
-"""The page of incidents: those that run, with what is left of them, and the form that starts one for a tag.
+"""The page of incidents: running ones with their remaining time, and a form that starts one for a tag.
 
-The page only reads; its forms are bulk actions of the list, which ask, count, walk and are written down as any other.
+The page only reads. Its forms submit the bulk actions of the list, with their confirmation, walk and history.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GROUPS_SHOWN = 100
 
 
 class Running(NamedTuple):
-    """Monitors with the same tags whose incidents are alike."""
+    """Monitors with equal tags and equal incidents."""
 
     tags: list[str]
     every: str
@@ -37,15 +37,15 @@ class Running(NamedTuple):
 
 
 class IncidentsPageMixin:
-    """What a ``ModelAdmin`` of monitors needs for the page."""
+    """Adds the page to a ``ModelAdmin`` of monitors."""
 
     def get_urls(self) -> list[Any]:
-        """Add the page."""
+        """Add the URL of the page."""
         view = self.admin_site.admin_view(require_GET(self.incidents_view))
         return [path("incidents/", view, name="wheelbeat_monitor_incidents"), *super().get_urls()]
 
     def incidents_view(self, request: HttpRequest) -> TemplateResponse:
-        """Show what runs; with ``?tag=`` the form for that tag, to people who may change monitors."""
+        """Show running incidents; with ``?tag=`` also the form for that tag, if the user may change monitors."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         tag = request.GET.get("tag", "").replace("\x00", "").strip()

@@ -1,6 +1,6 @@
-"""Task names that a form can offer: those that the Celery app registers here, and those that monitors use already.
+"""Task names for completion in forms: those registered in this process, and those that monitors already use.
 
-Only a help for typing: a task may be registered in workers alone, so an unknown name is never an error.
+A task may be registered in workers only, so an unknown name is not an error.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ SELECT v FROM distinct_values WHERE v IS NOT NULL LIMIT %s
 
 @cache
 def _imported() -> bool:
-    """Import the task modules once per process, as a worker would; tell whether that worked."""
+    """Import the task modules once per process, as a worker does; return whether that succeeded."""
     try:
         current_app.loader.import_default_modules()
-    except Exception:  # foreign code at import time may raise anything; the form works without the names
+    except Exception:  # task modules may raise anything; the form works without names
         logger.warning(
             "the Celery app's task modules cannot be imported here: no task names are offered", exc_info=True
         )
@@ -44,7 +44,7 @@ def _imported() -> bool:
 
 
 def registered_tasks() -> list[str]:
-    """Names in the registry of the current Celery app, without Celery's own; empty where it cannot be imported."""
+    """Return the names that the current Celery app registers, without Celery's own; empty if the import failed."""
     if not _imported():
         return []
     return sorted(name for name in current_app.tasks if not name.startswith("celery."))
@@ -53,7 +53,7 @@ def registered_tasks() -> list[str]:
 def values_in_use(column: str, limit: int = OFFERED_MAX, within: Any = None) -> list[str]:
     """Return up to ``limit`` distinct non-empty values of an indexed text column of monitors, ascending.
 
-    ``within``: the monitors that may be looked at, a queryset; None for all of them.
+    ``within``: queryset of the monitors whose values may be returned; None for all.
     """
     if within is not None and _is_narrowed(within):
         values = within.filter(**{f"{column}__gt": ""}).order_by(column).values_list(column, flat=True)
@@ -68,11 +68,11 @@ def values_in_use(column: str, limit: int = OFFERED_MAX, within: Any = None) -> 
 
 
 def _is_narrowed(queryset: Any) -> bool:
-    """Whether a queryset may leave monitors out; the index of the whole table knows more than that then."""
+    """Whether a queryset may exclude monitors; then the index walk over the whole table would return too much."""
     query = queryset.query
     return bool(query.where) or query.combinator is not None or len(query.alias_map) > 1
 
 
 def offered_tasks(within: Any = None) -> list[str]:
-    """Return what the form's task field completes: registered names and names in use, ascending."""
+    """Return completions of the task field: registered names and names in use, ascending, at most OFFERED_MAX."""
     return sorted({*registered_tasks(), *values_in_use("task", within=within)})[:OFFERED_MAX]

@@ -1,7 +1,6 @@
-"""Instants as elements of a page: text in the zone of the monitor, the other zones a pointer away.
+"""Instants as HTML elements: text in the monitor's zone, other zones in the title.
 
-Without a script the title says the instant in UTC and in the zone of the site; ``moments.js`` adds how far away it is
-and the zone of the browser.
+The title has the instant in UTC and in the site's zone; ``moments.js`` adds the time left and the browser's zone.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def moment(instant_ms: int | None, zone_name: str) -> SafeString | str:
-    """Show an instant in ms in a zone; a dash for None, and for what the document of an older beat does not have."""
+    """Return an element for an instant in ms, in a zone; a dash for None and for values that older beats omit."""
     if not isinstance(instant_ms, int):
         return "–"
     shown = in_zone(instant_ms, zone_name)

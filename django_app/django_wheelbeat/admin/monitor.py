@@ -1,4 +1,5 @@
-"""The admin of monitors, as a mixin without a ``ModelAdmin``, so that sites with another one can use it:
+"""The admin of monitors as a mixin, for sites with another ``ModelAdmin``.
+
 ``class MonitorAdmin(MonitorAdminMixin, unfold.admin.ModelAdmin)``.
 """
 
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 
 PREVIEWS_PER_S = 10
-"""For one user: more than anybody types, and no load."""
+"""Previews per user and second; more than anyone types, too few to cause load."""
 
 IN_WORDS = {
     "interval_ms": ["interval"],
@@ -65,11 +66,11 @@ IN_WORDS = {
     "change_reason": [],
     "definition_read": [],
 }
-"""Fields of the form whose columns hold something else than what is typed, and what is shown instead of them."""
+"""Form field whose column differs from the typed text → readable fields shown instead."""
 
 
 def in_words(fields: Iterable[Any]) -> list[Any]:
-    """Replace the fields of a fieldset, rows of several among them, by what can be read."""
+    """Replace the fields of a fieldset by readable ones, including rows of several fields."""
     return [
         shown
         for field in fields
@@ -150,18 +151,18 @@ class MonitorAdminMixin(
         js = ["wheelbeat/preview.js", "wheelbeat/countdown.js", "wheelbeat/moments.js"]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Show stored columns in the words of the form to people who may only look."""
+        """Show readable values instead of stored columns to users without change permission."""
         fieldsets = super().get_fieldsets(request, obj)
         if obj is None or self.has_change_permission(request, obj):
             return fieldsets
         return [(title, options | {"fields": in_words(options["fields"])}) for title, options in fieldsets]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[MonitorChangeList]:  # noqa: ARG002
-        """Return the list that leaves large texts in the database."""
+        """Return the list that defers large texts."""
         return MonitorChangeList
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Offer the tasks of those monitors that the user may see."""
+        """Offer only tasks of monitors that the user may see."""
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if db_field.name == "task" and isinstance(field.widget, DatalistInput):
             field.widget.offered = partial(offered_tasks, self.get_queryset(request))
@@ -174,12 +175,12 @@ class MonitorAdminMixin(
 
     @display(description=_("next run"), empty_value="–")
     def next_fire(self, monitor: Monitor) -> SafeString | None:
-        """Next fire time in the monitor's zone, as the list has computed it."""
+        """Next fire time in the monitor's zone, computed by ``MonitorChangeList``."""
         return None if monitor.next_fire_ms is None else moment(monitor.next_fire_ms, monitor.timezone)
 
     @display(description=_("last due"), empty_value="–")
     def last_fire(self, monitor: Monitor) -> SafeString | None:
-        """Last fire time while it was enabled with this schedule, computed like the next one."""
+        """Last fire time within its stretches, computed by ``MonitorChangeList``."""
         return None if monitor.last_fire_ms is None else moment(monitor.last_fire_ms, monitor.timezone)
 
     @display(description=_("state"))
@@ -189,7 +190,7 @@ class MonitorAdminMixin(
 
     @display(description=_("tags"))
     def tag_list(self, monitor: Monitor) -> str:
-        """Tags with spaces to break at."""
+        """Tags with spaces, so that lines can break."""
         return str(monitor.tags).replace(",", ", ")
 
     @display(description=_("interval"), empty_value="–")
@@ -211,7 +212,7 @@ class MonitorAdminMixin(
 
     @display(description=_("next runs"))
     def preview(self, monitor: Monitor) -> SafeString:
-        """Panel with words, fire times and notes: rendered here without a script, kept up to date by one."""
+        """Panel with the schedule in words, fire times and notes; rendered here, updated by a script."""
         known = None if getattr(monitor, "schedule_refused", False) else preview_of(row_of(monitor), now_ms())
         context = {
             "preview": known,
@@ -224,12 +225,12 @@ class MonitorAdminMixin(
         return render_to_string("wheelbeat/preview.html", context)
 
     def get_urls(self) -> list[Any]:
-        """Add the preview."""
+        """Add the URL of the preview."""
         view = self.admin_site.admin_view(require_GET(self.preview_view))
         return [path("preview/", view, name="wheelbeat_monitor_preview"), *super().get_urls()]
 
     def preview_view(self, request: HttpRequest) -> JsonResponse:
-        """Answer the form's script with the preview of the schedule in the query string. Reads no monitor."""
+        """Return the preview of the schedule in the query string, as JSON for the form's script. Reads no monitor."""
         if not self.has_view_or_change_permission(request) and not self.has_add_permission(request):
             raise PermissionDenied
         if not allowed(f"preview.{request.user.pk}", PREVIEWS_PER_S, now_ms() // 1000):
@@ -243,13 +244,13 @@ class MonitorAdminMixin(
         return JsonResponse({"words": "", "zone": "", "fires": [], "notes": [], "problems": problems})
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> type[MonitorForm]:
-        """Let the form carry the refusal of the database that the request has met."""
+        """Pass the database's refusal, if the request has met one, to the form."""
         form = super().get_form(request, obj, change=change, **kwargs)
         form.refused = getattr(request, "wheelbeat_refused", "")
         return form
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Show what the database refused, after a race that no form can see, as an error of the form."""
+        """Show an ``IntegrityError``, which a race can cause after validation, as an error of the form."""
         try:
             return super().changeform_view(request, *args, **kwargs)
         except IntegrityError as error:
@@ -257,7 +258,7 @@ class MonitorAdminMixin(
             return super().changeform_view(request, *args, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Any, form: MonitorForm, change: bool) -> None:
-        """Save under the name of the user, with the reason that the form asked for."""
+        """Save with the user as actor and the form's reason."""
         with self._acting(request, form.cleaned_data.get("change_reason", "")):
             super().save_model(request, obj, form, change)
 
@@ -272,7 +273,7 @@ class MonitorAdminMixin(
             super().delete_queryset(request, queryset)
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
-        """Put the reason of the change into Django's history."""
+        """Append the reason of the change to Django's history message."""
         message = super().construct_change_message(request, form, formsets, add)
         reason = form.cleaned_data.get("change_reason")
         if not reason:
@@ -280,7 +281,7 @@ class MonitorAdminMixin(
         return f"{LogEntry(change_message=json.dumps(message)).get_change_message()} {reason}"
 
     def _stored(self, monitor: Monitor) -> dict[str, Any]:
-        """Badges and last fire time of the row as it is stored, whatever the form holds; nothing for a new one."""
+        """Return badges and last fire time of the stored row, not of the form's values; empty for a new monitor."""
         stored = self.model._default_manager.with_quarantine().defer(*TEXTS).filter(pk=monitor.pk).first()
         if stored is None:
             return {}

@@ -1,4 +1,4 @@
-"""Pages of the admin beside Django's own: what all of them hand to their templates."""
+"""Shared by the admin's own pages: rendering, rate limit and permissions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def admin_page(modeladmin: Any, request: HttpRequest, name: str, context: Mapping[str, Any]) -> TemplateResponse:
-    """Render ``admin/wheelbeat/monitor/<name>.html``; its links stay within the site that ``modeladmin`` belongs to."""
+    """Render ``admin/wheelbeat/monitor/<name>.html``; links stay within the admin site of ``modeladmin``."""
     request.current_app = modeladmin.admin_site.name
     common = {
         **modeladmin.admin_site.each_context(request),
@@ -28,29 +28,29 @@ KEPT_S = 5
 
 
 def allowed(who: str, most: int, now_s: int) -> bool:
-    """Count one request of ``who`` in the second ``now_s``; whether it is one of the first ``most``."""
+    """Count one request of ``who`` in second ``now_s``; return whether it is among the first ``most``."""
     key = f"wheelbeat.rate.{who}.{now_s}"
     cache.add(key, 0, KEPT_S)
     try:
         return cache.incr(key) <= most
-    except ValueError:  # a cache that keeps nothing counts nothing
+    except ValueError:  # a dummy cache does not count
         return True
 
 
 class MonitorPermissions:
-    """What a ``ModelAdmin`` of monitors and its actions ask."""
+    """Permission methods of a ``ModelAdmin`` of monitors and its actions."""
 
     def has_pause_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Whether the user may pause and resume."""
         return self._has(request, "pause_monitor") or self.has_change_permission(request, obj)
 
     def has_import_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may import: an import adds monitors and changes those that exist."""
+        """Whether the user may import; needs add and change permission, too, because an import does both."""
         may_edit = self.has_add_permission(request) and self.has_change_permission(request)
         return may_edit and self._has(request, "import_monitor")
 
     def has_scheduler_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may see the page of the beats."""
+        """Whether the user may see the scheduler page."""
         return self._has(request, "view_scheduler")
 
     def _has(self, request: HttpRequest, codename: str) -> bool:

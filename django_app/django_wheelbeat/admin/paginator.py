@@ -1,4 +1,4 @@
-"""Pages of a table that is too large to be counted for every request.
+"""Pagination of tables that are too large to count at every request.
 
 Invariant: no count looks for more than ``COUNTED_MAX`` rows, except by an index-only count of SQLite's whole table.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 COUNTED_MAX = 10_000
 PAGED_MAX = 50_000
-"""Rows of the whole table that are paged through: a page costs as much as all before it."""
+"""Rows of the whole table that can be paged through; the cost of a page grows with its offset."""
 
 _ESTIMATE = {
     "postgresql": "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)",
@@ -30,7 +30,7 @@ _ESTIMATE = {
 
 
 def estimated_rows(table: str, using: str) -> int | None:
-    """Return the planner's estimate for the whole ``table``; None where the database keeps none."""
+    """Return the planner's estimate for the whole ``table``; None if the database has none."""
     connection = connections[using]
     statement = _ESTIMATE.get(connection.vendor)
     if statement is None:
@@ -43,7 +43,7 @@ def estimated_rows(table: str, using: str) -> int | None:
 
 
 class Precision(Enum):
-    """How much a count can be trusted."""
+    """Precision of a count."""
 
     EXACT = "exact"
     ESTIMATE = "estimate"
@@ -51,16 +51,16 @@ class Precision(Enum):
 
 
 class EstimatingPaginator(Paginator):
-    """Counts exactly up to ``COUNTED_MAX`` rows; beyond that, the whole table by its estimate, a selection by the cap.
+    """Counts exactly up to ``COUNTED_MAX`` rows. Beyond that, uses the estimate for the whole table, the cap otherwise.
 
-    A selection with more rows shows its first ``COUNTED_MAX``: narrowing the search is quicker than paging there.
+    Of a larger selection only the first ``COUNTED_MAX`` rows are shown; users narrow the search instead of paging.
     """
 
     precision = Precision.EXACT
-    """Of ``count``, once it has been read."""
+    """Precision of ``count``; valid after ``count`` has been read."""
 
     def page(self, number: Any) -> Page:
-        """Return a page; its rows are a list where they had to be looked for, else a queryset."""
+        """Return a page; its rows are a list if a ``Selection`` found them, else a queryset."""
         number = self.validate_number(number)
         first = (number - 1) * self.per_page
         last = min(first + self.per_page, self.count)
@@ -70,12 +70,12 @@ class EstimatingPaginator(Paginator):
 
     @cached_property
     def num_pages(self) -> int:
-        """Return pages that can be asked for."""
+        """Number of pages that can be requested."""
         return min(super().num_pages, -(-PAGED_MAX // self.per_page))
 
     @cached_property
     def count(self) -> int:
-        """Return rows to page through."""
+        """Number of rows to page through."""
         queryset: Any = self.object_list
         selection = Selection.of(queryset)
         if selection is None:
@@ -96,13 +96,16 @@ class EstimatingPaginator(Paginator):
 
 LOOKED_THROUGH = 25_000
 LOOKED_THROUGH_FOR_EACH = 2
-"""More rows are looked through for each row before the page."""
+"""Additional rows to look through for each row before the page."""
 SORTED_AT_ONCE = 1_000
-"""Selections of up to as many rows are sorted without looking."""
+"""Selections of up to this many rows are sorted directly."""
 
 
 class Selection:
-    """The rows of a queryset that is ordered by one column, a text or a whole number."""
+    """A filtered PostgreSQL queryset that is ordered by one text or integer column.
+
+    Looks for rows at the begin of the order first; sorts the whole selection only if that finds too few.
+    """
 
     def __init__(self, queryset: Any, order: str) -> None:
         self.queryset = queryset
@@ -110,7 +113,7 @@ class Selection:
 
     @classmethod
     def of(cls, queryset: Any) -> Selection | None:
-        """Return the selection; None where the rows had better simply be counted and read."""
+        """Return the selection; None if the queryset should be counted and read directly."""
         if connections[queryset.db].vendor != "postgresql" or not queryset.query.where:
             return None
         order, *_ = (*queryset.query.order_by, None)
@@ -118,7 +121,7 @@ class Selection:
         return cls(queryset, order) if known else None
 
     def count(self, most: int) -> int:
-        """Count the rows, up to ``most``."""
+        """Return the number of rows, at most ``most``."""
         with _by_indexes(self.queryset.db):
             inside = self._first(LOOKED_THROUGH)
             if inside is not None and _count(inside, most) == most:
@@ -126,7 +129,7 @@ class Selection:
             return _count(self.queryset, most)
 
     def rows(self, first: int, last: int, count: int) -> list[Any]:
-        """Return rows ``first`` to ``last`` of at least ``count``."""
+        """Return rows ``first`` to ``last`` (exclusive) of a selection with at least ``count`` rows."""
         with _by_indexes(self.queryset.db):
             if count > SORTED_AT_ONCE:
                 inside = self._first(LOOKED_THROUGH + LOOKED_THROUGH_FOR_EACH * first)
@@ -138,14 +141,14 @@ class Selection:
             return list(self._sorted()[first:last])
 
     def _first(self, rows: int) -> Any:
-        """Return the part of the selection that lies in the first ``rows`` of the table; None for a smaller table."""
+        """Return the part of the selection within the table's first ``rows`` rows; None if the table is smaller."""
         name, descending = self.order.lstrip("-"), self.order.startswith("-")
         every = self.queryset.model._default_manager.using(self.queryset.db).order_by(self.order)
         edge = every.values_list(name, flat=True)[rows : rows + 1].first()
         return None if edge is None else self.queryset.filter(**{f"{name}__{'gte' if descending else 'lte'}": edge})
 
     def _sorted(self) -> Any:
-        """Order by a value that no index knows: the rows are found by what selects them, and then sorted."""
+        """Order by an expression without an index, so that the planner uses the filter's index and sorts."""
         column = F(self.order.lstrip("-"))
         is_text = isinstance(_column(self.queryset, self.order), CharField)
         value = Concat(column, Value("")) if is_text else column + 0
@@ -163,7 +166,7 @@ def _count(queryset: Any, most: int) -> int:
 
 @contextmanager
 def _by_indexes(using: str) -> Iterator[None]:
-    """Let the planner take no way through the whole table as long as there is another one."""
+    """Make the planner avoid sequential scans if there is another plan."""
     with transaction.atomic(using=using, savepoint=False), connections[using].cursor() as cursor:
         cursor.execute("SELECT current_setting('enable_seqscan'), set_config('enable_seqscan', 'off', true)")
         (former, _) = cursor.fetchone()

@@ -1,8 +1,8 @@
-"""The past runs of a monitor, although nothing is stored about them: fire times are computed, ids follow from them.
+"""The past runs of a monitor. They are not stored: fire times are computed, and run ids follow from them.
 
-What became of each is asked of the result backend, in one look-up for all, and of the workers' claims. Only runs of the
-schedule that the monitor has are known, those before a pause among them. Never writes, never raises for a backend that
-is away; what cannot be known is said.
+Outcomes come from the result backend, in one look-up for all runs, and from the workers' claims. Covers only runs of
+the current schedule, including those before pauses. Never writes. Never raises if a backend is down: a note reports
+what is unknown.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 RUNS_SHOWN = 20
 LOOK_BACK_MS = 400 * 86_400_000
-"""Further back no backend remembers results."""
+"""Result backends do not keep results for longer."""
 
 
 _STATES = {
@@ -70,28 +70,28 @@ class PastRun(NamedTuple):
 
     @property
     def runtime_s(self) -> float | None:
-        """Seconds that the worker took; None until it has ended, and where no worker keeps claims."""
+        """Seconds that the worker took; None until the run has ended, and without claims."""
         if self.claim is None or not self.claim.ended_ms or self.claim.state is State.SKIPPED:
             return None
         if self.claim.state is State.OPEN and (self.result is None or self.result.state != FAILURE):
-            return None  # given back: it has not executed, or will do so again
+            return None  # released: the run has not executed, or will again
         return (self.claim.ended_ms - self.claim.started_ms) / 1000
 
     @property
     def claim_in_words(self) -> str:
-        """How far the elected message has come; empty without a claim."""
+        """State of the elected message in words; empty without a claim."""
         return "" if self.claim is None else str(_STATES[self.claim.state])
 
 
 class History(NamedTuple):
-    """The past runs, the newest first, and what is not known about them."""
+    """The past runs, the newest first, and notes on what is unknown."""
 
     runs: Sequence[PastRun]
     notes: Sequence[str]
 
 
 def history_of(monitor: Monitor, app: Any, settings: Settings, now_ms: int) -> History:
-    """Return the past runs of a stored monitor, read in full."""
+    """Return the past runs of a stored monitor; all of its columns must be loaded."""
     row = row_of(monitor)
     try:
         definition = definition_of_row(app, settings, row)
@@ -125,8 +125,8 @@ def _past_fires_in(stretches: Sequence[Stretch], schedule: Bounded) -> list[int]
 def past_fires(schedule: Bounded, now_ms: int, since_ms: int, count: int = RUNS_SHOWN) -> list[int]:
     """Return up to ``count`` fire times at or before ``now_ms`` and not before ``since_ms``, the newest first.
 
-    Schedules know only their next fire time, so the instant after which ``count`` of them are left is found by
-    bisection: some fifty looks of ``count`` steps each, however dense or thin the schedule is.
+    Schedules compute only the next fire time, so the instant after which ``count`` fire times remain is found by
+    bisection: about fifty probes of ``count`` steps each, regardless of the density of the schedule.
     """
 
     def left_after(begin_ms: int) -> list[int]:
@@ -148,7 +148,7 @@ def past_fires(schedule: Bounded, now_ms: int, since_ms: int, count: int = RUNS_
 def _claims(
     app: Any, settings: Settings, definition: Definition, runs: Sequence[tuple[str, int]]
 ) -> tuple[dict[int, Claim], str]:
-    """Return the claims by fire time, and why there are none where the store cannot be asked."""
+    """Return the claims by fire time, and a reason if the store cannot be read."""
     try:
         store = choose_store(app, settings.dedup_url).store
     except InvalidSetting as problem:
@@ -173,24 +173,24 @@ def _claims(
 
 
 class Result(NamedTuple):
-    """What a backend keeps of one task."""
+    """Result of one task in the backend."""
 
     state: str
     done: Any
-    """When: a datetime, an ISO text, or None."""
+    """Instant of the result: a datetime, an ISO text, or None."""
     page: tuple[str, int] | None = None
-    """Name and key of its page in an admin site that has django-celery-results; which site is up to the reader."""
+    """URL name and key of its page in an admin site with django-celery-results; the caller chooses the site."""
 
 
 class Results(NamedTuple):
-    """Results by task id, and why there may be more."""
+    """Results by task id, and the problem if some could not be read."""
 
     found: dict[str, Result]
     problem: str = ""
 
 
 def look_up_results(backend: Any, ids: Sequence[str]) -> Results:
-    """Return what ``backend``, Celery's result backend, keeps of ``ids``."""
+    """Return the results of tasks ``ids`` in ``backend``, Celery's result backend."""
     if not ids:
         return Results({})
     try:
@@ -200,7 +200,7 @@ def look_up_results(backend: Any, ids: Sequence[str]) -> Results:
             return Results(_of_django(backend.TaskModel, ids))
         if hasattr(backend, "task_cls") and hasattr(backend, "ResultSession"):
             return Results(_of_sql(backend, ids))
-    except Exception as error:  # as many kinds of errors as there are backends
+    except Exception as error:  # each backend raises errors of its own
         logger.warning("the result backend cannot be asked: %r", error)
         return Results({}, _("The result backend does not answer: %(error)s") % {"error": error})
     return Results(

@@ -1,7 +1,7 @@
-"""The preview of a monitor: its schedule in words and its next fire times, by the engine's own arithmetic.
+"""The preview of a monitor: its schedule in words and its next fire times.
 
-Exact, not an approximation: the schedule is the very object that the engine builds from the row. Never raises for a
-row that cannot run; the problems are part of the answer. Bounded: ``FIRES`` fire times, each in bounded steps.
+Exact: uses the schedule object that the engine builds from the row. Never raises for a row that cannot run; the
+preview contains its problems. Bounded: ``FIRES`` fire times, each in bounded steps.
 """
 
 from __future__ import annotations
@@ -42,43 +42,43 @@ SCHEDULE_FIELDS = (
     "interval_ms", "cron", "timezone", "day_rule", "once_at", "solar_event", "solar_latitude", "solar_longitude",
     "jitter_s", "start_at", "end_at", "incident_interval_ms", "incident_until",
 )  # fmt: skip
-"""What decides when a monitor fires."""
+"""Columns that determine the fire times."""
 
 PREVIEW_FIELDS = ("task", *SCHEDULE_FIELDS)
-"""What the preview reads of a form; of the task only whether it is known here."""
+"""Form fields of the preview; the task only for the note that it is not registered here."""
 
 _ASKED_FOR_ANYWAY = ("name", "task")
-"""Empty in a form that nobody has filled in yet; the form itself says so when it is sent."""
+"""Columns that are empty in a new form; the form reports them when it is submitted."""
 
 
 class Fire(NamedTuple):
-    """One fire time, ready to be shown."""
+    """One fire time as text."""
 
     fire_ms: int
     in_zone: str
     utc: str
     on_site: str
-    """In the zone in which Django shows instants; a script puts the zone of the browser in its place."""
+    """In the zone in which Django shows instants; a script replaces it by the browser's zone."""
 
 
 class Preview(NamedTuple):
-    """What the form shows beside a schedule."""
+    """Content of the preview panel."""
 
     words: str
     zone: str
     fires: list[Fire]
     notes: list[str]
-    """What is worth knowing: where in its minute it lands, local times skipped, days that result."""
+    """Notes: second of the minute, skipped local times, resulting days."""
     problems: list[str]
-    """Why it cannot run as it is; fire times are shown where the schedule itself can be read."""
+    """Why the monitor cannot run; fire times are shown anyway if the schedule is valid."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the document that the form's script reads."""
+        """Return the document for the form's script."""
         return self._asdict() | {"fires": [fire._asdict() for fire in self.fires]}
 
 
 def preview_of(row: MonitorRow, now_ms: int) -> Preview:
-    """Compute what ``row`` will do after ``now_ms``, whether or not it is enabled."""
+    """Return the preview of ``row`` from ``now_ms`` on, regardless of whether it is enabled."""
     if not kinds_of(row):
         return Preview("", row.timezone, [], [_("Give a schedule to see its next runs.")], [])
     settings = beat_settings()
@@ -102,14 +102,14 @@ def _in_words(column: str) -> str:
 
 
 def next_fire_ms(row: MonitorRow, now_ms: int, settings: Settings) -> int | None:
-    """Return the next fire time of a row of a list; None where it does not fire, for whatever reason."""
+    """Return the next fire time of a row in ms; None if it does not fire, for any reason."""
     if not row.enabled or row.finished_at_ms is not None or check(row, limits=Limits.of(settings)):
         return None
     return computed(row, lambda: next(_fire_times(row, now_ms, settings), None), None)
 
 
 def last_fire_ms(row: MonitorRow, stretches: Iterable[Stretch], settings: Settings) -> int | None:
-    """Return when a row was due last in its ``stretches``, the newest first; None where it was not, or is done."""
+    """Return the last fire time in ``stretches`` (newest first) in ms; None if none, or the row is finished."""
     if row.finished_at_ms is not None or check(row, limits=Limits.of(settings)):
         return None
     return computed(row, lambda: _last_fire_in(_schedule_of(row, settings), stretches), None)
@@ -122,7 +122,7 @@ def _last_fire_in(schedule: Bounded, stretches: Iterable[Stretch]) -> int | None
 
 def _fire_times(row: MonitorRow, now_ms: int, settings: Settings) -> Iterator[int]:
     if row.id == UNSAVED_ID:
-        row = row._replace(jitter_s=0)  # the spread comes from the id, which the database has not given yet
+        row = row._replace(jitter_s=0)  # the jitter offset depends on the id, which is not assigned yet
     return fires(_schedule_of(row, settings), now_ms)
 
 
@@ -131,7 +131,7 @@ def _schedule_of(row: MonitorRow, settings: Settings) -> Bounded:
 
 
 def _solar_schedule(row: MonitorRow) -> Bounded:
-    """Return the schedule of a solar row without problems; ``InvalidSchedule`` where ephem is not installed."""
+    """Return the schedule of a valid solar row; raises ``InvalidSchedule`` if ephem is not installed."""
     events = SolarSchedule(row.solar_event or "", float(row.solar_latitude or 0), float(row.solar_longitude or 0))
     return Bounded(
         events,
@@ -174,7 +174,7 @@ def _state_notes(row: MonitorRow, now_ms: int) -> Iterator[str]:
 
 
 def _is_late(row: MonitorRow) -> bool:
-    """Whether a single run without a time to come is still to be had, late."""
+    """Whether a one-time monitor whose instant has passed will still run, late."""
     return row.once_at_ms is not None and row.finished_at_ms is None and row.misfire != "skip"
 
 

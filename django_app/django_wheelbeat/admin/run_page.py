@@ -1,7 +1,8 @@
-"""Run now in the admin: a button on the change page and an action on the list, for people with ``run_monitor``.
+"""Run now: a button on the change page and an action on the list, for users with permission ``run_monitor``.
 
-Every form carries its request, made when the form is shown: sent twice, it is one run. Nothing is ever sent for a GET.
-A selection of any size is walked over, a bounded time per page; where the broker fails, the page waits to be continued.
+Every form contains a request id, created when the form is shown, so submitting it twice sends one run. A GET never
+sends. Selections of any size are walked in bounded steps, one per page; if the broker fails, the page offers to
+continue.
 """
 
 from __future__ import annotations
@@ -42,30 +43,30 @@ if TYPE_CHECKING:
     from django_wheelbeat.bulk.progress import Walk
 
 CHUNK_SENT = 500
-"""Runs between two looks at the clock."""
+"""Runs sent between two checks of the elapsed time."""
 
 
 class RunNowMixin:
-    """What a ``ModelAdmin`` of monitors needs for the button."""
+    """Adds the button to a ``ModelAdmin`` of monitors."""
 
     def has_run_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002 - Django's signature
-        """Whether the user may run monitors by hand; looking at them is asked for beside it."""
+        """Whether the user may run monitors manually; view permission is checked separately."""
         codename = get_permission_codename("run", self.opts)
         return request.user.has_perm(f"{self.opts.app_label}.{codename}")
 
     def get_urls(self) -> list[Any]:
-        """Add the address that the button posts to."""
+        """Add the URL to which the button posts."""
         view = self.admin_site.admin_view(require_POST(self.run_view))
         return [path("<path:object_id>/run/", view, name="wheelbeat_monitor_run"), *super().get_urls()]
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
-        """Give the page of a stored monitor the request of its button."""
+        """Add the button's request id to the page of a stored monitor."""
         if kwargs.get("obj") is not None and self.has_run_permission(request, kwargs["obj"]):
             context["run_request"] = new_request(now_ms())
         return super().render_change_form(request, context, **kwargs)
 
     def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Send one run of the monitor, as it is stored, and return to its page."""
+        """Send one run of the stored monitor and redirect to its page."""
         monitor = self.get_object(request, unquote(object_id))
         if monitor is None:
             raise Http404
@@ -88,7 +89,7 @@ class RunNowMixin:
 
 @admin.action(permissions=["run"], description=gettext_lazy("Run selected monitors now…"))
 def run_monitors_now(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
-    """Ask on a page of its own, then send one run of each monitor of the selection, paused ones too."""
+    """Ask for confirmation, then send one run of each selected monitor, including paused ones."""
     scope = scope_of(request)
     walk = walks.read(request.POST.get("walk", ""), scope, request.user)
     if walk is None and "run" not in request.POST:
@@ -115,7 +116,7 @@ def run_monitors_now(modeladmin: Any, request: HttpRequest, queryset: Any) -> Te
 
 
 def _send_some(walk: Walk, queryset: Any, asked: UUID, user: Any) -> tuple[Walk, str]:
-    """Send some more runs, in the order of the keys; returns the walk as it stands then, and why sending failed."""
+    """Send some more runs in key order; return the walk after them, and the failure, if any, as text."""
     started_s = monotonic()
     every = queryset.model._default_manager.using(queryset.db)
     for keys in chunks_of_ids(queryset.filter(pk__gt=walk.after, pk__lte=walk.until), CHUNK_SENT):
@@ -134,14 +135,14 @@ def _send_some(walk: Walk, queryset: Any, asked: UUID, user: Any) -> tuple[Walk,
 
 
 class _Ran(NamedTuple):
-    """How a large bulk of runs is called in Django's history."""
+    """Entry of a large bulk of runs in Django's history."""
 
     message: str
     flag: int = CHANGE
 
 
 def _note(walk: Walk, every: Any, run_ids: Mapping[int, str], user: Any) -> Entries:
-    """Write what was sent into Django's history: of each monitor, or one line for all where they are many."""
+    """Write the runs to Django's history: one entry per monitor, or a single one for a large bulk."""
     entries = walk.entries._replace(changed=walk.changed + len(run_ids))
     if not run_ids:
         return entries

@@ -1,6 +1,6 @@
-"""The page of the scheduler: every beat, the load ahead, the last hour, the entries, and what fires at an instant.
+"""The scheduler page: every beat, forecast, last hour, entries, and the monitors that fire at a given time.
 
-Reads the status rows, and monitors only for the question; asks no running process and changes nothing.
+Reads status rows, and monitors only for the last of these. Contacts no running process and changes nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LAST_MS = 253_402_300_000_000
 
 
 class FiringForm(forms.Form):
-    """What fires at …?"""
+    """Asks for a time: which monitors fire then?"""
 
     at = forms.DateTimeField(
         label=gettext_lazy("At"),
@@ -62,7 +62,7 @@ class FiringForm(forms.Form):
     after = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
     def span_ms(self) -> tuple[int, int]:
-        """Return begin and end of what was asked for, in ms; only of a valid form."""
+        """Return begin and end of the requested period in ms; the form must be valid."""
         length_ms = SPANS_MS[self.cleaned_data["span"]]
         begin_ms = to_ms(aware(self.cleaned_data["at"])) or 0
         begin_ms -= begin_ms % length_ms
@@ -70,19 +70,19 @@ class FiringForm(forms.Form):
 
 
 class UpcomingForm(forms.Form):
-    """What fires within a minute from now on? Asked further, from the same instant on."""
+    """Monitors that fire within a minute from now; later pages keep the first page's instant."""
 
     since_ms = forms.IntegerField(required=False, min_value=0, max_value=LAST_MS)
     after = forms.IntegerField(required=False)
 
     def span_ms(self) -> tuple[int, int]:
-        """See ``FiringForm``; begins now where nothing else is said."""
+        """See ``FiringForm``; begins now if no instant is given."""
         begin_ms = self.cleaned_data["since_ms"] or now_ms()
         return begin_ms, begin_ms + UPCOMING_MS
 
 
 class Chart(NamedTuple):
-    """A chart and what it says."""
+    """A chart and its description in words."""
 
     title: str
     words: str
@@ -90,10 +90,10 @@ class Chart(NamedTuple):
 
 
 class SchedulerPageMixin:
-    """What a ``ModelAdmin`` of monitors needs for the page."""
+    """Adds the page to a ``ModelAdmin`` of monitors."""
 
     def get_urls(self) -> list[Any]:
-        """Add the page."""
+        """Add the URL of the page."""
         view = self.admin_site.admin_view(require_GET(self.scheduler_view))
         return [path("scheduler/", view, name="wheelbeat_monitor_scheduler"), *super().get_urls()]
 
@@ -133,7 +133,7 @@ class SchedulerPageMixin:
 
 
 def charts_of(report: BeatReport) -> list[Chart]:
-    """Draw what a beat reports."""
+    """Return the charts of a beat's status document."""
     charts = []
     load = report.load
     if load is not None:

@@ -1,7 +1,7 @@
-"""Files in the admin: export of a selection, and the page that imports one, with a dry run first.
+"""Files in the admin: export of a selection, and the import page, with a dry run first.
 
-An upload is bounded in bytes and lines; more is for ``manage.py wheelbeat_import``. Nothing of it is kept between two
-requests, so the file is chosen again to import it.
+Uploads are bounded in bytes and lines; larger files need ``manage.py wheelbeat_import``. The server does not keep the
+upload after the dry run, so the user selects the file again to import it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BYTES_MAX = 50 * 1024 * 1024
 
 
 class ImportForm(forms.Form):
-    """A file, and whether only to look."""
+    """A file, and whether this is a dry run."""
 
     file = forms.FileField(
         label=gettext_lazy("File"), help_text=gettext_lazy("JSON lines, or CSV (.csv), as exported here; UTF-8.")
@@ -47,7 +47,7 @@ class ImportForm(forms.Form):
     )
 
     def clean_file(self) -> Any:
-        """Bound the file, and read it as text."""
+        """Check the size of the file and decode it."""
         file = self.cleaned_data["file"]
         if file.size > BYTES_MAX:
             raise ValidationError(_("More than %(most)d MB: use manage.py wheelbeat_import."), "size", {"most": 50})
@@ -64,15 +64,15 @@ class ImportForm(forms.Form):
 
 
 class TransferPageMixin:
-    """What a ``ModelAdmin`` of monitors needs for import and export."""
+    """Adds import and export to a ``ModelAdmin`` of monitors."""
 
     def get_urls(self) -> list[Any]:
-        """Add the page."""
+        """Add the URL of the page."""
         view = self.admin_site.admin_view(require_http_methods(["GET", "POST"])(self.import_view))
         return [path("import/", view, name="wheelbeat_monitor_import"), *super().get_urls()]
 
     def import_view(self, request: HttpRequest) -> HttpResponse:
-        """Ask for a file; show what it would change, or change it."""
+        """Ask for a file; show its differences, or apply them."""
         if not self.has_import_permission(request):
             raise PermissionDenied
         form = ImportForm(request.POST, request.FILES) if request.method == "POST" else ImportForm()
@@ -108,7 +108,7 @@ class TransferPageMixin:
         return admin_page(self, request, "import", context)
 
     def _note_import(self, request: HttpRequest, report: Report, reason: str) -> None:
-        """Write one line for the whole import into Django's history; each change stands in the audit."""
+        """Write one entry for the whole import to Django's history; the audit has each change."""
         count = report.created + report.changed
         if not count:
             return

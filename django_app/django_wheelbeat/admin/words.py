@@ -1,4 +1,4 @@
-"""A schedule in words, for lists and previews. Never raises: a row that cannot be read is called unreadable."""
+"""A schedule in words, for lists and previews. Never raises; an invalid schedule is described as unreadable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def schedule_in_words(row: MonitorRow) -> str:
-    """Say when ``row`` fires, without jitter and incident; rows written behind the form may have no schedule or two."""
+    """Return when ``row`` fires, ignoring jitter and incident; rows written by SQL may have no schedule, or two."""
     return computed(row, lambda: _words_of(row), _("unreadable schedule"))
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def forbidden_dependents(modeladmin: Any, request: HttpRequest, monitors: Any) -> list[str]:
     """Return names of models whose objects would be deleted with ``monitors`` although the user may not delete them.
 
-    ``monitors`` is a queryset; the names are verbose names, sorted. As in Django's own deletion, the model's admin decides; models without an admin are allowed.
+    ``monitors`` is a queryset; the names are verbose names, sorted. As in Django's own deletion, the model's admin
+    decides; models without an admin are allowed.
     """
     registry = modeladmin.admin_site._registry
     forbidden: set[str] = set()

@@ -1,10 +1,10 @@
-"""Tables of the workers' claims."""
+"""The tables of claims and leases."""
 
 from django.db import migrations, models
 
 
 class CreateModelIfMissing(migrations.CreateModel):
-    """Workers of an app without Django create these tables on first use: such an app may add Django later."""
+    """Skips existing tables: workers without Django create them on first use, and Django may be added later."""
 
     def database_forwards(self, app_label, schema_editor, from_state, to_state):
         table = to_state.apps.get_model(app_label, self.name)._meta.db_table

@@ -1,4 +1,4 @@
-"""The table of the audit; its triggers are installed after every migrate."""
+"""The table of the audit; its triggers are installed after every ``migrate``."""
 
 import django_wheelbeat.monitors.columns
 from django.db import migrations, models

@@ -1,4 +1,4 @@
-"""An index that tells what the change log said about a monitor lately: the reconcile asks it of whatever is wrong."""
+"""Index for the latest changes of a monitor; the reconcile reads them for each difference that it finds."""
 
 from django.db import migrations, models
 

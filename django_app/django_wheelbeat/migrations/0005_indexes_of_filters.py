@@ -1,4 +1,4 @@
-"""Indexes for the filters of the admin, so that none of them reads the whole table."""
+"""Indexes for the admin's filters, so that no filter reads the whole table."""
 
 from django.db import migrations, models
 

@@ -1,4 +1,4 @@
-"""Where imported monitors come from."""
+"""The table of origins of imported monitors."""
 
 from django.db import migrations, models
 

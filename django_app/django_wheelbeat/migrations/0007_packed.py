@@ -1,4 +1,4 @@
-"""What a beat reads of a large table on PostgreSQL is put together when a row is written."""
+"""Column ``packed`` (PostgreSQL), which beats read from large tables; computed when a row is written."""
 
 from django.db import migrations
 

@@ -1,4 +1,4 @@
-"""What monitors have in common is recognised by a digest, not by a hash that somebody can aim at."""
+"""Column ``packed`` uses digests instead of hashes for which collisions can be crafted."""
 
 from django.db import migrations
 

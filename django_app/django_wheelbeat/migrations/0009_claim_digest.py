@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class AddFieldIfMissing(migrations.AddField):
-    """Workers add this column on first use: they may have been restarted before the migration."""
+    """Skips an existing column: workers add it on first use and may have been restarted before the migration."""
 
     def database_forwards(self, app_label, schema_editor, from_state, to_state):
         connection, table = schema_editor.connection, to_state.apps.get_model(app_label, self.model_name)._meta.db_table

@@ -1,4 +1,4 @@
-"""When a monitor was enabled before it was paused, so that pausing does not end what is known about its runs."""
+"""Column ``active_before``: enabled periods before a pause, so that pausing does not hide past runs."""
 
 from django.db import migrations, models
 

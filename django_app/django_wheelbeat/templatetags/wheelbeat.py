@@ -1,4 +1,4 @@
-"""Parts of admin pages that every wheelbeat page shows."""
+"""Template tags for elements that every wheelbeat page of the admin shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGES = (
     ("wheelbeat_monitor_incidents", _("Incidents"), ("view_monitor",)),
     ("wheelbeat_monitor_import", _("Import"), ("add_monitor", "change_monitor", "import_monitor")),
 )
-"""Name of the address, words, permissions: all of them are needed."""
+"""URL name, label, and permissions (all of them are required)."""
 
 
 @register.inclusion_tag("wheelbeat/banner.html")
@@ -33,18 +33,18 @@ def wheelbeat_banner() -> dict[str, Any]:
 
 @register.inclusion_tag("wheelbeat/links.html", takes_context=True)
 def wheelbeat_links(context: Any) -> dict[str, Any]:
-    """Link the pages that the user may open."""
+    """Show links to the pages that the user may open."""
     request = context["request"]
     links = []
     for name, words, permissions in PAGES:
         if request.user.has_perms([f"wheelbeat.{codename}" for codename in permissions]):
-            with suppress(NoReverseMatch):  # a site that has the beats, say, but not the monitors
+            with suppress(NoReverseMatch):  # for example a site with beats but without monitors
                 links.append((words, reverse(f"admin:{name}", current_app=_site_of(request))))
     return {"links": links}
 
 
 def _site_of(request: HttpRequest) -> str | None:
-    """Return the name of the admin site that answers: monitors may be in one that is not the default."""
+    """Return the name of the current admin site, which need not be the default one."""
     named = getattr(request, "current_app", None)
     if named is not None or request.resolver_match is None:
         return named

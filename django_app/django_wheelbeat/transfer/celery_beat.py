@@ -1,9 +1,9 @@
-"""Periodic tasks of django-celery-beat as records. Reads its tables, changes nothing in them.
+"""Periodic tasks of django-celery-beat as records. Reads its tables and never writes them.
 
-What is kept: the name; task, arguments, headers and route; both day fields must match; the second on which an interval
-fires, counted on from its last run, or from its last change where it has never run; ``expires`` as the end of the
-schedule; one-offs, disabled where they have run; whether it is enabled. Imported monitors have no jitter, and a run
-that was missed is made up for once, as there.
+Preserved: name; task, arguments, headers and route; the rule that both day fields must match; the second at which an
+interval fires, counted from its last run, or from its last change if it has never run; ``expires`` as the end of the
+schedule; one-offs, disabled if they have run; ``enabled``. Imported monitors have no jitter and make up once for missed
+runs, as django-celery-beat does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from django_wheelbeat.transfer.imports import Given
 
 OWN_ENTRY = "celery.backend_cleanup"
-"""Celery's own entry, which django-celery-beat writes into its table; a beat of ours has it by itself."""
+"""Celery's own entry, which django-celery-beat stores in its table; wheelbeat has it without a monitor."""
 KINDS = ("interval", "crontab", "solar", "clocked")
 READ_ROWS = 1_000
 CRON_MAX = Monitor._meta.get_field("cron").max_length
@@ -44,10 +44,10 @@ CRON_MAX = Monitor._meta.get_field("cron").max_length
 def periodic_tasks(
     using: str, entry_names: Collection[str], note: Callable[[str, str], None], now: datetime
 ) -> Iterator[Given]:
-    """Yield primary key and record of every periodic task; ``note(name, text)`` takes what needs a look.
+    """Yield primary key and record of every periodic task; calls ``note(name, text)`` for each remark.
 
-    Rows named like one of ``entry_names``, the names in ``beat_schedule``, are not imported but noted: the code keeps
-    them running.
+    Rows with a name in ``entry_names``, the names of ``beat_schedule``, are noted instead of imported: the entry in
+    code keeps running.
     """
     tasks = PeriodicTask.objects.using(using).exclude(name=OWN_ENTRY)
     for keys in chunks_of_ids(tasks, READ_ROWS):
@@ -57,13 +57,13 @@ def periodic_tasks(
                 continue
             try:
                 yield task.pk, record_of(task, note, now)
-            except Exception as error:  # rows may hold anything: nobody has checked them
+            except Exception as error:  # rows are not validated and may hold anything
                 problem = problem_of(error)
                 yield task.pk, InvalidMonitor(problem.field, f"{task.name}: {problem.reason}")
 
 
 def source(using: str, entry_names: Collection[str]) -> Source:
-    """Return what tells monitors made from these periodic tasks from others, and which of them are there."""
+    """Return the ``Source`` for these periodic tasks."""
 
     def present(names: AbstractSet[str]) -> set[str]:
         found = PeriodicTask.objects.using(using).filter(name__in=names).values_list("name", flat=True)
@@ -73,7 +73,7 @@ def source(using: str, entry_names: Collection[str]) -> Source:
 
 
 def record_of(task: Any, note: Callable[[str, str], None], now: datetime) -> dict[str, Any]:
-    """Return the record of one periodic task; raises ``InvalidMonitor`` where it has never run there, either."""
+    """Return the record of one periodic task; raises ``InvalidMonitor`` if django-celery-beat cannot run it either."""
     kinds = [kind for kind in KINDS if getattr(task, kind) is not None]
     if len(kinds) != 1:
         raise InvalidMonitor("schedule", f"expected one schedule, got {' and '.join(kinds) or 'none'}")
@@ -160,9 +160,9 @@ def _crontab(task: Any, note: Callable[[str, str], None]) -> dict[str, Any]:
 
 
 def _rewritten(fields: Sequence[str]) -> str | None:
-    """Return the expression with the values that Celery reads out of it, as ranges; None where it cannot read it.
+    """Return the expression with the values that Celery parses from it, as ranges; None if it cannot parse it.
 
-    A field goes on starting with a star: the star says that the job follows the wall clock.
+    A field that starts with a star still does: the star means that the job follows the wall clock.
     """
     minute, hour, day_of_month, month_of_year, day_of_week = fields
     try:
@@ -177,7 +177,7 @@ def _rewritten(fields: Sequence[str]) -> str | None:
 
 
 def cron_text(fields: Iterable[object]) -> str:
-    """Return the expression of five fields in crontab(5)'s order; blanks inside of a field go."""
+    """Return the expression of five fields in crontab(5) order; blanks within a field are removed."""
     return " ".join("".join(str(field).split()) for field in fields)
 
 
@@ -199,7 +199,7 @@ def _text(instant: Any) -> str | None:
 
 
 def _aware(instant: datetime) -> datetime:
-    """Return the instant with a zone; a naive one (``USE_TZ = False``) is UTC, as its scheduler takes it."""
+    """Return the instant with a zone; naive values (``USE_TZ = False``) are UTC, as in django-celery-beat."""
     return instant.replace(tzinfo=UTC) if timezone.is_naive(instant) else instant
 
 

@@ -1,6 +1,6 @@
-"""The tables of django-celery-beat, to be read where the package is not installed (it keeps Django below 6).
+"""Models for the tables of django-celery-beat, so that the package need not be installed (it requires Django < 6).
 
-Models of a registry of their own: Django's migrations, checks and admin never see them.
+The models have a registry of their own: Django's migrations, checks and admin never see them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ PREFIX = "django_celery_beat"
 
 
 def tables_missing(using: str) -> list[str]:
-    """Return those of its tables that database ``using`` does not have."""
+    """Return the names of its tables that are missing in database ``using``."""
     there = set(connections[using].introspection.table_names())
     return sorted({model._meta.db_table for model in REGISTRY.all_models[PREFIX].values()} - there)
 
 
 class IntervalSchedule(models.Model):
-    """Every so many days, hours, minutes, seconds or microseconds."""
+    """A number of days, hours, minutes, seconds or microseconds."""
 
     every = models.IntegerField()
     period = models.CharField(max_length=24)
@@ -29,7 +29,7 @@ class IntervalSchedule(models.Model):
 
 
 class CrontabSchedule(models.Model):
-    """Celery's five fields, and a zone by its name."""
+    """Celery's five crontab fields, and the name of a zone."""
 
     minute = models.CharField(max_length=240)
     hour = models.CharField(max_length=96)

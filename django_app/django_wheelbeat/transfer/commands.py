@@ -1,4 +1,4 @@
-"""What the commands that import have in common: options, the passes, and the report as text."""
+"""Shared by the import commands: options, the two passes, and the report as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GONE_SHOWN = 50
 
 
 class ImportCommand(BaseCommand):
-    """Base of the commands; a sub-class calls ``run_import``, and ``look_for_gone`` where its source can tell."""
+    """Base of the commands; subclasses call ``run_import``, and ``look_for_gone`` if their source supports it."""
 
     prunes = False
     """Whether the command has the option ``--prune``."""
@@ -39,7 +39,7 @@ class ImportCommand(BaseCommand):
     def run_import(
         self, given: Callable[[], Iterable[Given]], options: dict[str, Any], *, despite_errors: bool, source: str = ""
     ) -> Report:
-        """Import what ``given()`` yields, print the report, and fail where errors have kept it from being done."""
+        """Import the records of ``given()`` and print the report; raises ``CommandError`` if errors prevented it."""
         importer = Importer(_alias(options), ACTOR, options["reason"], source)
         dry_run = options["dry_run"]
         report, applied = import_all(importer, given, dry_run=dry_run, despite_errors=despite_errors)
@@ -61,7 +61,7 @@ class ImportCommand(BaseCommand):
         return report
 
     def look_for_gone(self, source: Source, report: Report, options: dict[str, Any]) -> None:
-        """Name the monitors that were made from ``source`` and are gone there; with ``--prune`` delete them."""
+        """Print the monitors that were imported from ``source`` and are gone there; with ``--prune`` delete them."""
         using, prune = _alias(options), options["prune"]
         count = deleted = 0
         refused: dict[str, str] = {}
@@ -94,7 +94,7 @@ def _alias(options: dict[str, Any]) -> str:
 
 
 def in_words(difference: Difference) -> str:
-    """Return one line: what is new, or column by column what changes."""
+    """Return one line: the new monitor, or the changes of each column."""
     if difference.is_new:
         return f"+ {difference.name}"
     columns = ", ".join(f"{name}: {before!r} → {after!r}" for name, (before, after) in difference.columns.items())

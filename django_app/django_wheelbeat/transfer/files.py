@@ -1,7 +1,7 @@
 """Records in files: JSON lines and CSV, both UTF-8, both streamed line by line.
 
-In CSV the first line names the fields, and an empty cell is an empty value; in JSON lines each line is an object. A
-text that a spreadsheet would run as a formula has an apostrophe before it in CSV, which is taken off when it is read.
+In CSV the first line names the fields, and an empty cell is an empty value. In JSON lines each line is an object. In
+CSV, texts that a spreadsheet would evaluate as a formula are prefixed with an apostrophe; reading removes it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 FORMATS = ("jsonl", "csv")
 EXPORT_ROWS = 1_000
 CELL_MAX = 16 * 1024 * 1024
-"""Characters of one cell; Python's own limit is below what args may have."""
+"""Maximum characters of one cell; Python's default limit is below that of ``args``."""
 _FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠\t\r\n]")
-"""How a cell begins that a spreadsheet may take for a formula, or that looks so after an apostrophe."""
+"""Start of a cell that a spreadsheet may evaluate as a formula, with or without leading apostrophes."""
 CONTENT_TYPES = {"jsonl": "application/jsonl; charset=utf-8", "csv": "text/csv; charset=utf-8"}
 
 
 def format_of(name: str) -> str:
-    """Return the format that a file name tells; JSON lines where it tells none."""
+    """Return the format for a file name; JSON lines if its suffix is unknown."""
     return "csv" if name.lower().endswith(".csv") else "jsonl"
 
 
 def export(monitors: Any, form: str) -> Iterator[str]:
-    """Yield the text of a file with all ``monitors`` (a queryset), in pieces of EXPORT_ROWS lines."""
+    """Yield the text of a file with all ``monitors`` (a queryset), in parts of EXPORT_ROWS lines."""
     if form == "csv":
         yield _csv([FIELDS])
     every = monitors.model._default_manager.using(monitors.db)
@@ -49,7 +49,7 @@ def export(monitors: Any, form: str) -> Iterator[str]:
 
 
 def read(lines: Iterable[str], form: str) -> Iterator[Given]:
-    """Yield line number and record of each line, or the problem instead of the record; empty lines are skipped."""
+    """Yield line number and record of each line, or its problem instead of the record; skips empty lines."""
     return _read_csv(lines) if form == "csv" else _read_json(lines)
 
 

@@ -1,8 +1,8 @@
-"""Compares records with the stored monitors, says what would change, and changes it.
+"""Compares records with the stored monitors, reports the differences, and applies them.
 
-Monitors are recognised by name. Each record is checked as the form and the beat check it, so nothing comes in that
-cannot run; a record with a problem changes nothing. Works in blocks, each one short transaction: memory does not grow
-with the number of records.
+Monitors are identified by name. Each record is validated as in the form and the beat, so no imported monitor is
+invalid; a record with a problem changes nothing. Works in blocks of BLOCK_RECORDS, each in one short transaction, so
+memory does not grow with the number of records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from django_wheelbeat.monitors.queryset import MonitorQuerySet
 
     Given = tuple[int, Mapping[str, Any] | InvalidMonitor]
-    """Line (or key of the source) and its record, or why there is none."""
+    """Line number (or key of the source) with its record, or with the problem that prevented reading it."""
 
 BLOCK_RECORDS = 1_000
 ERRORS_SHOWN = 100
@@ -49,7 +49,7 @@ class Problem(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """What a record changes: column → (before, after); before is None of a new monitor."""
+    """Changes of one record: column → (before, after); ``before`` is None for a new monitor."""
 
     name: str
     is_new: bool
@@ -57,16 +57,16 @@ class Difference(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What is to be written because of a line."""
+    """The write for one line."""
 
     line: int
     monitor: Monitor
-    """With its new values."""
+    """The monitor with its new values."""
     difference: Difference
 
 
 class Report:
-    """What an import did, or would do."""
+    """Result of an import or of a dry run."""
 
     def __init__(self) -> None:
         self.created = 0
@@ -74,23 +74,23 @@ class Report:
         self.unchanged = 0
         self.refused = 0
         self.problems: list[Problem] = []
-        """The first ERRORS_SHOWN of them."""
+        """The first ERRORS_SHOWN problems."""
         self.differences: list[Difference] = []
-        """The first DIFFERENCES_SHOWN of them."""
+        """The first DIFFERENCES_SHOWN differences."""
 
     @property
     def found(self) -> int:
-        """How many records there were."""
+        """Number of records."""
         return self.created + self.changed + self.unchanged + self.refused
 
     def refuse(self, line: int, name: str, problem: object) -> None:
-        """Note a record that was left out."""
+        """Count a record that was left out, with its problem."""
         self.refused += 1
         if len(self.problems) < ERRORS_SHOWN:
             self.problems.append(Problem(line, name, str(problem)))
 
     def differ(self, difference: Difference) -> None:
-        """Note a record that changes something."""
+        """Count a record that creates or changes a monitor."""
         if difference.is_new:
             self.created += 1
         else:
@@ -102,8 +102,8 @@ class Report:
 class Importer:
     """One import into database ``using``. ``actor`` and ``reason`` go into the change log.
 
-    ``source``: name of another scheduler's definitions; monitors that are made from it are remembered as such.
-    ``within``: the monitors that may be changed, a queryset; None for all of them.
+    ``source``: ``Source.name`` of another scheduler; new monitors are recorded as imported from it.
+    ``within``: queryset of the monitors that may be changed; None for all.
     """
 
     def __init__(
@@ -116,14 +116,14 @@ class Importer:
         self._source = source
         self._limits = Limits.of(beat_settings())
         self._now_ms = now_ms()
-        """A single run that was due before comes in as finished: an import runs nothing."""
+        """One-time monitors due up to this instant are imported as finished: an import runs nothing."""
 
     def look(self, given: Iterable[Given]) -> Report:
-        """Say what would happen; writes nothing."""
+        """Return the report of a dry run; writes nothing."""
         return self._go(given, write=False)
 
     def apply(self, given: Iterable[Given]) -> Report:
-        """Do it; records with problems are left out and reported."""
+        """Apply the records; those with problems are left out and reported."""
         return self._go(given, write=True)
 
     def _go(self, given: Iterable[Given], *, write: bool) -> Report:
@@ -147,7 +147,7 @@ class Importer:
                 report.differ(plan.difference)
 
     def _planned(self, read: Sequence[tuple[int, dict[str, Any]]], report: Report) -> list[_Plan]:
-        """Return what is to be written; what would change nothing, or cannot run, is only counted."""
+        """Return the writes; unchanged and invalid records are only counted in ``report``."""
         names = [columns["name"] for _, columns in read]
         every = Monitor.objects.using(self._using).filter(name__in=names)
         stored = {monitor.name: monitor for monitor in every}
@@ -168,7 +168,7 @@ class Importer:
         return planned
 
     def _plan(self, line: int, columns: dict[str, Any], monitor: Monitor | None) -> _Plan | None:
-        """Return what is to be written, None for nothing; raises ``InvalidMonitor`` for what cannot run."""
+        """Return the write for one record, None if nothing changes; raises ``InvalidMonitor`` if it cannot run."""
         is_new = monitor is None
         monitor = monitor or Monitor()
         changes = columns if is_new else differing(monitor, columns)
@@ -185,9 +185,9 @@ class Importer:
         return _Plan(line, monitor, Difference(columns["name"], is_new, shown))
 
     def _write(self, planned: Sequence[_Plan]) -> dict[int, InvalidMonitor]:
-        """Write all at once; where the database refuses that, one by one. Returns line → why it was refused.
+        """Write all at once, or one by one if that raises ``IntegrityError``. Return line → reason of refusal.
 
-        It does when somebody else adds a monitor of the same name between the look and the write.
+        The error occurs if another session adds a monitor of the same name between comparison and write.
         """
         try:
             with transaction.atomic(using=self._using):
@@ -225,14 +225,14 @@ class Importer:
 
 
 def problem_of(error: Exception) -> InvalidMonitor:
-    """Return an error as the problem of the one definition that was read."""
+    """Return ``error`` as a problem of one record."""
     return error if isinstance(error, InvalidMonitor) else InvalidMonitor("line", f"cannot be read: {error!r:.500}")
 
 
 def import_all(
     importer: Importer, source: Callable[[], Iterable[Given]], *, dry_run: bool, despite_errors: bool
 ) -> tuple[Report, bool]:
-    """Look through the whole of ``source()`` first; then, where nothing speaks against it, read it again and apply.
+    """Check all records of ``source()``; then read it again and apply, unless ``dry_run`` or an error prevents it.
 
     Returns the report of the last pass, and whether it was applied.
     """
@@ -245,7 +245,7 @@ def import_all(
 def _of_their_own(
     read: Iterable[tuple[int, dict[str, Any]]], names: AbstractSet[str], report: Report
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the columns of those records whose monitor is not one of ``names``."""
+    """Yield the records whose monitor is not in ``names``; report the others as problems."""
     for line, columns in read:
         if columns["name"] in names:
             report.refuse(line, columns["name"], InvalidMonitor("name", "belongs to a monitor that you may not see"))
@@ -260,7 +260,7 @@ def _blocks(given: Iterable[Given]) -> Iterator[list[Given]]:
 
 
 def _readable(block: Iterable[Given], report: Report, names: Names) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the columns of those records that can be read and are the first of their name."""
+    """Yield line and columns of records that can be parsed and are the first of their name; report the others."""
     for line, record in block:
         if isinstance(record, InvalidMonitor):
             report.refuse(line, "", record)

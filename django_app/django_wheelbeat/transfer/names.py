@@ -1,4 +1,4 @@
-"""The names that an import has met so far, on disk, so that memory does not grow with their number."""
+"""Names read so far by an import, on disk, so that memory does not grow with their number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Names:
-    """Name → the line on which it stood first. A context manager; what it keeps is gone afterwards."""
+    """Maps each name to its first line. A context manager; closing it deletes the data."""
 
     def __init__(self) -> None:
         self._connection = sqlite3.connect("", isolation_level=None)  # a temporary file behind a small cache
@@ -21,7 +21,7 @@ class Names:
         self._connection.execute("BEGIN")
 
     def first_line(self, name: str, line: int) -> int:
-        """Return the line on which ``name`` stood first; ``line`` where that is now."""
+        """Return the first line of ``name``; ``line`` if the name is new."""
         if self._connection.execute("INSERT OR IGNORE INTO met VALUES (?, ?)", (name, line)).rowcount:
             return line
         return int(self._connection.execute("SELECT line FROM met WHERE name = ?", (name,)).fetchone()[0])

@@ -1,6 +1,6 @@
-"""Which monitors an import has made, and which of them are gone at their source.
+"""Records which monitors an import created, and finds those that are gone at their source.
 
-Only what the import itself made is ever pruned: not a monitor that was there before, nor one that was renamed since.
+Only monitors that the import created are pruned, never earlier ones or those renamed since.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class Source(NamedTuple):
     """Another scheduler's definitions."""
 
     name: str
-    """Tells them from those of any other source, for ever."""
+    """Unique name of the source; stored, so it must never change."""
     present: Callable[[AbstractSet[str]], AbstractSet[str]]
-    """Of some names, those that are there and belong into the table of monitors."""
+    """Returns the subset of the given names that exist at the source and belong in the monitor table."""
 
 
 def remember(source: str, names: Collection[str], *, using: str) -> None:
-    """Note that the monitors of these names were made from ``source``, in the caller's transaction."""
+    """Record that the monitors ``names`` were created from ``source``; runs in the caller's transaction."""
     made = dict(Monitor.objects.using(using).filter(name__in=names).values_list("pk", "name"))
     origins = Origin.objects.using(using)
     origins.filter(pk__in=made).delete()
@@ -35,7 +35,7 @@ def remember(source: str, names: Collection[str], *, using: str) -> None:
 
 
 def gone(source: Source, *, using: str) -> Iterator[list[tuple[int, str]]]:
-    """Yield primary key and name of monitors that were made from ``source`` and are not there any more, in chunks."""
+    """Yield, in chunks, primary key and name of monitors created from ``source`` that no longer exist there."""
     origins = Origin.objects.using(using).filter(source=source.name)
     for ids in chunks_of_ids(origins):
         marks = dict(origins.filter(pk__in=ids).values_list("pk", "name"))
@@ -48,7 +48,7 @@ def gone(source: Source, *, using: str) -> Iterator[list[tuple[int, str]]]:
 
 
 def delete(keys: Sequence[int], actor: str, reason: str, *, using: str) -> dict[str, str]:
-    """Delete a chunk of monitors in one transaction; returns name → why it stays, of those that have to."""
+    """Delete a chunk of monitors in one transaction; return name → reason of those that cannot be deleted."""
     with acting(actor, reason, using=using):
         outcome = Delete(reason).apply(Monitor.objects.using(using).filter(pk__in=keys), Note.nothing(using))
         Origin.objects.using(using).filter(pk__in=list(outcome.changed)).delete()

@@ -1,6 +1,7 @@
-"""A monitor as a record: what a line of a file says. Reading a record gives values of columns, or names the problem.
+"""Converts monitors to records (one line of a file) and records to column values.
 
-Invariant: the record of a monitor, read back, changes nothing. A field that a record does not have stays as it is.
+Invariant: importing the record of an unchanged monitor changes nothing. Columns whose field is missing in a record are
+not changed.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def record_of(monitor: Monitor) -> dict[str, Any]:
 
 
 def columns_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return column → value of the fields that ``record`` has; raises ``InvalidMonitor`` for the first problem."""
+    """Return column → value of the fields in ``record``; raises ``InvalidMonitor`` for the first problem."""
     columns: dict[str, Any] = {}
     for field, value in record.items():
         if field not in FIELDS:
@@ -80,12 +81,12 @@ def columns_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing(monitor: Monitor, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of ``columns`` that would change ``monitor``."""
+    """Return the ``columns`` whose value differs from ``monitor``'s."""
     return {column: value for column, value in columns.items() if not _same(column, getattr(monitor, column), value)}
 
 
 def _same(column: str, stored: Any, given: Any) -> bool:
-    """Whether two values of a column mean the same, however a JSON text or an instant is written."""
+    """Whether two values of a column are equal, regardless of the notation of JSON texts and instants."""
     if stored == given:
         return True
     if column in _INSTANTS:
@@ -154,7 +155,7 @@ def _number(field: str, value: Any) -> dict[str, Any]:
 
 
 def _json_text(field: str, value: Any) -> dict[str, Any]:
-    """A text is JSON already, as in CSV; anything else is written as JSON, as readable as can be stored."""
+    """Return JSON text: strings unchanged, as in CSV; other values serialized by ``json_text``."""
     text = value.strip() if isinstance(value, str) else "" if value is None else json_text(value)
     return {field: text or JSON_FIELDS[field]}
 
@@ -171,7 +172,7 @@ def _text(field: str, value: Any) -> dict[str, Any]:
 
 
 def _loaded(text: str) -> Any:
-    """The value of a JSON text; what cannot be read, or not be written again, stays a text: the checks refuse it."""
+    """Return the value of a JSON text, or the text if it does not round-trip; validation refuses that."""
     try:
         return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError):
@@ -187,7 +188,7 @@ def _finite(text: str) -> float:
 
 
 def json_text(value: Any) -> str:
-    """Write a value as JSON, as readable as can be stored; bytes, which SQLite keeps in any column, as Python does."""
+    """Return a value as JSON without needless escapes; bytes, which any SQLite column may hold, as their ``repr``."""
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if _can_be_stored(text) else json.dumps(value, default=repr)
 

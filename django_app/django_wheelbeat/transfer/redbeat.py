@@ -1,7 +1,7 @@
-"""Entries of redbeat as records. Reads its keys in Redis, changes nothing there and does not need redbeat itself.
+"""Entries of redbeat as records. Reads its keys in Redis, never writes them, and does not need redbeat installed.
 
-Entries that redbeat took from ``beat_schedule`` (its *statics*) are left out: the code still has them. ``rrule``
-schedules have no counterpart and are refused one by one.
+Entries that redbeat took from ``beat_schedule`` (its *statics*) are left out: they are still in code. ``rrule``
+schedules have no equivalent; each such entry is refused.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 OWN_ENTRY = "celery.backend_cleanup"
 _FIELDS = ("queue", "exchange", "routing_key", "priority", "headers", "expires")
-"""Options that monitors have fields for."""
+"""Options for which monitors have fields."""
 _OBJECTS = ("crontab", "interval", "rrule", "weekday")
-"""What redbeat can store of arguments beside instants, and Celery's JSON cannot send."""
+"""Types, besides instants, that redbeat can store in arguments and Celery's JSON cannot send."""
 
 
 def redbeat_entries(
@@ -38,8 +38,8 @@ def redbeat_entries(
 ) -> Iterator[Given]:
     """Yield number and record of every entry under ``prefix`` (``redbeat:``), by name.
 
-    ``client``: redis-py's, with ``decode_responses=True``. ``timezone_name``: Celery's zone, in which redbeat means its
-    crontabs; None where it has no name, which refuses them.
+    ``client``: redis-py client with ``decode_responses=True``. ``timezone_name``: Celery's zone, in which redbeat
+    evaluates crontabs; None if the zone has no name, then crontabs are refused.
     """
     statics = {*client.smembers(f"{prefix}:statics"), *entry_names, OWN_ENTRY}
     due = dict(client.zrange(f"{prefix}:schedule", 0, -1, withscores=True))
@@ -53,13 +53,13 @@ def redbeat_entries(
         try:
             definition, known = json.loads(text or "null"), json.loads(meta or "{}")
             yield number, record_of(definition, known, timezone_name, note, due_s=due[key])
-        except Exception as error:  # keys may hold anything: nobody has checked them
+        except Exception as error:  # keys are not validated and may hold anything
             problem = problem_of(error)
             yield number, InvalidMonitor(problem.field, f"{name}: {problem.reason}")
 
 
 def source(client: Any, prefix: str, entry_names: Collection[str]) -> Source:
-    """Return what tells monitors made from these entries from others, and which of them are there."""
+    """Return the ``Source`` for these entries."""
 
     def present(names: AbstractSet[str]) -> set[str]:
         statics = {*client.smembers(f"{prefix}:statics"), *entry_names, OWN_ENTRY}
@@ -78,9 +78,9 @@ def record_of(
     *,
     due_s: float,
 ) -> dict[str, Any]:
-    """Return the record of one entry; raises ``InvalidMonitor`` for a schedule that monitors cannot have.
+    """Return the record of one entry; raises ``InvalidMonitor`` if monitors cannot have its schedule.
 
-    ``due_s``: when it is due there, in seconds since the Unix epoch.
+    ``due_s``: its next run in redbeat, in seconds since the Unix epoch.
     """
     options = dict(definition.get("options") or {})
     own = {name: options.pop(name) for name in _FIELDS if options.get(name) is not None}
@@ -136,12 +136,12 @@ def _schedule(
 
 
 def _cron_field(given: Any) -> str:
-    """Return one field of a crontab: a text, a number, or a list of both."""
+    """Return one crontab field as text; redbeat stores text, a number, or a list of both."""
     return ",".join(map(str, given)) if isinstance(given, list) else str(given)
 
 
 def _json(field: str, value: Any) -> str:
-    """Return a value as the JSON that Celery sends, and reads again as what redbeat would have sent."""
+    """Return a value as Celery's JSON, which decodes to the value that redbeat would have sent."""
     return str(kombu_json.dumps(_loaded(field, value), ensure_ascii=False))
 
 
@@ -159,7 +159,7 @@ def _loaded(field: str, value: Any) -> Any:
 
 
 def _instant(given: Mapping[str, Any]) -> datetime:
-    """Read redbeat's way of writing an instant: its parts, and a zone by name or in seconds from UTC."""
+    """Parse an instant of redbeat: its parts, and a zone by name or in seconds from UTC."""
     parts = [int(given.get(unit, 0)) for unit in ("year", "month", "day", "hour", "minute", "second", "microsecond")]
     zone = given.get("timezone", "UTC")
     tzinfo = ZoneInfo(zone) if isinstance(zone, str) else timezone(timedelta(seconds=float(zone)))

@@ -13,7 +13,7 @@ from django_wheelbeat.transfer.files import FORMATS, export, format_of
 
 
 class Command(BaseCommand):
-    """Streams: memory does not grow with the number of monitors."""
+    """Streams, so memory does not grow with the number of monitors."""
 
     help = "Write monitors to a file, or to the standard output, as JSON lines or CSV."
 
@@ -25,7 +25,7 @@ class Command(BaseCommand):
         parser.add_argument("--database", default=None, help="alias of the database (default: the router's)")
 
     def handle(self, *_args: Any, path: str, tag: str | None, database: str | None, **options: Any) -> None:
-        """Write."""
+        """Write the file."""
         monitors = Monitor.objects.using(database or monitor_alias())
         pieces = export(monitors.tagged(tag) if tag else monitors.all(), options["format"] or format_of(path))
         if path == "-":

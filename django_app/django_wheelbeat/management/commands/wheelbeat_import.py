@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Command(ImportCommand):
-    """Monitors are recognised by name: new ones are added, others changed where they differ, none deleted."""
+    """Monitors are identified by name: new ones are added, differing ones are changed, none is deleted."""
 
     help = "Import monitors from a file (or - for the standard input): JSON lines or CSV, as wheelbeat_export writes."
 
@@ -32,7 +32,7 @@ class Command(ImportCommand):
         super().add_arguments(parser)
 
     def handle(self, *_args: Any, path: str, skip_errors: bool, **options: Any) -> None:
-        """Look through the file, then import it."""
+        """Check the file, then import it."""
         form = options["format"] or format_of(path)
         with tempfile.NamedTemporaryFile() as kept:
             if path == "-":  # it is read twice

@@ -1,4 +1,4 @@
-"""``manage.py wheelbeat_import_celery_beat``: take over the periodic tasks of django-celery-beat."""
+"""``manage.py wheelbeat_import_celery_beat``: import the periodic tasks of django-celery-beat."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Command(ImportCommand):
-    """May be repeated until the switch: it changes what differs, and the other scheduler's tables never.
+    """May be repeated until the switch: changes only differing monitors, and never the other scheduler's tables.
 
-    The tables are enough: the package need not be installed.
+    Needs only the tables; the package need not be installed.
     """
 
     prunes = True
@@ -35,7 +35,7 @@ class Command(ImportCommand):
         super().add_arguments(parser)
 
     def handle(self, *_args: Any, from_database: str | None, **options: Any) -> None:
-        """Import, and say what needs a look."""
+        """Import and print the remarks."""
         using = from_database or options["database"] or monitor_alias()
         missing = tables_missing(using)
         if missing:

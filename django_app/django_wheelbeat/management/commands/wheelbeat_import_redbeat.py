@@ -1,4 +1,4 @@
-"""``manage.py wheelbeat_import_redbeat``: take over the entries of redbeat."""
+"""``manage.py wheelbeat_import_redbeat``: import the entries of redbeat."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Command(ImportCommand):
-    """May be repeated until the switch: it changes what differs, and redbeat's keys never."""
+    """May be repeated until the switch: changes only differing monitors, and never redbeat's keys."""
 
     prunes = True
     help = "Import the entries of redbeat as monitors; run it again to keep both in step."
@@ -35,7 +35,7 @@ class Command(ImportCommand):
         super().add_arguments(parser)
 
     def handle(self, *_args: Any, url: str | None, prefix: str | None, **options: Any) -> None:
-        """Import, and say what needs a look."""
+        """Import and print the remarks."""
         from redis import Redis, RedisError  # noqa: PLC0415 - an optional extra
 
         conf = current_app.conf

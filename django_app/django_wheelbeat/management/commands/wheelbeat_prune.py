@@ -1,4 +1,4 @@
-"""``manage.py wheelbeat_prune``: keep the change log short."""
+"""``manage.py wheelbeat_prune``: delete old rows of change log, audit and status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Command(BaseCommand):
         parser.add_argument("--database", default=None, help="alias of the database (default: the router's)")
 
     def handle(self, *_args: Any, days: float, audit_days: float, database: str | None, **_options: Any) -> None:
-        """Prune and say how much."""
+        """Prune and print the numbers."""
         for option, value in (("--days", days), ("--audit-days", audit_days)):
             if value < 0:
                 raise CommandError(f"{option} {value}: expected zero or more")

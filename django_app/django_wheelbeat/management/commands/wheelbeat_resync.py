@@ -1,4 +1,4 @@
-"""``manage.py wheelbeat_resync``: let every beat read the whole table of monitors again."""
+"""``manage.py wheelbeat_resync``: make every beat read the whole table of monitors again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_wheelbeat.models import Change
 
 
 class Command(BaseCommand):
-    """For edits that no trigger saw; sending goes on meanwhile."""
+    """For edits that fired no trigger; beats keep sending meanwhile."""
 
     help = "Ask every running beat to compare the whole table of monitors with what it runs, at once."
 

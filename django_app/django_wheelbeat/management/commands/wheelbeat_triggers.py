@@ -1,4 +1,4 @@
-"""``manage.py wheelbeat_triggers``: look after the triggers that write the change log."""
+"""``manage.py wheelbeat_triggers``: check and install the triggers of change log and audit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_wheelbeat.database.opening import monitor_alias
 
 
 class Command(BaseCommand):
-    """``migrate`` installs them too; this is for databases that were restored or altered by hand."""
+    """For databases that were restored or altered by hand; ``migrate`` installs the triggers, too."""
 
     help = "Check or install the triggers that make edits of monitors reach the beat."
 
