@@ -1,6 +1,6 @@
-"""Every error that this package raises, in one tree.
+"""All errors that this package raises, in one tree.
 
-Messages name the thing, the value given, what was expected and what to do about it.
+A message names the object, the given value, the expected value and the remedy.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ class WheelbeatError(Exception):
 
 
 class InvalidSchedule(WheelbeatError, ValueError):
-    """A schedule that cannot be run exactly as it is written."""
+    """The schedule cannot be run exactly as written."""
 
 
 class InvalidSetting(WheelbeatError, ValueError):
-    """A ``wheelbeat_*`` setting that is unknown or out of range, or a broker whose transport cannot be loaded."""
+    """A ``wheelbeat_*`` setting is unknown or out of range, or the transport of the broker cannot be loaded."""
 
 
 class InvalidMonitor(WheelbeatError, ValueError):
-    """A monitor or entry that cannot be sent; ``field`` names the column, ``reason`` says why.
+    """A monitor or entry cannot be run or sent. ``field``: the column; ``reason``: why.
 
-    ``name`` is that of the monitor, empty where nobody has asked for one.
+    ``name``: the name of the monitor; empty if the caller did not need it.
     """
 
     def __init__(self, field: str, reason: str, name: str = "") -> None:
@@ -32,15 +32,15 @@ class InvalidMonitor(WheelbeatError, ValueError):
 
 
 class TooManyJobs(WheelbeatError):
-    """More monitors than this beat may or can hold: it does not start."""
+    """There are more monitors than this beat may hold, or has memory for; it does not start."""
 
 
 class SourceError(WheelbeatError):
-    """The database that holds the monitors did not answer, or answered what it must not."""
+    """The database of the monitors did not answer, or its answer was invalid."""
 
 
 class CursorLost(SourceError):
-    """The change log no longer covers our cursor: the whole table has to be read again.
+    """The change log no longer covers the cursor; the whole table must be read again.
 
     ``reason`` is one of ``pruned failover replaced truncated manual``.
     """
@@ -51,19 +51,19 @@ class CursorLost(SourceError):
 
 
 class ClaimStoreDown(WheelbeatError):
-    """The store of the claims did not answer within its time-out, or answered what it must not."""
+    """The claim store did not answer within its time-out, or its answer was invalid."""
 
 
 class InvalidRequest(WheelbeatError, ValueError):
-    """A request to run a job now that is none, or too old to be recognised as made before."""
+    """A request to run a job now is malformed, or too old to be recognised as a repetition."""
 
 
 class SendFailed(WheelbeatError):
-    """A run by hand that could not be handed to the broker; the reason is Celery's own."""
+    """A manual run could not be handed to the broker; the message holds Celery's reason."""
 
 
 def reason_of(exc: BaseException) -> str:
-    """Say in one line what went wrong; foreign code may raise what cannot say it."""
+    """Return type and message of ``exc`` in one line of at most 500 characters, even if ``str(exc)`` raises."""
     try:
         text = " ".join(str(exc).split()) or "no message"
     except Exception as broken:

@@ -1,7 +1,7 @@
-"""Monitors: rows of the database compiled into a ``DefinitionBatch``.
+"""Compiles rows of ``wheelbeat_monitor`` into a ``DefinitionBatch``, one by one.
 
-Pure: the same rows give the same columns and the same offsets on every machine and in every version. One bad row is
-refused with its field and reason, whatever it makes our own code raise; it must never stop its neighbours.
+Pure: the same rows give the same columns and offsets on every machine and in every version. A bad row is refused with
+its field and reason, even if it makes this package's own code raise. It must never stop its neighbours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.kinds import Polled
 
     SolarFactory = Callable[[str, float, float], Polled]
-    """Event, latitude and longitude → schedule; raises ``InvalidSchedule`` where it cannot be computed."""
+    """Event, latitude and longitude → schedule; raises ``InvalidSchedule`` if it cannot be computed."""
 
 __all__ = [
     "Compiled",
@@ -44,20 +44,20 @@ __all__ = [
 ]
 
 REPLACEABLE_ENTRY: Final = "celery.backend_cleanup"
-"""The one entry of ``beat_schedule`` that a monitor of the same name replaces."""
+"""The only entry of ``beat_schedule`` that a monitor of the same name replaces."""
 
 
 class Compiled(NamedTuple):
-    """Rows after compilation: what the engine can run, and what it cannot with the reason."""
+    """The result of ``compile_rows``: definitions that can run, and refused rows with their reasons."""
 
     batch: DefinitionBatch
     refused: dict[int, InvalidMonitor]
     hashes: dict[int, str]
-    """Definition hash of every refused row: the quarantine is lifted when it changes."""
+    """Definition hash of every refused row; the quarantine ends when it changes."""
 
 
 class _Job(NamedTuple):
-    """One row of the batch, before it is turned into columns."""
+    """One row of the batch, before the rows become columns."""
 
     id: int
     kind: int
@@ -85,10 +85,10 @@ def compile_rows(
     solar: SolarFactory | None = None,
     entry_names: Collection[str] = (),
 ) -> Compiled:
-    """Compile ``rows`` into one batch, ascending by id; of rows with the same id the last one counts.
+    """Compile ``rows`` into one batch, ascending by id; the last of several rows with the same id wins.
 
-    Disabled and finished rows are part of the batch without the flag ``ENABLED``. ``solar`` builds the schedule of
-    solar rows, which are refused without it. A row called like one of ``entry_names`` is refused.
+    Disabled and finished rows are compiled without the flag ``ENABLED``. ``solar`` builds the schedules of solar rows;
+    without it they are refused. A row with one of ``entry_names`` is refused, except ``REPLACEABLE_ENTRY``.
     """
     compiler = _Compiler(crons, cron_jitter_s, solar)
     jobs: list[_Job] = []
@@ -112,7 +112,7 @@ def compile_rows(
 
 
 def schedule_of(row: MonitorRow, *, cron_jitter_s: int = 30) -> Bounded | None:
-    """Return the schedule that the engine will run for a row without problems; None for solar rows."""
+    """Return the schedule that the engine runs for ``row``, which has no problems; None for solar rows."""
     base: Interval | Cron | Once
     if row.interval_ms is not None:
         base = Interval(timedelta(milliseconds=row.interval_ms), anchor_ms=row.start_at_ms or 0)
@@ -133,11 +133,11 @@ def schedule_of(row: MonitorRow, *, cron_jitter_s: int = 30) -> Bounded | None:
 
 
 def window_s(row: MonitorRow, cron_jitter_s: int) -> int:
-    """Within how many seconds the row is spread; 0 = exactly on its grid."""
+    """Return the width in seconds of the jitter window; 0 = exactly on the grid."""
     if row.jitter_s is not None:
         return row.jitter_s
     if row.interval_ms is not None:
-        return 0 if row.start_at_ms is not None else row.interval_ms // 1000  # a start names the phase
+        return 0 if row.start_at_ms is not None else row.interval_ms // 1000  # a start fixes the phase
     return cron_jitter_s if row.cron else 0
 
 
@@ -154,18 +154,18 @@ def _one_of(problems: Sequence[InvalidMonitor], row: MonitorRow) -> InvalidMonit
 
 
 class _Compiler:
-    """Compiles checked rows; collects the polled schedules and the routes on the way."""
+    """Compiles validated rows; collects their polled schedules and routes."""
 
     def __init__(self, crons: CronTable, cron_jitter_s: int, solar: SolarFactory | None) -> None:
         self.polled: dict[int, Polled] = {}
         self.routes: dict[Route, int] = {}
-        """Each with its index."""
+        """Route → index."""
         self._crons = crons
         self._cron_jitter_s = cron_jitter_s
         self._solar = solar
 
     def compile(self, row: MonitorRow) -> _Job:
-        """Compile a row without problems; raises ``InvalidSchedule`` where its solar schedule cannot be built."""
+        """Compile a row without problems; raises ``InvalidSchedule`` if its solar schedule cannot be built."""
         kind, anchor_ms, cron_index = self._schedule(row)
         misfire = MISFIRES[row.misfire]
         if kind == Kind.ONCE and misfire is Misfire.AUTO:

@@ -1,6 +1,6 @@
-"""The shapes that the parts agree on: compiled definitions, changes, due batches.
+"""The values that the rooms exchange: compiled definitions, changes, due batches.
 
-Values only. Whoever builds one of these gives it away: no array is written to after it has been handed over.
+Invariant: the builder of a batch gives it away; no array is written to after it was handed over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Misfire(Enum):
-    """What happens to fire times that passed while nobody could send them (architecture: one rule)."""
+    """Policy for fire times that passed while they could not be sent; see ``engine.misfire``."""
 
     AUTO = 0
     SKIP = 1
@@ -32,7 +32,7 @@ class Misfire(Enum):
 
 
 class Overlap(Enum):
-    """Whether two runs of one job may execute at the same time; enforced by workers."""
+    """Policy for runs of one job that would execute at the same time; enforced by the workers."""
 
     ALLOW = 0
     SKIP = 1
@@ -56,7 +56,7 @@ OVERLAP_SHIFT = 4
 
 
 def flags_of(*, enabled: bool, one_off: bool, misfire: Misfire, overlap: Overlap = Overlap.ALLOW) -> int:
-    """Pack the switches of one job into the ``flags`` column."""
+    """Pack the switches and policies of one job into a value of the ``flags`` column."""
     return (
         (Flag.ENABLED if enabled else 0)
         | (Flag.ONE_OFF if one_off else 0)
@@ -76,7 +76,7 @@ def overlap_of(flags: int) -> Overlap:
 
 
 class Route(NamedTuple):
-    """How the messages of a job are sent: interned, because few distinct ones exist."""
+    """How the messages of a job are sent. Interned: many jobs share few routes."""
 
     task: str
     options: str = "{}"
@@ -88,7 +88,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DefinitionBatch:
-    """``n`` compiled definitions as columns of equal length."""
+    """``n`` compiled definitions as columns of length ``n``."""
 
     ids: Int64s
     """Job ids, ascending, unique: monitors ≥ 0 (primary key), entries < 0."""
@@ -98,7 +98,7 @@ class DefinitionBatch:
     anchor_ms: Int64s
     """INTERVAL: phase anchor (0 = Unix epoch). ONCE: the instant itself. Else 0."""
     offset_ms: Int64s
-    """Jitter already resolved, ≥ 0: added to every fire time of the base schedule."""
+    """Resolved jitter, ≥ 0, added to every fire time of the base schedule."""
     cron_index: NDArray[np.int32]
     """Index into the ``CronTable`` of CRON jobs, else -1."""
     flags: NDArray[np.uint16]
@@ -111,27 +111,27 @@ class DefinitionBatch:
     """Interval that replaces the base schedule up to ``incident_until_ms``; 0 = no incident."""
     incident_until_ms: Int64s
     effective_from_ms: Int64s
-    """No fire time before this belongs to the definition: a gap never begins earlier."""
+    """Fire times before this do not belong to the definition; a gap never begins earlier."""
     payload: bytes
-    """UTF-8 JSON texts ``[args, kwargs]``, one after the other; empty for entries."""
+    """UTF-8 JSON texts ``[args, kwargs]``, concatenated; empty for entries."""
     lengths: UInt32s
     """Bytes of ``payload`` per job."""
     names: bytes
-    """UTF-8 plain names, one after the other."""
+    """UTF-8 plain names, concatenated."""
     name_lengths: NDArray[np.uint16]
     polled: Mapping[int, Polled] = field(default_factory=dict)
-    """Schedules of the POLLED jobs by id."""
+    """Job id → schedule, for POLLED jobs."""
     spread: NDArray[np.bool_] | None = None
-    """INTERVAL jobs without an anchor that are known to have the default jitter of their interval; None: nothing is
-    known of any."""
+    """Mask of INTERVAL jobs without an anchor that are known to have the default jitter of their interval; None:
+    unknown."""
     routes: Sequence[Route] | None = None
-    """What ``route_index`` counts; None: the routes of the engine itself."""
+    """The routes that ``route_index`` refers to; None: those of the engine's ``RouteTable``."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def route_at(self, position: int) -> Route:
-        """Return the route of the definition at ``position``; of a batch that has its own routes."""
+        """Return the route of the definition at ``position``; the batch must have its own routes."""
         return (self.routes or ())[int(self.route_index[position])]
 
     def take(self, positions: NDArray[np.integer]) -> DefinitionBatch:
@@ -171,7 +171,7 @@ class DefinitionBatch:
         return together.take(np.argsort(together.ids, kind="stable"))
 
     def schedules(self) -> ScheduleColumns:
-        """Return the schedules as columns; polled jobs never fire there."""
+        """Return the schedules as columns; polled jobs never fire in them."""
         phase_ms, interval_ms, cron_index = self.anchor_ms + self.offset_ms, self.interval_ms, self.cron_index
         if (self.kind != Kind.INTERVAL).any():
             interval_ms = np.where(self.kind == Kind.INTERVAL, interval_ms, 0)
@@ -197,7 +197,7 @@ def _joined_routes(batches: Sequence[DefinitionBatch]) -> Sequence[Route] | None
 
 
 def _shifted_routes(batches: Sequence[DefinitionBatch]) -> list[UInt32s]:
-    """Return the route indices of each batch as they count ``_joined_routes``."""
+    """Return the route indices of each batch, referring to ``_joined_routes``."""
     if all(batch.routes is batches[0].routes for batch in batches):
         return [batch.route_index for batch in batches]
     shifted, before = [], 0
@@ -208,7 +208,7 @@ def _shifted_routes(batches: Sequence[DefinitionBatch]) -> list[UInt32s]:
 
 
 def _concatenated(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Join columns; one value broadcast to all of them stays one value."""
+    """Concatenate columns; if all broadcast the same value, so does the result."""
     first = parts[0]
     if all(part.strides == (0,) and len(part) and part[0] == first[0] for part in parts):
         return np.broadcast_to(first[0], sum(map(len, parts)))
@@ -225,38 +225,38 @@ def _pieces(text: bytes, lengths: NDArray[np.integer], positions: NDArray[np.int
 
 @dataclass(frozen=True, slots=True)
 class ChangeBatch:
-    """What changed, as the current state: last write per id wins, applying it twice changes nothing."""
+    """Changed jobs in their current state. The last write per id wins; applying a batch twice changes nothing."""
 
     upserts: DefinitionBatch
     deleted_ids: Int64s
     cursor: Any = None
-    """Opaque position in the change log after this batch; None for sources without one."""
+    """Opaque position in the change log after this batch; None for sources without a change log."""
 
 
 class Offer(Enum):
     """Why a run is offered to the publisher."""
 
     DUE = "due"
-    """Its slot was passed by the wheel."""
+    """The wheel emptied its slot."""
     MISFIRE = "misfire"
-    """It was missed and its policy offers it; counted in *expected* like DUE."""
+    """It was missed and its policy offers it; counted as expected, like DUE."""
     REOFFERED = "reoffered"
-    """It may have been sent before the restart; outside the accounting sum."""
+    """It may have been sent before the restart; not part of the accounting sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueBatch:
-    """Runs of one shard that are due, in order of fire time."""
+    """Due runs of one shard, ascending by fire time."""
 
     shard: int
     rows: UInt32s
-    """Rows in the shard's table; only valid until the next ``apply`` or ``sweep``."""
+    """Rows in the shard's table; valid until the next ``apply`` or ``sweep``."""
     ids: Int64s
     fire_ms: Int64s
     route_index: UInt32s
     offer: Offer = Offer.DUE
     step: int = 0
-    """> 0: the clock was stepped back for the n-th time and these fire times are re-lived; ids end in ``~n``."""
+    """n > 0: these fire times are re-lived after the n-th backward step of the clock; run ids end in ``~n``."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -268,16 +268,16 @@ class DueBatch:
 
 
 class Finished(NamedTuple):
-    """That a one-off monitor is done; instants in ms."""
+    """A one-off monitor that is done; instants in ms."""
 
     at_ms: int
-    """When its run was confirmed."""
+    """Instant at which its run was confirmed."""
     armed_ms: int
-    """``effective_from`` of the definition that the run was sent for: a newer one is not done."""
+    """``effective_from`` of the definition that was run; a newer definition is not done."""
 
 
 class EntryMark(NamedTuple):
-    """Since when an entry of ``beat_schedule`` is what it is: entries have no row that could remember it."""
+    """``effective_from`` of an entry of ``beat_schedule``, kept with the mark because entries have no row."""
 
     definition_hash: str
     effective_from_ms: int

@@ -1,7 +1,7 @@
-"""Identity of runs: which id a run has, which shard owns a job, where in its period a job sits.
+"""Identity: the id of a run, the shard of a job, the jitter of a job within its period.
 
-Everything is a pure function of name, key and fire time, the same on every machine and in every version: the values
-are frozen by test vectors, because a change would move people's checks and break the recognition of copies.
+All are pure functions of name, job id, key and fire time, the same on every machine and in every version. Test vectors
+freeze the values: a change would move the checks of users and break the recognition of copies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FNV_OFFSET = 0xCBF29CE484222325
 _FNV_PRIME = 0x100000001B3
 _MASK = 2**64 - 1
 _DEFAULT_JITTER = -1
-"""In arrays of jitter overrides: the default of the interval."""
+"""In arrays of ``jitter_s``: use the default of the interval."""
 
 
 def fnv1a64(data: bytes) -> int:
@@ -31,7 +31,7 @@ def fnv1a64(data: bytes) -> int:
 
 
 def id_hashes(ids: Int64s) -> UInt64s:
-    """Return FNV-1a 64 of each id as eight little-endian two's-complement bytes."""
+    """Return the FNV-1a 64 hash of each id, encoded as eight little-endian two's-complement bytes."""
     words = np.asarray(ids, dtype=np.int64).view(np.uint64)
     values = np.full(words.shape, _FNV_OFFSET, dtype=np.uint64)
     octet = np.empty_like(values)
@@ -41,7 +41,7 @@ def id_hashes(ids: Int64s) -> UInt64s:
         octet &= np.uint64(0xFF)
         values ^= octet
         values *= np.uint64(_FNV_PRIME)
-    values *= np.uint64(pow(_FNV_PRIME, 8 - octets, 1 << 64))  # the other octets are 0 and only multiply
+    values *= np.uint64(pow(_FNV_PRIME, 8 - octets, 1 << 64))  # the remaining octets are 0: they only multiply
     return values
 
 
@@ -62,10 +62,10 @@ def interval_offset_ms(ids: Int64s, interval_ms: Int64s | int, jitter_s: Int64s 
 def interval_offset_ms(
     ids: Int64s | int, interval_ms: Int64s | int, jitter_s: Int64s | int | None = None
 ) -> Int64s | int:
-    """Return where in its interval each job sits, in ms: whole seconds, the same for ever.
+    """Return the permanent offset of each job within its interval, in ms: whole seconds.
 
-    ``jitter_s``: None (in arrays -1) spreads jobs over the whole interval, which is 0 for intervals under a second;
-    0 = exactly on the grid; n = within n seconds. Whoever lets ``start_at`` name the phase passes 0.
+    ``jitter_s``: None (-1 in arrays) spreads jobs over the whole interval, and gives 0 for intervals below a second;
+    0 = exactly on the grid; n = within n seconds. Pass 0 if ``start_at`` fixes the phase.
     """
     if isinstance(ids, int | np.integer):
         return int(interval_offset_ms(np.array([ids], dtype=np.int64), interval_ms, jitter_s)[0])
@@ -79,7 +79,7 @@ def cron_offset_ms(ids: int, window_s: int) -> int: ...
 @overload
 def cron_offset_ms(ids: Int64s, window_s: Int64s | int) -> Int64s: ...
 def cron_offset_ms(ids: Int64s | int, window_s: Int64s | int) -> Int64s | int:
-    """Return how long after its cron slot each job fires, in ms: whole seconds below ``window_s``; 0 = on the slot."""
+    """Return the delay of each job after its cron slot, in ms: whole seconds below ``window_s``, 0 for window 0."""
     if isinstance(ids, int | np.integer):
         return int(cron_offset_ms(np.array([ids], dtype=np.int64), window_s)[0])
     return _offset_ms(ids, np.asarray(window_s, dtype=np.int64))
@@ -93,10 +93,10 @@ def _offset_ms(ids: Int64s, window_s: Int64s) -> Int64s:
 
 
 def run_id(key: str, fire_ms: int, namespace: str = "celery", suffix: str = "") -> str:
-    """Return the task id of the run of job ``key`` (``monitor:42``) at ``fire_ms``; anyone can recompute it.
+    """Return the task id of the run of job ``key`` (``monitor:42``) at ``fire_ms``: a uuid5 anyone can recompute.
 
-    ``suffix`` tells runs of one fire time apart: ``#2`` the second message of one run, ``~1`` re-lived after a step
-    of the clock, ``!{uuid}`` run by hand.
+    ``suffix`` distinguishes runs of one fire time: ``#2`` is the second message of one run, ``~1`` a run re-lived after
+    the first backward step of the clock, ``!{uuid}`` a manual run.
     """
     return str(uuid.uuid5(_namespace_uuid(namespace), f"{key}@{fire_ms}{suffix}"))
 

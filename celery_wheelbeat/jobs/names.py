@@ -1,7 +1,7 @@
-"""Names in a definition that others read too: the log, the broker, the workers.
+"""Names in a definition: which texts the log, the broker and the workers can accept.
 
-A name with a line break would write lines of its own into the log; a queue that is called like a key of the transport
-would take the place of that key. Such names are refused whatever the broker is: it may change, a definition stays.
+A name with a line break would forge lines in the log. A queue named like a key of the transport would collide with that
+key. Such names are refused for every broker, because a definition may outlive the choice of the broker.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _REFUSED: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, line and paragraph separators, changes of the text direction, lone surrogates."""
+"""Control characters, line and paragraph separators, text direction marks, lone surrogates."""
 REFUSED_IN_UTF8: Final = re.compile(
     rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2(?:\x80[\xa8-\xae]|\x81[\xa6-\xa9])|\xed[\xa0-\xbf]"
 )
-"""The same in UTF-8; ``\\xed`` begins what is no UTF-8, but written by some."""
+"""The same in UTF-8. ``\\xed`` matches surrogates, which some writers encode although UTF-8 forbids it."""
 
 RESERVED_QUEUES: Final = {
     "unacked*": "Redis, for what kombu has delivered and no worker has acknowledged",
@@ -28,13 +28,13 @@ RESERVED_QUEUES: Final = {
     "wb:*": "Redis, for the claims of the workers",
     "wheelbeat:*": "Redis, for what a beat has sent",
 }
-"""Pattern → where a key or queue of that name is already in use."""
+"""Queue name pattern → system that uses keys or queues of that name."""
 RESERVED_ANYWHERE: Final = {
     "*.pidbox": "the remote control of Celery",
     "celeryev": "the events of Celery",
     "celeryev.*": "the events of Celery",
 }
-"""The same for queues, exchanges and routing keys."""
+"""The same, also for exchanges and routing keys."""
 
 OWN_PREFIX: Final = "wheelbeat_"
 _BEAT_HEADERS: Final = ("celery_beat_task", "periodic_task_name")
@@ -46,7 +46,7 @@ _COPY_HEADERS: Final = ("CC", "BCC")
 
 
 def name_problem(text: str) -> str | None:
-    """Return what is wrong with the characters of a name, or None."""
+    """Return which character of a name is refused, or None."""
     if text.isprintable():
         return None
     found = _REFUSED.search(text)
@@ -69,7 +69,7 @@ def address_problem(text: str) -> str | None:
 
 
 def header_problem(name: str) -> str | None:
-    """Return why a definition cannot have a header called ``name``, or None."""
+    """Return why a definition cannot have a header ``name``, or None."""
     if name.lower().startswith(OWN_PREFIX) or name in _BEAT_HEADERS:
         return f"{name!r} is written by the beat on every message, or by the workers"
     if name in _PROTOCOL_HEADERS:
@@ -81,7 +81,7 @@ def header_problem(name: str) -> str | None:
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Say whether ``name`` matches one of ``patterns``, as file names do: ``proj.*``. Case counts."""
+    """Return whether ``name`` matches one of ``patterns``: globs such as ``proj.*``, case-sensitive."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -1,7 +1,7 @@
-"""Routes: the ways in which messages are sent, each kept once, as long as a job has it.
+"""Route table: interns the routes of all jobs and frees those that no job uses.
 
-Invariant: an index means the same route from ``intern`` until ``collect`` frees it, which it does only after every job
-was looked at. Owned by the scheduling thread: whoever compiles definitions elsewhere gives each batch its own routes.
+Invariant: an index refers to the same route from ``intern`` until ``collect`` frees it, after a round that inspected
+every job. Batches that are compiled on other threads carry their own routes; ``adopt`` translates their indices.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _FREE = 2**62
 
 
 class RouteTable:
-    """See the module."""
+    """Interned routes; see the module."""
 
     def __init__(self) -> None:
         self.freed: Callable[[Int64s], None] = lambda _indices: None
-        """Called with indices that are free from now on and may be given to other routes."""
+        """Called with the indices that were freed, before they are reused for other routes."""
         self._routes: list[Route | None] = []
         self._index: dict[Route, int] = {}
         self._free: list[int] = []
         self._interned_in = np.zeros(0, np.int64)
-        """By index: the number of the round in which it was asked for last, or ``_FREE``. Has room for more."""
+        """By index: the last round in which it was interned, or ``_FREE``. Has spare capacity."""
         self._round = 0
 
     def intern(self, route: Route) -> int:
-        """Return the index of ``route``, adding it on first sight."""
+        """Return the index of ``route``; adds a new route."""
         index = self._index.get(route)
         if index is None:
             if self._free:
@@ -52,7 +52,7 @@ class RouteTable:
         return index
 
     def adopt(self, batch: DefinitionBatch) -> DefinitionBatch:
-        """Return ``batch`` with indices of this table in place of those that count its own routes."""
+        """Return ``batch`` with its own routes interned here and its indices translated."""
         if batch.routes is None:
             return batch
         index_of = np.zeros(len(batch.routes), np.uint32)
@@ -61,13 +61,13 @@ class RouteTable:
         return replace(batch, routes=None, route_index=index_of[batch.route_index])
 
     def begin_round(self) -> None:
-        """Begin to look which indices are in use."""
+        """Begin a round, in which the caller finds the indices in use."""
         self._round += 1
 
     def collect(self, used: NDArray[np.bool_]) -> int:
-        """Free the indices that are not ``used`` and were not interned in this round; returns how many.
+        """Free the indices that are not ``used`` and were not interned in this round; returns their number.
 
-        ``used``: by index, found by looking at every job since ``begin_round``.
+        ``used``: mask by index, from an inspection of every job since ``begin_round``.
         """
         old = self._interned_in[: len(used)] < self._round
         unused = np.flatnonzero(old & ~used).tolist()

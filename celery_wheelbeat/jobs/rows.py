@@ -1,6 +1,6 @@
-"""Rows of ``wheelbeat_monitor`` as they are stored: the one shape that every database source returns.
+"""Rows of ``wheelbeat_monitor`` as stored; every database source returns them in this form.
 
-Values only; whether a row makes sense is not decided here.
+Values only; ``jobs.validation`` decides whether a row is valid.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class MonitorRow(NamedTuple):
-    """One row of ``wheelbeat_monitor`` as it is stored. Instants are integer milliseconds UTC."""
+    """One row of ``wheelbeat_monitor`` as stored. Instants are integer milliseconds UTC."""
 
     id: int
     name: str
@@ -49,37 +49,37 @@ class MonitorRow(NamedTuple):
     effective_from_ms: int
     finished_at_ms: int | None
     fingerprint: int | None = None
-    """What the database says the definition is, in 64 bits; None where it does not."""
+    """64-bit digest of the definition, computed by the database; None if it computes none."""
 
 
 class Limits(NamedTuple):
-    """What a monitor may cost, and what it may name."""
+    """Limits on the size and rate of a monitor, and on the tasks and queues it may name."""
 
     max_payload_bytes: int = 262_144
     allowed_tasks: tuple[str, ...] | None = None
-    """Patterns of the tasks that monitors may name; None = every task."""
+    """Patterns of allowed tasks; None = all."""
     allowed_queues: tuple[str, ...] | None = None
-    """Patterns of the queues that monitors may name; None = every queue."""
+    """Patterns of allowed queues; None = all."""
     min_interval_ms: int = 100
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
-        """Take the limits from the settings of a beat."""
+        """Return the limits in the settings of a beat."""
         return cls(
             settings.max_payload_bytes, settings.allowed_tasks, settings.allowed_queues, settings.min_interval_ms
         )
 
 
 def key_of(job_id: int) -> str:
-    """Return the text key of a monitor: part of its run ids, so it never changes."""
+    """Return the text key of a monitor. It is part of its run ids and never changes."""
     return f"monitor:{job_id}"
 
 
 def definition_hash(row: MonitorRow) -> str:
-    """Return 32 hex digits over everything that matters to scheduling or sending.
+    """Return a hash (32 hex digits) of all columns that affect scheduling or sending.
 
-    NULL and empty text hash alike, and numbers by their value, so every driver gives the same. ``effective_from`` and
-    ``finished_at`` are kept by the database and stay outside.
+    The hash is the same for every driver: NULL and empty text hash alike, numbers by value. ``effective_from`` and
+    ``finished_at``, which the database maintains, are not included.
     """
     definition = row._replace(id=0, effective_from_ms=0, finished_at_ms=None)[:-1]  # without the fingerprint
     normal = ["" if value is None else _by_value(value) for value in definition]
@@ -87,5 +87,5 @@ def definition_hash(row: MonitorRow) -> str:
 
 
 def _by_value(value: object) -> object:
-    """Return a whole number as ``int``, whatever its type; anything else as it is."""
+    """Return a whole number of any type as ``int``, other values unchanged."""
     return int(value) if isinstance(value, int) or (isinstance(value, float) and value.is_integer()) else value

@@ -1,7 +1,7 @@
-"""Send options: how the messages of a monitor are sent, as one canonical JSON text.
+"""Send options: merges the columns that control sending into one canonical JSON text.
 
-Empty fields are left out, so routers and the task's own defaults still apply. Options that the beat itself sets, and
-names that ``apply_async`` does not know, are refused here and not at send time.
+Empty fields are omitted, so that routers and the task's own defaults apply. Options that the beat sets itself, and
+names that ``apply_async`` does not know, are refused here, not at send time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_EXPIRES_S = 315_576_000
-"""Ten years: beyond it the message would outlive its broker."""
+"""Ten years; a message that expires later would outlive its broker."""
 MAX_TEXT = 16_384
-"""Bytes of headers, and of options: each distinct text is kept while a monitor has it, and a header frame of AMQP holds
-131,064 bytes."""
+"""Greatest size in bytes of headers, and of options. Each distinct text is kept while a monitor has it, and an AMQP
+header frame holds 131,064 bytes."""
 
 _OWN_FIELDS = ("queue", "exchange", "routing_key", "priority", "headers", "expires", "args", "kwargs", "task")
 _OWNED_BY_BEAT = ("connection", "producer", "publisher", "retry", "retry_policy", "add_to_parent")
@@ -61,11 +61,11 @@ _ADDRESSES = {
     "routing_key": names.address_problem,
 }
 CALLBACKS = ("link", "link_error")
-"""Options that hold signatures, which workers send."""
+"""Options that hold signatures; workers send them."""
 
 
 class SendOptions(NamedTuple):
-    """What ``compose`` found: the canonical text, or the problems that stand in its way."""
+    """The result of ``compose``: the canonical text, or ``{}`` and the problems."""
 
     text: str
     problems: tuple[InvalidMonitor, ...]
@@ -82,9 +82,9 @@ def compose(
     expires_s: float | None,
     options: str | None,
 ) -> SendOptions:
-    """Merge the columns of one monitor into the options of ``apply_async``, JSON with sorted keys.
+    """Merge the columns of one monitor into the options of ``apply_async``, as JSON with sorted keys.
 
-    Cached, since few combinations exist. All problems are returned at once, each with the name of its column.
+    Returns all problems, each with its column. Cached: many rows share few combinations.
     """
     columns: dict[str, Any] = {"queue": queue, "exchange": exchange, "routing_key": routing_key}
     columns |= {"priority": priority, "expires": _shortest(expires_s)}
@@ -107,7 +107,7 @@ def compose(
 
 
 def sent_besides(sending: SendOptions) -> Iterator[tuple[str, Signature]]:
-    """Yield what workers will send because of these options: name of the option and the signature."""
+    """Yield (option, signature) for each message that workers send because of these options."""
     given = json.loads(sending.text)
     for option in CALLBACKS:
         for signature in signatures_in(given.get(option)):
@@ -117,7 +117,7 @@ def sent_besides(sending: SendOptions) -> Iterator[tuple[str, Signature]]:
 
 
 def _shortest(number: float | None) -> float | None:
-    """A whole number as int, so drivers that return 30 and 30.0 give one route."""
+    """Return a whole number as int, so that drivers that return 30 and 30.0 give one route."""
     return int(number) if number is not None and float(number).is_integer() else number
 
 
@@ -181,7 +181,7 @@ def _text_problem(name: str, value: object) -> str | None:
 
 
 def _callback_problem(value: object) -> str | None:
-    """Return what is wrong with a signature: workers send it as it is, so it is held to the same rules."""
+    """Return the problem of a signature, or None. Workers send it unchanged, so the rules of monitors apply."""
     for signature in signatures_in(value):
         found = [
             *(problem_of(getattr(signature, field)) for field, problem_of in _ADDRESSES.items()),
@@ -195,18 +195,18 @@ def _callback_problem(value: object) -> str | None:
 
 
 class Signature(NamedTuple):
-    """One signature, as far as it says where its message goes; texts are empty where it does not."""
+    """The fields of a signature that determine where its message goes; missing texts are empty."""
 
     task: str
     queue: str
     exchange: str
     routing_key: str
     headers: tuple[str, ...]
-    """Names of its headers."""
+    """Names of the headers."""
 
 
 def signatures_in(value: object) -> Iterator[Signature]:
-    """Yield every object of a JSON value that has a task or options."""
+    """Yield every object with a task or options in a JSON value, at any depth."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -232,7 +232,7 @@ def _signature(value: dict[str, Any]) -> Signature:
 
 
 def _text(value: object) -> str:
-    """Return a text; what Celery accepts beside one, as a queue that is an object, by its name."""
+    """Return a text, or the name of an object: Celery also accepts a queue as an object."""
     if isinstance(value, dict):
         value = value.get("name")
     return value if isinstance(value, str) else ""

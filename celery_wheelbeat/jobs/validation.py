@@ -1,8 +1,8 @@
-"""Checks of one monitor: every reason why a row cannot run exactly as it is written.
+"""Validates one monitor: finds every reason why its row cannot run exactly as written.
 
-The admin form, the API and the change-log tail ask the same function, so what a form accepts the engine can run.
-It must never raise, whatever the row holds: rows can be written behind every form's back. An exception that nobody has
-thought of is one more problem of its row.
+The admin form, the API and the change-log reader call the same ``check``, so the engine can run every row that a form
+accepts. ``check`` must never raise, because rows can also be written with SQL. An unforeseen exception becomes a
+problem of its row.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_TEXT: Final = 200
-"""Characters of a name and of a task."""
+"""Greatest length of a name and of a task, in characters."""
 MAX_JITTER_S: Final = 86_400
-"""Widest spread of a cron or one-off monitor; that of an interval ends with the interval."""
+"""Widest jitter of a cron or once monitor; for interval monitors it is the interval."""
 FIRST_MS: Final = -62_135_596_800_000
 LAST_MS: Final = 253_402_300_799_999
-"""The instants that Python's ``datetime`` knows: years 1 to 9999."""
+"""Range of Python's ``datetime``: years 1 to 9999."""
 
 MISFIRES: Final = {"auto": Misfire.AUTO, "skip": Misfire.SKIP, "latest": Misfire.LATEST, "all": Misfire.ALL}
 OVERLAPS: Final = {"allow": Overlap.ALLOW, "skip": Overlap.SKIP, "queue_one": Overlap.QUEUE_ONE}
@@ -54,12 +54,12 @@ _TYPES: Final = {
     name: (get_args(hint) or (hint,)) + ((int,) if {bool, float} & {hint, *get_args(hint)} else ())
     for name, hint in get_type_hints(MonitorRow).items()
 }
-"""What each column may hold; drivers return 0 and 1 for booleans, and whole numbers for floats."""
+"""Allowed types of each column; drivers return 0 and 1 for booleans, and ints for whole floats."""
 _TYPES_IN_ORDER: Final = tuple(_TYPES.values())
 
 
 def check(row: MonitorRow, *, limits: Limits = _NO_LIMITS) -> list[InvalidMonitor]:
-    """Return all problems of ``row``, each with the name of its column; empty for a row that can run."""
+    """Return all problems of ``row``, each with its column; empty if the row can run. Never raises."""
     try:
         return _problems(row, limits)
     except Exception as error:
@@ -67,7 +67,7 @@ def check(row: MonitorRow, *, limits: Limits = _NO_LIMITS) -> list[InvalidMonito
 
 
 def unforeseen(row: MonitorRow, error: Exception) -> InvalidMonitor:
-    """Return the problem of a row that made our own code raise."""
+    """Log ``error``, raised by this package's own code, and return it as a problem of ``row``."""
     logger.error("monitor.compile: monitor %r (%.200r) cannot be compiled", row.id, row.name, exc_info=error)
     return InvalidMonitor("definition", f"cannot be compiled: {error!r:.500}; the log says more")
 
@@ -89,7 +89,7 @@ def _problems(row: MonitorRow, limits: Limits) -> list[InvalidMonitor]:
 
 
 def kinds_of(row: MonitorRow) -> list[str]:
-    """Return the columns that name a schedule; a good row has exactly one."""
+    """Return the columns that define a schedule; a valid row has exactly one."""
     given = (
         ("interval_ms", row.interval_ms is not None),
         ("cron", bool(row.cron)),
@@ -100,7 +100,7 @@ def kinds_of(row: MonitorRow) -> list[str]:
 
 
 def sending_of(row: MonitorRow) -> SendOptions:
-    """Merge the columns that say how messages are sent."""
+    """Return the send options of ``row``, see ``send_options.compose``."""
     return send_options.compose(
         queue=row.queue,
         exchange=row.exchange,
@@ -114,7 +114,7 @@ def sending_of(row: MonitorRow) -> SendOptions:
 
 @lru_cache(maxsize=4_096)
 def cron_of(expression: str, timezone: str, day_rule: str) -> Cron | InvalidMonitor:
-    """Parse a cron schedule, or return what is wrong with it; cached, since few distinct ones exist."""
+    """Return the parsed cron schedule, or its problem. Cached: many rows share few crons."""
     if day_rule not in DAY_RULES:
         return InvalidMonitor("day_rule", f"{day_rule!r} is not one of {', '.join(DAY_RULES)}")
     try:
@@ -131,7 +131,7 @@ def cron_of(expression: str, timezone: str, day_rule: str) -> Cron | InvalidMoni
 
 
 def _type_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
-    """SQLite stores any value in any column."""
+    """Yield columns with values of a wrong type: SQLite stores any value in any column."""
     for (field, types), value in zip(_TYPES.items(), row, strict=True):
         if not isinstance(value, types):
             expected = " or ".join("NULL" if kind is type(None) else kind.__name__ for kind in types)
@@ -241,7 +241,7 @@ def _too_short(interval_ms: int, limits: Limits) -> str:
 
 def _payload_problems(row: MonitorRow, limits: Limits) -> Iterator[InvalidMonitor]:
     size = len(row.args or "") + len(row.kwargs or "")
-    if size > limits.max_payload_bytes // 4:  # four bytes are the most that one character takes
+    if size > limits.max_payload_bytes // 4:  # a character takes at most four bytes
         size = len((row.args or "").encode(errors="replace")) + len((row.kwargs or "").encode(errors="replace"))
     if size > limits.max_payload_bytes:
         yield InvalidMonitor(
@@ -271,7 +271,7 @@ def _policy_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
 
 
 def allowance_problems(row: MonitorRow, sending: SendOptions, limits: Limits) -> Iterator[InvalidMonitor]:
-    """Yield what ``row``, and what workers will send because of it, names beyond the allowances."""
+    """Yield tasks, queues and addresses that ``limits`` does not allow, in ``row`` and in its callbacks."""
     if limits.allowed_tasks is None and limits.allowed_queues is None:
         return
     for field, reason in (
