@@ -8,6 +8,6 @@ Threads and owners. Rows are compiled on the threads that read them, and in the 
 shared by the loading threads and locks itself. ``RouteTable`` belongs to the scheduling thread. Everything else is a
 value or a pure function.
 
-Never. A row never stops its neighbours: whatever it holds, the result is a job or an ``InvalidMonitor``. Ids, jitter
+Never. A row never stops its neighbours: its result is a job or an ``InvalidMonitor``, for any content. Ids, jitter
 and run ids never change between versions. Arrays are never written to after they were handed over. No I/O, no clock.
 """

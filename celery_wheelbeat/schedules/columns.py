@@ -1,7 +1,7 @@
-"""The schedules of many jobs as columns: the same arithmetic as ``schedules``, for whole shards at once.
+"""Schedules of many jobs as columns: the arithmetic of ``intervals`` and ``cron`` for whole shards at once.
 
-Every answer is closed form or shared by the jobs of a cron group: no job's fire times are walked one by one, however
-long the stretch and however short the interval. Pure: knows neither rows nor the wheel.
+Every result is in closed form or computed once for all jobs of a cron group. Counting never walks the fire times of a
+single job, for any length of the stretch and any interval. Pure: knows neither table rows nor the wheel.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ NO_OFFSET: Int64s = np.zeros((), np.int64)
 NO_FIRES: Int64s = np.empty(0, np.int64)
 NO_POSITIONS: NDArray[np.intp] = np.empty(0, np.intp)
 WALK_FIRES = 4
-"""More fire times of a cron in one stretch are counted, not walked."""
+"""Up to this many fire times of a cron are walked; the rest of a stretch is counted."""
 
 
 class Span(NamedTuple):
-    """The fire times of ``n`` jobs in a stretch of time: how many, and the newest (meaningless where none)."""
+    """Number of fire times of ``n`` jobs in a stretch of time, and the newest (arbitrary if there are none)."""
 
     counts: Int64s
     newest_ms: Int64s
 
 
 class ScheduleColumns(NamedTuple):
-    """Schedules of ``n`` jobs. A job that is neither interval nor cron fires once, at ``phase_ms`` (NEVER_MS = not)."""
+    """Schedules of ``n`` jobs. A job without interval and cron fires once, at ``phase_ms`` (NEVER_MS = never)."""
 
     interval_ms: Int64s
     """Interval of interval jobs, else 0."""
     phase_ms: Int64s
-    """Interval jobs: an instant of the grid (anchor + offset). Once: the instant."""
+    """Interval jobs: one point of the grid (anchor + offset). One-time jobs: the instant."""
     cron_index: NDArray[np.int32]
     """Index into the ``CronTable``, else ``NOT_CRON``."""
     offset_ms: Int64s
-    """Added to the fire times of the cron; part of the phase of an incident."""
+    """Added to the fire times of a cron; also part of the phase of an incident."""
     start_ms: Int64s
     end_ms: Int64s
     incident_interval_ms: Int64s
@@ -69,7 +69,7 @@ class ScheduleColumns(NamedTuple):
 
 
 def next_fires(schedules: ScheduleColumns, after_ms: Int64s, crons: CronTable) -> Int64s:
-    """Return each job's first fire time strictly after its ``after_ms``; NEVER_MS where none comes."""
+    """Return the first fire time of each job strictly after its ``after_ms``; NEVER_MS if there is none."""
     after_ms = np.maximum(after_ms, schedules.start_ms - 1)
     incident = np.flatnonzero(schedules.incident_interval_ms)
     fires = _next_base_fires(schedules, after_ms, crons)
@@ -82,7 +82,7 @@ def next_fires(schedules: ScheduleColumns, after_ms: Int64s, crons: CronTable) -
 
 
 def spans(schedules: ScheduleColumns, after_ms: Int64s, until_ms: Int64s, crons: CronTable) -> Span:
-    """Count each job's fire times in (``after_ms``, ``until_ms``] and find the newest."""
+    """Return the number of fire times of each job in (``after_ms``, ``until_ms``], and the newest."""
     low, high, incident = _bounds(schedules, after_ms, until_ms)
     if incident is None:
         return _base_spans(schedules, low, high, crons)
@@ -97,9 +97,9 @@ def spans(schedules: ScheduleColumns, after_ms: Int64s, until_ms: Int64s, crons:
 def fires_between(
     schedules: ScheduleColumns, after_ms: Int64s, until_ms: Int64s, crons: CronTable
 ) -> tuple[Int64s, Int64s]:
-    """List all fire times in (``after_ms``, ``until_ms``]: position of the job and fire time, by fire time.
+    """Return all fire times in (``after_ms``, ``until_ms``] as (positions of jobs, fire times), by fire time.
 
-    Costs as much as it lists, so the caller bounds the stretch.
+    Time and memory grow with the result; the caller must bound the stretch.
     """
     low, high, incident = _bounds(schedules, after_ms, until_ms)
     found: list[tuple[Positions, Int64s]] = []
@@ -135,7 +135,7 @@ class _Grid(NamedTuple):
 
 
 def _bounds(schedules: ScheduleColumns, after_ms: Int64s, until_ms: Int64s) -> tuple[Int64s, Int64s, _Grid | None]:
-    """Return the stretch in which the base schedule of each job fires, and the incidents before it."""
+    """Return (low, high] in which the base schedule of each job fires, and the incidents before it."""
     low = np.maximum(after_ms, schedules.start_ms - 1)
     high = np.minimum(until_ms, schedules.end_ms - 1)
     at = np.flatnonzero(schedules.incident_interval_ms)
@@ -149,7 +149,7 @@ def _bounds(schedules: ScheduleColumns, after_ms: Int64s, until_ms: Int64s) -> t
 
 
 def _incident_phase(schedules: ScheduleColumns) -> Int64s:
-    """An incident is phased like the base: from the same anchor and offset."""
+    """Return the phase of the incident grid: anchor and offset of the base schedule."""
     return np.where(schedules.interval_ms > 0, schedules.phase_ms, schedules.offset_ms)
 
 
@@ -178,7 +178,7 @@ def _next_base_fires(schedules: ScheduleColumns, after_ms: Int64s, crons: CronTa
 
 
 def _next_cron_fires(indexes: NDArray[np.int32], offset_ms: Int64s, after_ms: Int64s, crons: CronTable) -> Int64s:
-    """Ask each cron group once for all of its jobs that lie between the same two fire times."""
+    """Return the next fire times of cron jobs: one query for all jobs of a group between two fire times."""
     after_ms = after_ms - offset_ms
     order = np.lexsort((after_ms, indexes))
     indexes, after_ms = indexes[order], after_ms[order]
@@ -232,7 +232,7 @@ def _grid_fires(grid: _Grid) -> tuple[NDArray[np.intp], Int64s]:
 
 
 def _numbered(counts: Int64s) -> Int64s:
-    """Return 0, 1, … as often as each of ``counts`` says."""
+    """Return 0, 1, …, count - 1 for each of ``counts``, concatenated."""
     ends = np.cumsum(counts)
     return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
 
@@ -240,7 +240,7 @@ def _numbered(counts: Int64s) -> Int64s:
 def _cron_listed(
     indexes: NDArray[np.int32], low: Int64s, high: Int64s, crons: CronTable
 ) -> tuple[NDArray[np.intp], Int64s]:
-    """List fire times of crons, group by group; what the stretches of several jobs cover is walked once."""
+    """Return the fire times of cron jobs; overlapping stretches of a group are walked once."""
     members, fires = [NO_POSITIONS], [NO_FIRES]
     for group in _groups(indexes):
         walked = _walked(int(indexes[group[0]]), low[group], high[group], crons)
@@ -266,8 +266,8 @@ def _cron_spans(indexes: NDArray[np.int32], low: Int64s, high: Int64s, crons: Cr
 
 
 def _cron_span(index: int, low: Int64s, high: Int64s, crons: CronTable) -> Span:
-    """Count the fires of one cron group up to each begin and end of its jobs, once for all jobs between two of them."""
-    low = np.minimum(low, high)  # a job that begins later has no fires, however late that is
+    """Count the fires of one cron group between consecutive bounds of its jobs, once for all jobs."""
+    low = np.minimum(low, high)  # an empty stretch has no fires
     bounds = np.unique(np.concatenate((low, high)))
     passed, newest = np.zeros(len(bounds), np.int64), np.zeros(len(bounds), np.int64)
     at = 0
@@ -286,7 +286,7 @@ def _cron_span(index: int, low: Int64s, high: Int64s, crons: CronTable) -> Span:
 
 
 def _cron_fires(index: int, fire_ms: int, until_ms: int, crons: CronTable) -> tuple[int, int]:
-    """Return the number of fires from ``fire_ms``, which is one, up to ``until_ms``, and the last of them."""
+    """Return the number of fire times in [``fire_ms``, ``until_ms``], and the last; ``fire_ms`` is one of them."""
     for count in range(1, WALK_FIRES + 1):
         next_ms = crons.next_fire(index, fire_ms)
         if next_ms is None or next_ms > until_ms:
@@ -297,7 +297,7 @@ def _cron_fires(index: int, fire_ms: int, until_ms: int, crons: CronTable) -> tu
 
 
 def _walked(index: int, low: Int64s, high: Int64s, crons: CronTable) -> Int64s:
-    """List the fire times of a cron that lie in any of the stretches (``low``, ``high``], ascending."""
+    """Return the fire times of a cron in the union of the stretches (``low``, ``high``], ascending."""
     order = np.argsort(low, kind="stable")
     low, reach = low[order], np.maximum.accumulate(high[order])
     breaks = np.flatnonzero(low[1:] > reach[:-1]) + 1

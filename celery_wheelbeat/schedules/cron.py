@@ -1,9 +1,8 @@
-"""Cron schedules: five fields, a zone and a day rule, walked over the offset changes of the zone.
+"""Cron schedules: five fields, a time zone and a day rule, evaluated across the offset changes of the zone.
 
-The rules are those of cron(8): a job with a fixed time whose slot is skipped by a clock change runs when the skipped
-stretch ends, and once where local time repeats; every other job follows the wall clock. A change of more than three
-hours is a correction: nothing is caught up, nothing suppressed. A fire time is strictly after the given instant.
-Pure: never reads a clock.
+The rules are those of cron(8). A fixed-time job runs at the end of a skipped stretch that contains one of its slots,
+and once in a repeated stretch. Every other job follows the wall clock. A change of more than three hours is a
+correction: nothing is caught up or suppressed. A fire time is strictly after the given instant.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ if TYPE_CHECKING:
 
 DAY_RULES = ("and", "or")
 CORRECTION_S = 3 * 3600
-"""A larger change of the wall clock is a correction, not summer time."""
+"""A larger change of the wall clock is a correction, not daylight saving time."""
 _NEAR_S = 48 * 3600
-"""No two offsets of one zone are further apart, so no wall time is repeated later than this."""
+"""Bound on the distance of any two offsets of a zone, and so on the delay of a repeated wall time."""
 _SEARCH_S = 401 * 366 * 86_400
-"""A schedule that has not fired for one cycle of the calendar never will."""
+"""A schedule that does not fire within one cycle of the calendar (400 years) never fires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron schedule; equal and hashed by what it means, not by how it is written.
+    """A cron schedule; compared and hashed by its meaning, not by its text.
 
     ``expression``: five fields or a macro (``@daily``). ``timezone``: IANA name. ``day_rule``: with ``and`` both day
-    fields must match (Celery's rule), with ``or`` either does unless one of them starts with a star (crontab(5)).
-    Raises ``InvalidSchedule`` for everything that cannot be run exactly, and for what never fires.
+    fields must match (Celery's rule); with ``or`` one is enough, unless either starts with a star (crontab(5)).
+    Raises ``InvalidSchedule`` if the schedule cannot be run exactly as written, or never fires.
     """
 
     expression: str = field(compare=False)
@@ -86,10 +85,9 @@ class Cron:
         timezone: str = "UTC",
         day_rule: str = "and",
     ) -> Cron:
-        """Build a schedule from sets of values (Sunday = 0), as Celery's ``crontab`` holds them.
+        """Build a schedule from sets of values (Sunday = 0), as in Celery's ``crontab``.
 
-        ``fixed_time``: neither the minute nor the hour field was written with a leading star. A set of all days
-        counts as a star.
+        ``fixed_time``: neither the minute nor the hour field started with a star. A set of all days counts as a star.
         """
         if not fixed_time and 0 not in minutes and 0 not in hours:
             raise InvalidSchedule("cron sets without a fixed time: a field that starts with a star holds the value 0")
@@ -103,7 +101,7 @@ class Cron:
         return cls(" ".join(texts), timezone, day_rule)
 
     def next_fire(self, after_ms: int) -> int | None:
-        """Return the first fire time (ms since the Unix epoch) strictly after ``after_ms``, or None if none comes.
+        """Return the first fire time strictly after ``after_ms`` (ms since the Unix epoch), or None.
 
         Searches up to 401 years ahead, at most to the year 9999.
         """
@@ -115,7 +113,7 @@ class Cron:
             if self.fixed_time and 0 < abs(segment.shift_s) <= CORRECTION_S:
                 if instant_s == segment.start_s and self._swallowed(segment):
                     return instant_s * 1000
-                # Local time up to the end of the repeated stretch was served in its first pass.
+                # The first pass has covered local time up to the end of the repeated stretch.
                 search_s = max(instant_s, segment.start_s - segment.shift_s)
             wall_s = self._next_wall(search_s + segment.offset_s)
             if wall_s is None:
@@ -123,13 +121,13 @@ class Cron:
             fire_s = wall_s - segment.offset_s
             if fire_s < segment.end_s:
                 return fire_s * 1000
-            # Where this segment lasts, no wall time before wall_s matches or is repeated any more: leap close to it.
+            # In a long segment no earlier wall time matches or is repeated: skip to 48 h before the match.
             leap_s = fire_s - _NEAR_S if segment.end_s >= instant_s + _NEAR_S else segment.end_s
             instant_s = max(segment.end_s, leap_s)
         return None
 
     def count(self, after_ms: int, until_ms: int) -> int:
-        """Count the fire times in (``after_ms``, ``until_ms``] without walking them: a step for each month in it."""
+        """Return the number of fire times in (``after_ms``, ``until_ms``], in one step per month."""
         instant_s = max(after_ms // 1000 + 1, EARLIEST_S)
         end_s = min(until_ms // 1000 + 1, LATEST_S)
         found = 0
@@ -139,7 +137,7 @@ class Cron:
             if self.fixed_time and 0 < abs(segment.shift_s) <= CORRECTION_S:
                 begin_s = max(instant_s, segment.start_s - segment.shift_s)
                 if instant_s == segment.start_s and self._swallowed(segment):
-                    # One fire time, also where the skipped stretch ends on a slot.
+                    # A single fire time, even if the skipped stretch ends on a slot.
                     found += 1
                     begin_s = instant_s + 1
             instant_s = min(segment.end_s, end_s)
@@ -148,7 +146,7 @@ class Cron:
         return found
 
     def last_fire(self, after_ms: int, until_ms: int) -> int | None:
-        """Return the last fire time in (``after_ms``, ``until_ms``], or None where there is none; some sixty looks."""
+        """Return the last fire time in (``after_ms``, ``until_ms``], or None; about sixty calls of ``next_fire``."""
         return last_fire(self, until_ms, after_ms + 1)
 
     def next_fires(self, after: datetime, count: int) -> list[datetime]:
@@ -156,14 +154,14 @@ class Cron:
         return fires_after(self, after, count)
 
     def describe(self) -> str:
-        """Return the schedule in words, without its zone: "at 02:30 on Monday"."""
+        """Return the schedule in words, without the zone: "at 02:30 on Monday"."""
         return cron_words.describe(cron_fields.parse(self.expression), either=self._either())
 
     def warnings(self, now_ms: int | None = None) -> tuple[str, ...]:
-        """Return what is legal but often not meant, one sentence each.
+        """Return one sentence for each legal construct that is often a mistake.
 
-        With ``now_ms`` also the clock changes of the following year that hit this schedule; one that follows the wall
-        clock through every hour keeps its pace and is not worth a word.
+        With ``now_ms``, includes clock changes of the following 366 days that affect this schedule. Schedules that run
+        in every hour without a fixed time are not affected.
         """
         fields = cron_fields.parse(self.expression)
         found = cron_words.field_warnings(fields, day_rule=self.day_rule, either=self._either())
@@ -198,12 +196,12 @@ class Cron:
         return wall_s is not None and wall_s < high_s
 
     def _swallowed(self, segment: Segment) -> bool:
-        """Whether a slot lies in the local time that was skipped when ``segment`` began."""
+        """Return whether a slot lies in the local time that was skipped at the start of ``segment``."""
         reached_s = segment.start_s + segment.offset_s
         return self._has_slot(reached_s - segment.shift_s, reached_s)
 
     def _count_walls(self, low_s: int, high_s: int) -> int:
-        """Count the slots at wall times in [``low_s``, ``high_s``)."""
+        """Return the number of slots at wall times in [``low_s``, ``high_s``)."""
         (low_day, low_minute), (high_day, high_minute) = (divmod(-(-wall_s // 60), 1440) for wall_s in (low_s, high_s))
         found = self._days.count(low_day, high_day) * self._slots_before(1440)
         for day, minute, sign in ((low_day, low_minute, -1), (high_day, high_minute, 1)):
@@ -212,7 +210,7 @@ class Cron:
         return found
 
     def _slots_before(self, minute: int) -> int:
-        """Count the slots of a chosen day before ``minute`` (of the day)."""
+        """Return the number of slots of a matching day before ``minute`` of the day."""
         hour, within = divmod(minute, 60)
         whole = (self._hours & (1 << hour) - 1).bit_count() * self._minutes.bit_count()
         return whole + (self._hours >> hour & 1) * (self._minutes & (1 << within) - 1).bit_count()
@@ -244,9 +242,9 @@ def _lowest(mask: int) -> int:
 
 
 class CronTable:
-    """Interned cron schedules: jobs of one meaning share one index, and one computation per instant.
+    """Interned cron schedules: equal schedules share an index and the computation of their fire times.
 
-    Append-only: an index, once given, means the same schedule for ever. ``intern`` may be called from any thread.
+    Append-only: an index always refers to the same schedule. ``intern`` may be called from any thread.
     """
 
     def __init__(self) -> None:
@@ -256,7 +254,7 @@ class CronTable:
         self._lock = threading.Lock()
 
     def intern(self, cron: Cron) -> int:
-        """Return the index of ``cron``, adding it on first sight."""
+        """Return the index of ``cron``; adds a new schedule."""
         index = self._index.get(cron)
         if index is None:
             with self._lock:
@@ -269,9 +267,9 @@ class CronTable:
         return index
 
     def next_fire(self, index: int, after_ms: int) -> int | None:
-        """Return the next fire time of schedule ``index`` strictly after ``after_ms``; computed once per stretch.
+        """Return the next fire time of schedule ``index`` strictly after ``after_ms``.
 
-        The last answer of each schedule is kept: it holds for every instant from the one asked to the fire time.
+        The last result of each schedule is cached: it holds for every instant from ``after_ms`` up to the fire time.
         """
         asked_ms, fire_ms = self._answers[index]
         if asked_ms <= after_ms and (fire_ms is None or after_ms < fire_ms):

@@ -1,7 +1,7 @@
-"""The days of a cron schedule: which dates of the Gregorian calendar its three day fields choose.
+"""The days of a cron schedule: the dates of the Gregorian calendar that match its three day fields.
 
-A month is one of 28 (weekday of the first, length), so a day rule is 28 bit masks, and a search is a few shifts.
-Days are counted from 1970-01-01. Nothing here knows of clock or zone.
+There are 28 kinds of months (weekday of the first day, length), so the days are 28 bit masks and a search is a few
+shifts. Days are counted from 1970-01-01. Independent of clock and zone.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def _month_mask(fields: DayFields, first_weekday: int, length: int, either: bool
 
 
 class Days:
-    """A set of dates that repeats every 400 years; equal where the dates are equal."""
+    """A set of dates that repeats every 400 years; equal if the dates are equal."""
 
     __slots__ = ("_years",)
 
     def __init__(self, fields: DayFields, *, either: bool) -> None:
-        """``either``: a day counts if the day-of-month or the day-of-week field matches, else both must."""
+        """``either``: the day-of-month or the day-of-week field must match; else both must."""
         months = {
             (first, length): _month_mask(fields, first, length, either)
             for first in range(7)
@@ -64,11 +64,11 @@ class Days:
         return hash(self._years)
 
     def __bool__(self) -> bool:
-        """Whether any date is chosen at all."""
+        """Return whether any date matches."""
         return any(map(any, self._years))
 
     def at_or_after(self, day: int) -> int | None:
-        """Return the first chosen day ≥ ``day``, or None up to the end of the year 9999."""
+        """Return the first matching day ≥ ``day``, or None if there is none up to the year 9999."""
         when = date.fromordinal(day + _EPOCH)
         year, month = when.year, when.month
         masks = self._masks(year)
@@ -87,7 +87,7 @@ class Days:
         return None
 
     def count(self, day: int, end_day: int) -> int:
-        """Count the chosen days in [``day``, ``end_day``); a step for each month of them."""
+        """Return the number of matching days in [``day``, ``end_day``), in one step per month."""
         found = 0
         while day < end_day:
             when = date.fromordinal(day + _EPOCH)
@@ -105,5 +105,5 @@ class Days:
 
 @lru_cache(maxsize=4096)
 def days_of(fields: DayFields, *, either: bool) -> Days:
-    """Return the shared ``Days`` of these fields: few day rules serve many schedules."""
+    """Return the cached ``Days`` of these fields: many schedules share few day rules."""
     return Days(fields, either=either)

@@ -1,7 +1,7 @@
-"""The five fields of a cron expression, as sets.
+"""Parses the five fields of a cron expression into sets of values.
 
-A strict front refuses what cannot be run exactly and rewrites the rest into the plain numbers that croniter expands;
-what croniter reads differently (``59-59``, ``5-5/3``, ``55-5/3``, ``*,5``) never reaches it. The text is bounded by
+Expressions that cannot be run exactly are refused. The rest is rewritten into plain numbers, which croniter expands.
+Forms that croniter misreads (``59-59``, ``5-5/3``, ``55-5/3``, ``*,5``) never reach it. The text is bounded by
 ``LENGTH_MAX``, the work by a constant per character.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 LENGTH_MAX = 1000
-"""Longest expression, in characters; listing every value of every field takes fewer."""
+"""Longest expression in characters; a list of every value of every field is shorter."""
 
 _MACROS = {
     "@hourly": "0 * * * *",
@@ -70,7 +70,7 @@ _LAST_WEEKDAY = re.compile(rf"([0-9]|{'|'.join(WEEKDAY.names)})l")
 
 
 class DayFields(NamedTuple):
-    """The three fields that choose days, as bit masks: bit ``k`` of a mask stands for the value ``k``."""
+    """The three fields that select days, as bit masks: bit ``k`` stands for the value ``k``."""
 
     days: int
     last_day: bool
@@ -88,7 +88,7 @@ class DayFields(NamedTuple):
 
 
 class CronFields(NamedTuple):
-    """A parsed expression. ``text`` is the expression in lower case with single blanks, macros replaced."""
+    """A parsed expression. ``text``: in lower case, with single spaces and macros expanded."""
 
     text: str
     minutes: int
@@ -100,7 +100,7 @@ class CronFields(NamedTuple):
 
 @lru_cache(maxsize=16_384)
 def parse(expression: str) -> CronFields:
-    """Parse five cron fields or a macro; raises ``InvalidSchedule`` that names the field, the part and the remedy."""
+    """Parse five cron fields or a macro. Raises ``InvalidSchedule`` with the field, the part and the remedy."""
     texts = _split(expression)
     plain: list[str] = []
     special = _Special()
@@ -127,9 +127,9 @@ def parse(expression: str) -> CronFields:
 
 
 def render(field: Field, values: Collection[int], *, star: bool) -> str:
-    """Write a set of values as a field that ``parse`` reads back, starting with a star if ``star``.
+    """Return a set of values as a field that ``parse`` reads back; it starts with a star if ``star``.
 
-    A set written with a star holds the lowest value of the field.
+    With ``star``, the set must contain the lowest value of the field.
     """
     numbers = sorted(values)
     if not numbers or not all(isinstance(number, int) and field.low <= number <= field.high for number in numbers):
@@ -153,7 +153,7 @@ def render(field: Field, values: Collection[int], *, star: bool) -> str:
 
 
 class _Special:
-    """What has no plain number: collected while the fields are rewritten."""
+    """Parts without a plain number, collected while the fields are rewritten."""
 
     def __init__(self) -> None:
         self.last_day = False
@@ -181,7 +181,7 @@ def _split(expression: str) -> list[str]:
 
 
 def _rewrite(expression: str, field: Field, part: str, special: _Special) -> str:
-    """Return ``part`` in numbers that croniter reads as meant; "" where it went into ``special``."""
+    """Return ``part`` as plain numbers; "" if it was added to ``special``."""
     if star := _STAR.fullmatch(part):
         return _plain_range(field.low, field.high, _step(expression, field, star[1]))
     if field is WEEKDAY and (match := _LAST_WEEKDAY.fullmatch(part)):
@@ -201,7 +201,7 @@ def _rewrite(expression: str, field: Field, part: str, special: _Special) -> str
 
 
 def _rewrite_range(expression: str, field: Field, match: re.Match[str]) -> str:
-    """Rewrite ``a``, ``a-b``, ``a/step`` and ``a-b/step``; a range that ends below its start wraps around."""
+    """Rewrite ``a``, ``a-b``, ``a/step`` and ``a-b/step``; a range that ends below its start wraps."""
     first = _value(expression, field, match[1])
     step = _step(expression, field, match[3])
     if field is WEEKDAY and match[1] == "7" and match[2] is None and match[3] is not None:
@@ -211,10 +211,10 @@ def _rewrite_range(expression: str, field: Field, match: re.Match[str]) -> str:
         return str(first) if match[3] is None else _plain_range(first, field.high, step)
     last = _value(expression, field, match[2])
     if field is WEEKDAY and first == 0 and match[1] != "7" and match[2] == "7":
-        last = field.high  # from Sunday to Sunday: the whole week
+        last = field.high  # Sunday to Sunday is the whole week
     if first <= last:
         return _plain_range(first, last, step)
-    # Counting goes on across the wrap: 55-5/3 is 55, 58, 1, 4.
+    # The step continues across the wrap: 55-5/3 is 55, 58, 1, 4.
     size = field.high - field.low + 1
     length = last - first + size + 1
     return ",".join(str((first - field.low + ahead) % size + field.low) for ahead in range(0, length, step))
@@ -264,7 +264,7 @@ def _refusal(expression: str, field: Field, part: str, reason: str) -> InvalidSc
 
 
 def _expand(expression: str, plain: list[str]) -> list[int]:
-    """Let croniter expand the rewritten fields; return one bit mask per field, 0 where nothing plain is left."""
+    """Expand the rewritten fields with croniter; returns a bit mask per field, 0 for an empty one."""
     try:
         values, _ = croniter.expand(" ".join(text or "*" for text in plain))
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""Cron expressions in words: what a form shows beside five terse fields.
+"""Cron expressions in words, for forms: a description and warnings.
 
-Words only; nothing here decides when a job runs.
+It only describes; it must never decide when a job runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
 
 def describe(fields: CronFields, *, either: bool) -> str:
-    """Say when the fields match, in English: "at 02:30 on Monday and on day 1 of the month"."""
+    """Return when the fields match, in English: "at 02:30 on Monday and on day 1 of the month"."""
     parts = [_times(fields), _days(fields.day_fields, either=either)]
     if fields.day_fields.months != MONTH.every:
         parts.append("in " + _list([_name(MONTH, value) for value in _values(fields.day_fields.months)]))
@@ -25,7 +25,7 @@ def describe(fields: CronFields, *, either: bool) -> str:
 
 
 def field_warnings(fields: CronFields, *, day_rule: str, either: bool) -> tuple[str, ...]:
-    """Name what is legal but often not meant: a step beyond its field, both day fields restricted."""
+    """Return warnings for likely mistakes: a step larger than its field, both day fields restricted."""
     found = []
     for field, text in zip(FIELDS, fields.text.split(), strict=True):
         size = field.high - field.low + 1
@@ -57,7 +57,7 @@ def _times(fields: CronFields) -> str:
 
 
 def _repeated(field: Field, values: list[int], unit: str) -> str:
-    """Say "every 15 minutes" for an even step through the whole field, else list the values."""
+    """Return "every 15 minutes" for an even step through the whole field, else a list of the values."""
     size = field.high - field.low + 1
     if len(values) == size:
         return f"every {unit}"
@@ -79,7 +79,7 @@ def _days(days: DayFields, *, either: bool) -> str:
     date_words = f"on {_list(dates)} of the month" if _restricts_dates(days) else ""
     weekday_words = f"on {_list(weekdays)}" if _restricts_weekdays(days) else ""
     if either:
-        # Under this rule an unrestricted field that is not a star chooses every day.
+        # With this rule an unrestricted field without a star matches every day.
         return f"{date_words} or {weekday_words}" if date_words and weekday_words else ""
     if date_words and weekday_words:
         return f"{date_words} if it is {weekday_words.removeprefix('on ')}"
@@ -99,7 +99,7 @@ def _values(mask: int) -> list[int]:
 
 
 def _runs(values: list[int]) -> list[str]:
-    """Join neighbours: 1, 2, 3, 7 → "1 to 3", "7"."""
+    """Join consecutive values: 1, 2, 3, 7 → "1 to 3", "7"."""
     runs: list[tuple[int, int]] = []
     for value in values:
         if runs and value == runs[-1][1] + 1:

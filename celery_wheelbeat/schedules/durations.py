@@ -1,6 +1,6 @@
-"""Durations as people write them: ``90s``, ``5m``, ``1h30m``, ``0.5s``.
+"""Parses and formats durations such as ``90s``, ``5m``, ``1h30m``, ``0.5s``.
 
-Exact to the millisecond in both directions; a text that could mean two things is refused, never guessed.
+Exact to the millisecond in both directions. An ambiguous text is refused.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _EXAMPLES = "write it like 90s, 5m, 1h30m, 2d or 0.5s"
 
 
 def parse_duration(text: str) -> int:
-    """Return the milliseconds of ``text``: weeks, days, hours, minutes, seconds and ``ms``, in this order.
+    """Return ``text`` in milliseconds: weeks, days, hours, minutes, seconds and ``ms``, in this order.
 
-    Spaces between the parts and capitals are allowed. Raises ``InvalidSchedule`` for anything else, and for zero.
+    Spaces and capitals are allowed. Raises ``InvalidSchedule`` for other texts, and for zero.
     """
     squeezed = "".join(text.split()).lower()
     match = _TEXT.fullmatch(squeezed)
@@ -38,7 +38,7 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(duration_ms: int) -> str:
-    """Return the shortest text that ``parse_duration`` reads back as ``duration_ms`` (≥ 0); weeks are not used."""
+    """Return the shortest text for ``duration_ms`` (≥ 0) that ``parse_duration`` reads back; without weeks."""
     if 0 < duration_ms < 1_000:
         return f"{duration_ms}ms"
     parts = []

@@ -1,6 +1,6 @@
-"""Fire times of any schedule: what follows from ``next_fire`` alone.
+"""Algorithms over any schedule: fire times listed and searched with ``next_fire`` alone.
 
-A schedule is a pure function of an instant; everything here asks it and remembers nothing.
+A schedule is a pure function of an instant. Nothing here keeps state.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS = 253_402_300_799_999
-"""9999-12-31T23:59:59.999Z, the last instant that ``datetime`` can show."""
+"""9999-12-31T23:59:59.999Z, the last instant of ``datetime`` in milliseconds."""
 
 
 class Schedule(Protocol):
-    """What computes fire times."""
+    """A pure function from an instant to the next fire time."""
 
     def next_fire(self, after_ms: int) -> int | None:
-        """Return the first fire time strictly after ``after_ms``, or None if none comes. Monotone in ``after_ms``."""
+        """Return the first fire time strictly after ``after_ms``, None if there is none. Monotone in ``after_ms``."""
 
 
 def fires(schedule: Schedule, after_ms: int) -> Iterator[int]:
@@ -36,13 +36,13 @@ def fires(schedule: Schedule, after_ms: int) -> Iterator[int]:
 
 _STEP_MS = 1_000
 _NEAR = 8
-"""Fire times that are walked through one by one before the rest is bisected."""
+"""Number of fire times walked one by one before the search bisects."""
 
 
 def last_fire(schedule: Schedule, until_ms: int, not_before_ms: int) -> int | None:
-    """Return the last fire time in [``not_before_ms``, ``until_ms``], None without one; some sixty looks at most.
+    """Return the last fire time in [``not_before_ms``, ``until_ms``], None if there is none.
 
-    Schedules know only their next fire time: the search goes back in growing steps, then narrows.
+    Takes about sixty calls of ``next_fire`` at most: steps back by growing distances, then bisects.
     """
     step_ms, begin_ms = _STEP_MS, max(until_ms - _STEP_MS, not_before_ms - 1)
     found = schedule.next_fire(begin_ms)
@@ -71,7 +71,8 @@ def last_fire(schedule: Schedule, until_ms: int, not_before_ms: int) -> int | No
 def fires_after(schedule: Schedule, after: datetime, count: int) -> list[datetime]:
     """Return up to ``count`` fire times strictly after ``after``, as aware datetimes in UTC.
 
-    ``after`` must be aware; its microseconds count. Fewer come back where the schedule or the calendar ends.
+    ``after`` must be aware; its microseconds are rounded down to milliseconds. Returns fewer if the schedule or the
+    calendar ends. Raises ``InvalidSchedule`` for a naive ``after``.
     """
     if after.tzinfo is None:
         raise InvalidSchedule(f"{after.isoformat()} has no time zone: expected an aware datetime")
@@ -89,5 +90,5 @@ def ms_of(instant: datetime) -> int:
 
 
 def instant(at_ms: int) -> datetime:
-    """Return an aware datetime in UTC."""
+    """Return the instant ``at_ms`` as an aware datetime in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC)

@@ -1,7 +1,7 @@
-"""Interval and one-time schedules, and what a job adds to any schedule: offset, bounds, incident.
+"""Interval and one-time schedules, and the schedule of a job: offset, bounds and incident on top of a base.
 
-``next_grid_fire`` is the one definition of interval arithmetic, for Python ints and numpy arrays alike. All values are
-integer milliseconds since the Unix epoch. Pure: never reads a clock, never remembers a run.
+``next_grid_fire`` is the only definition of interval arithmetic; it takes Python ints and numpy arrays. Instants are
+integer milliseconds since the Unix epoch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Ms = TypeVar("Ms", int, Int64s)
 ALWAYS_MS = -(2**62)
 """Start of a schedule without a start."""
 NEVER_MS = 2**62
-"""End of a schedule without an end; in arrays, a fire time that will not come."""
+"""End of a schedule without an end; in arrays also: no fire time."""
 INTERVAL_MAX_MS = 100 * 366 * 86_400_000
 """Longest interval: a hundred years."""
 
@@ -34,7 +34,7 @@ INTERVAL_MAX_MS = 100 * 366 * 86_400_000
 def next_grid_fire(after_ms: Ms, interval_ms: Ms, anchor_ms: Ms, offset_ms: Ms) -> Ms:
     """Return the first point of the grid ``anchor + offset + k·interval`` strictly after ``after_ms``.
 
-    Exact for all |values| up to 2^61, so for every instant of the years 1 to 9999; ``interval_ms`` > 0.
+    Exact for |values| up to 2^61, which includes the years 1 to 9999. ``interval_ms`` > 0.
     """
     return after_ms + interval_ms - (after_ms - anchor_ms - offset_ms) % interval_ms
 
@@ -45,21 +45,21 @@ def last_grid_fire(until_ms: Ms, interval_ms: Ms, anchor_ms: Ms, offset_ms: Ms) 
 
 
 def count_grid_fires(after_ms: Ms, until_ms: Ms, interval_ms: Ms, anchor_ms: Ms, offset_ms: Ms) -> Ms:
-    """Return how many points of the same grid lie in ``(after_ms, until_ms]``; ``after_ms`` ≤ ``until_ms``."""
+    """Return the number of points of the same grid in ``(after_ms, until_ms]``; ``after_ms`` ≤ ``until_ms``."""
     first_ms = last_grid_fire(after_ms, interval_ms, anchor_ms, offset_ms)
     return (until_ms - first_ms) // interval_ms
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Interval:
-    """Fires at ``anchor_ms + offset_ms + k·interval_ms`` for every integer ``k``: a grid that never moves."""
+    """Fires at ``anchor_ms + offset_ms + k·interval_ms`` for every integer ``k``: a fixed grid."""
 
     interval_ms: int
     anchor_ms: int
     offset_ms: int
 
     def __init__(self, seconds: float | timedelta, *, offset_ms: int = 0, anchor_ms: int = 0) -> None:
-        """``seconds``: > 0, at most a hundred years, a whole number of milliseconds; else ``InvalidSchedule``."""
+        """Raises ``InvalidSchedule`` unless ``seconds`` is whole milliseconds, > 0 and at most a hundred years."""
         object.__setattr__(self, "interval_ms", _interval_ms(seconds))
         object.__setattr__(self, "anchor_ms", anchor_ms)
         object.__setattr__(self, "offset_ms", offset_ms)
@@ -95,22 +95,22 @@ class Once:
     at_ms: int
 
     def next_fire(self, after_ms: int) -> int | None:
-        """Return the instant while it lies ahead of ``after_ms``, then None."""
+        """Return the instant if it is after ``after_ms``, else None."""
         return self.at_ms if self.at_ms > after_ms else None
 
     def next_fires(self, after: datetime, count: int) -> list[datetime]:
-        """Return the instant as an aware datetime in UTC, or nothing once it has passed."""
+        """Return the instant as an aware datetime in UTC; an empty list if it is not after ``after``."""
         return fires_after(self, after, count)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """The schedule of one job: a base schedule moved by ``offset_ms``, within bounds, sped up during an incident.
+    """The schedule of one job: a base schedule shifted by ``offset_ms``, bounded, and faster during an incident.
 
-    Fire times lie in ``[start_ms, end_ms)``. While the grid of ``incident_interval_ms`` has a point ≤
-    ``incident_until_ms`` ahead, that grid replaces the base; the first base fire is strictly after the last incident
-    fire. The incident grid has the phase of the base (an interval's ``anchor + offset``, else the bare offset), so
-    where its interval divides the base interval every base fire is also an incident fire and none moves.
+    Fire times are in ``[start_ms, end_ms)``. While the next point of the incident grid is ≤ ``incident_until_ms``, that
+    grid replaces the base; the first base fire is strictly after the last incident fire. The incident grid has the
+    phase of the base (``anchor + offset`` of an interval, else the offset). If its interval divides the base interval,
+    every base fire is also an incident fire.
     """
 
     base: Schedule
@@ -122,7 +122,7 @@ class Bounded:
     incident_until_ms: int = 0
 
     def next_fire(self, after_ms: int) -> int | None:
-        """Return the first fire time strictly after ``after_ms``, or None after the end."""
+        """Return the first fire time strictly after ``after_ms``, None if there is none before the end."""
         after_ms = max(after_ms, self.start_ms - 1)
         fire_ms = self._incident_fire(after_ms)
         if fire_ms is None:

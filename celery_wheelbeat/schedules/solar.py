@@ -1,7 +1,7 @@
-"""Solar events at a place: sunrise, sunset, noon and the three twilights, computed by the ephem library.
+"""Solar events at a place: sunrise, sunset, noon and the three twilights, computed with the ephem library.
 
-Pure for one version of ephem: the same place and instant give the same event, to the second, wherever the search
-began. Far too slow for the wheel, hence asked in the poll lane.
+Pure for one version of ephem: an event is the same to the second from wherever the search starts. Too slow for the
+wheel, so the poll lane asks for it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from celery_wheelbeat.schedules.zones import EARLIEST_S, LATEST_S
 
 _DAY_S = 86_400
 _SEARCH_DAYS = 367
-"""An event that a whole year does not bring does not come."""
+"""An event that does not occur within a year never occurs."""
 _EPHEM_EPOCH = 25_567.5
-"""1970-01-01T00:00Z in ephem's days, which begin at noon of 1899-12-31."""
+"""1970-01-01T00:00Z in ephem's days, counted from noon of 1899-12-31."""
 _MEAN = 0.02
-"""Days by which the sun crosses the meridian before or after mean noon, at most."""
+"""Bound in days on the distance between solar noon and mean noon."""
 _PRECISE = 0.01 / _DAY_S
-"""Days to which a passage is found."""
+"""Precision in days to which a passage is found."""
 
 
 class _Event(NamedTuple):
     rises: bool | None
-    """Whether the sun rises through the horizon of the event or sets; None = it crosses the meridian."""
+    """True: the sun rises through the horizon; False: it sets; None: it crosses the meridian."""
     horizon: str = "0"
     """Altitude of the sun, degrees:minutes."""
     centre: bool = True
-    """Of the sun's centre; else of its upper limb."""
+    """``horizon`` refers to the sun's centre; else to its upper limb."""
 
 
 EVENTS = {
@@ -53,7 +53,7 @@ class SolarSchedule:
     def __init__(self, event: str, latitude: float, longitude: float) -> None:
         """``latitude`` -90 to 90 (north > 0), ``longitude`` -180 to 180 (east > 0), in degrees.
 
-        Raises ``InvalidSchedule`` for values out of range, and where ephem is not installed.
+        Raises ``InvalidSchedule`` for values out of range, and if ephem is not installed.
         """
         if event not in EVENTS:
             raise InvalidSchedule(f"solar event {event!r}: expected one of {', '.join(EVENTS)}")
@@ -73,11 +73,11 @@ class SolarSchedule:
         self._next_ms: int | None = None
 
     def next_fire(self, after_ms: int) -> int | None:
-        """Return the first event strictly after ``after_ms``; None at the end of the year 9999."""
+        """Return the first event strictly after ``after_ms``; None if there is none within a year or up to 9999."""
         if after_ms >= LATEST_S * 1000:
             return None
         after_ms = max(after_ms, EARLIEST_S * 1000)
-        after = _EPHEM_EPOCH + (after_ms // 1000 + 0.4) / _DAY_S  # whatever was over by then is rounded to before
+        after = _EPHEM_EPOCH + (after_ms // 1000 + 0.4) / _DAY_S  # earlier passages round to ≤ after_ms
         number = math.floor(2 * (after - _MEAN - self._mean_noon(0)))
         if EVENTS[self.event].rises is None:
             return next(fire_ms for noon in count(number // 2) if (fire_ms := self._noon_ms(noon)) > after_ms)
@@ -94,7 +94,7 @@ class SolarSchedule:
         return None
 
     def ask(self, now_ms: int) -> Asked:
-        """Offer the event that is due at ``now_ms``; several missed ones are offered one by one."""
+        """Return the event due at ``now_ms``, if any; several missed events are returned one by one."""
         if self._next_ms is None:
             self._next_ms = self.next_fire(now_ms) or NEVER_MS
         if now_ms < self._next_ms:
@@ -110,10 +110,10 @@ class SolarSchedule:
         return _ms(self._observer.next_transit(self._sun, start=self._mean_noon(day) - 0.5))
 
     def _culmination(self, number: int) -> float:
-        """Return when the sun crosses the meridian: where ``number`` is even at its highest, else at its lowest.
+        """Return when the sun crosses the meridian: at its highest for an even ``number``, else at its lowest.
 
-        From one to the next the sun climbs or sinks, near a pole also all along: there is one passage at most. Each is
-        looked for between two of them, so wherever a search began it finds the same.
+        Between two culminations the sun only climbs or only sinks, also near a pole, so there is one passage at most.
+        The search brackets a passage by culminations, so its result does not depend on where the search started.
         """
         near = self._mean_noon(0) + number / 2
         self._observer.date = near
@@ -122,7 +122,7 @@ class SolarSchedule:
         return near + ahead / math.tau
 
     def _passage(self, begin: float, before: float, end: float, behind: float) -> float:
-        """Return when the sun passes the horizon: by false position, where an end that stays counts half (Illinois)."""
+        """Return when the sun passes the horizon, by the method of false position (Illinois variant)."""
         moved = 0
         while end - begin > _PRECISE:
             middle = begin + (end - begin) * before / (before - behind)
@@ -137,7 +137,7 @@ class SolarSchedule:
         return end
 
     def _progress(self, when: float) -> float:
-        """Return ≥ 0 where the sun is on the side of the horizon to which the event takes it; ephem's formula."""
+        """Return ≥ 0 if the sun is past the horizon in the direction of the event; ephem's formula."""
         event = EVENTS[self.event]
         self._observer.date = when
         self._sun.compute(self._observer)
@@ -150,5 +150,5 @@ class SolarSchedule:
 
 
 def _ms(when: float) -> int:
-    """Return an instant of ephem's, rounded to the second."""
+    """Return an instant of ephem in ms, rounded to the second."""
     return round((when - _EPHEM_EPOCH) * _DAY_S) * 1000

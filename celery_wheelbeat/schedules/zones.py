@@ -1,7 +1,7 @@
-"""Time zones as runs of constant offset: what turns a wall time into an instant without asking twice.
+"""Time zones as segments of constant offset from UTC, computed from the zone database.
 
-Invariant: the segments of a zone cover time without hole or overlap, in order. The zone database is the only thing
-read here, once per zone; nothing depends on the zone of this machine or on its clock.
+Invariant: the segments of a zone cover time in order, without gap or overlap. The only I/O is the zone database, read
+once per zone; the time zone and the clock of the machine have no influence.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from zoneinfo import TZPATH, ZoneInfo, available_timezones
 from celery_wheelbeat.errors import InvalidSchedule
 
 EARLIEST_S = -62_135_424_000
-"""0001-01-03T00:00Z: local times of every zone exist from here on."""
+"""0001-01-03T00:00Z: from here on ``datetime`` can represent the local time of every zone."""
 LATEST_S = 253_402_128_000
-"""9999-12-30T00:00Z: local times of every zone exist up to here."""
+"""9999-12-30T00:00Z: up to here ``datetime`` can represent the local time of every zone."""
 
 _NO_ZONES = ("localtime", "posixrules", "Factory", "posix/", "right/")
-"""What systems keep beside the zones: the zone of the machine, a default for TZ, a placeholder for "not set", copies
-without and with leap seconds. Python leaves out some of them, on some systems."""
+"""Files beside the zones: the zone of the machine, a default for TZ, a placeholder for "not set", copies of all zones
+without and with leap seconds. On some systems Python omits some of them itself."""
 _BLOCK_BITS = 25
-"""Segments are found for 2^25 s (388 days) at a time, when somebody asks for them."""
+"""Segments are computed on demand, for 2^25 s (388 days) at a time."""
 _SAMPLE_S = 1 << 17
 """36 h between samples. The closest two changes in the zone database are 95 h apart (Africa/Freetown, 1939)."""
 _BLOCKS_MAX = 2048
-"""Blocks kept per zone, about 1 MB; beyond it the zone starts afresh."""
+"""Blocks cached per zone, about 1 MB; when the cache is full it is cleared."""
 
 
 class Segment(NamedTuple):
@@ -40,11 +40,11 @@ class Segment(NamedTuple):
     end_s: int
     offset_s: int
     shift_s: int
-    """How far the wall clock was moved at ``start_s``: > 0 skips local time, < 0 repeats it, 0 = no change."""
+    """Change of the wall clock at ``start_s``: > 0 skips local time, < 0 repeats it, 0 = no change."""
 
 
 class Zone:
-    """One zone of the IANA database. Segments are computed on demand and kept; safe to share between threads."""
+    """One zone of the IANA database. Segments are computed on demand and cached; thread-safe."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -52,9 +52,9 @@ class Zone:
         self._blocks: dict[int, tuple[Segment, ...]] = {}
 
     def segment(self, instant_s: int) -> Segment:
-        """Return the segment that holds ``instant_s``, which lies in ``[EARLIEST_S, LATEST_S)``.
+        """Return the segment that contains ``instant_s``, which must be in ``[EARLIEST_S, LATEST_S)``.
 
-        A segment may also begin or end where nothing changes (``shift_s`` = 0).
+        A segment may begin or end without a change (``shift_s`` = 0).
         """
         block = instant_s >> _BLOCK_BITS
         segments = self._blocks.get(block)
@@ -65,7 +65,7 @@ class Zone:
         for segment in segments:
             if instant_s < segment.end_s:
                 return segment
-        raise AssertionError(f"{self.name}: no segment at {instant_s}")  # the last one ends with its block
+        raise AssertionError(f"{self.name}: no segment at {instant_s}")  # unreachable
 
     def _offset_s(self, instant_s: int) -> int:
         return offset_s(self._rules, instant_s)
@@ -76,7 +76,7 @@ class Zone:
         end_s = min((block + 1) << _BLOCK_BITS, LATEST_S)
         offset_s = self._offset_s(begin_s)
         segments = []
-        # A change at the very first second of the block is seen from the second before it.
+        # A change at the first second of the block shows only against the second before it.
         shift_s = offset_s - self._offset_s(begin_s - 1) if begin_s > EARLIEST_S else 0
         start_s = low_s = begin_s
         while low_s < end_s - 1:
@@ -92,7 +92,7 @@ class Zone:
         return tuple(segments)
 
     def _first_other(self, low_s: int, high_s: int, offset_s: int) -> int:
-        """Bisect ``(low_s, high_s]`` for the first second whose offset is not ``offset_s``."""
+        """Return, by bisection, the first second in ``(low_s, high_s]`` whose offset is not ``offset_s``."""
         while high_s - low_s > 1:
             middle_s = (low_s + high_s) // 2
             if self._offset_s(middle_s) == offset_s:
@@ -103,7 +103,7 @@ class Zone:
 
 
 def offset_s(rules: tzinfo, instant_s: int) -> int:
-    """Return how far local time is ahead of UTC at an instant."""
+    """Return the offset of local time from UTC at an instant, in seconds; > 0 is ahead."""
     offset = datetime.fromtimestamp(instant_s, UTC).astimezone(rules).utcoffset()
     assert offset is not None  # noqa: S101 - every aware time has one
     return offset.days * 86_400 + offset.seconds
@@ -111,10 +111,10 @@ def offset_s(rules: tzinfo, instant_s: int) -> int:
 
 @lru_cache(maxsize=1)
 def database_version() -> str:
-    """Return which zone database this process reads, like ``2025b``; ``unknown`` where it does not say.
+    """Return the version of the zone database that this process reads, like ``2025b``, or ``unknown``.
 
-    Python prefers the files of the system and falls back to the package tzdata. Beats with different versions may
-    disagree about fire times, and then about run ids.
+    Python prefers the files of the system to the package tzdata. Beats with different versions may compute different
+    fire times, and so different run ids.
     """
     for folder in map(Path, TZPATH):
         for name in ("tzdata.zi", "+VERSION", "version"):
@@ -140,9 +140,9 @@ def names() -> frozenset[str]:
 
 @lru_cache(maxsize=1024)
 def zone(name: str) -> Zone:
-    """Return the zone of that IANA name; raises ``InvalidSchedule`` for a name that the zone database lacks.
+    """Return the zone with this IANA name; raises ``InvalidSchedule`` for an unknown name.
 
-    The other files beside the zones are refused, see ``_NO_ZONES``.
+    Other files beside the zones are refused, see ``_NO_ZONES``.
     """
     if name not in names():
         close = difflib.get_close_matches(name[:80], names(), n=1)
