@@ -15,8 +15,9 @@ States of an enabled job::
                              ^                   ^             |
                              +-------------------+-------------+  re-armed for its next fire time
 
-A disabled job, or one without a further fire time, is unarmed. A removed job is a dead row until ``renumber``. A polled
-job is not in the wheel: ``PollLane`` asks its schedule.
+A fire time before the edge of the far windows goes straight to its slot. A disabled job, or one
+without a further fire time, is unarmed. A removed job is a dead row until ``renumber``. A polled job is not in the
+wheel: ``PollLane`` asks its schedule.
 
 Never. No I/O and no clock: ``now_ms`` is an argument. The engine never arms relative to now, only to the cursor tick,
 never offers a run before its fire time, and never drops a run without an entry in the ledger.

@@ -83,7 +83,7 @@ class Misfires:
         self._crons = crons
         self._ledger = ledger
         self.first_start = False
-        """Set by the owner of the marks: no earlier process left a mark, so the marks are the start of this process."""
+        """No earlier process left a mark, so the marks are the start of this process. Set by the owner of the marks."""
 
     def offer(self, shards: Shards, ids: Int64s, gap: Gap, reason: str) -> list[DueBatch]:
         """Settle the gap of the jobs ``ids`` and return the runs to offer; the others are skipped with ``reason``."""

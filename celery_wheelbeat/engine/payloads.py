@@ -314,7 +314,7 @@ def _line(total: int, count: int) -> NDArray[np.int64]:
 def _checksum(payloads: bytes, payload_ends: Ends, names: bytes, name_ends: Ends) -> int:
     """Return the sum of all 64-bit words mod 2^64, each part mixed by its order. Six times as fast as a CRC.
 
-    Detects every single damaged word; other damage is missed in one case of 2^64.
+    Detects any damage of a single word; other damage is missed in one case of 2^64.
     """
     mixed = payload_ends.total * _MIXER + name_ends.total
     for part in (payloads, payload_ends.off.tobytes(), names, name_ends.off.tobytes()):

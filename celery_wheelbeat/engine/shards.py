@@ -43,7 +43,7 @@ class JobView(NamedTuple):
     payload: bytes
     route_index: int
     flags: int
-    """Bits of ``jobs.Flag``."""
+    """Bits of ``jobs.definitions.Flag``."""
     next_fire_ms: int | None
     """None: no further fire time, or the job is polled."""
 
@@ -55,7 +55,7 @@ class JobColumns(NamedTuple):
     """The job exists and is enabled."""
     route: UInt32s
     flags: NDArray[np.uint16]
-    """Bits of ``jobs.Flag``."""
+    """Bits of ``jobs.definitions.Flag``."""
     ref: UInt32s
     """Argument of ``payloads.read``."""
     interval: Int64s
