@@ -1,7 +1,7 @@
-"""The broker connection of a lane: opened as the app would open it, but never waiting for ever.
+"""The broker connection of a lane: opened as the app would open it, with a bound on every wait.
 
-The user's ``broker_transport_options`` stand; what they leave open gets a bound, and AMQP gets publisher confirms,
-because nothing may count as sent for want of an error.
+The user's ``broker_transport_options`` win; missing time-outs get a default. AMQP always gets publisher confirms,
+because a run must not count as sent merely because no error was seen.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ logger = logging.getLogger("celery.beat")
 REPLY_TIMEOUT_S = 10.0
 """Longest wait for one reply of a broker; far below ``wheelbeat_live_timeout``."""
 SENTINEL_TIMEOUT_S = 2.0
-"""Longest wait for a Sentinel: the one that is asked first may have died with the master, and the next one knows."""
+"""Longest wait for one Sentinel: the first one may have died with the master, and the next one can answer."""
 
 _REDIS = {"socket_timeout": REPLY_TIMEOUT_S, "socket_connect_timeout": REPLY_TIMEOUT_S, "socket_keepalive": True}
 _PATIENCE = {socket.TCP_USER_TIMEOUT: 0} if hasattr(socket, "TCP_USER_TIMEOUT") else {}
-"""py-amqp has TCP end a connection whose peer reads nothing for a second, as RabbitMQ does in an alarm; peers that are
-gone are found by heartbeats and time-outs."""
+"""Turns off py-amqp's TCP_USER_TIMEOUT of one second, which ends a connection whose peer stops reading, as RabbitMQ does
+in an alarm. Heartbeats and time-outs detect dead peers."""
 _AMQP = {
     "confirm_publish": True,
     "read_timeout": REPLY_TIMEOUT_S,
@@ -36,13 +36,13 @@ _BOUNDS: dict[str, dict[str, Any]] = {"redis": _REDIS, "amqp": _AMQP}
 def driver_type(app: Any) -> str:
     """Return kombu's name for the kind of broker that ``app`` sends to (``redis``, ``amqp``, ``sqs`` …); no I/O.
 
-    Raises ``InvalidSetting`` where the transport cannot be loaded, as its package is missing or its name is wrong.
+    Raises ``InvalidSetting`` if the transport cannot be loaded because its package is missing or its name is wrong.
     """
     try:
         return str(app.connection_for_write().get_transport_cls().driver_type)
-    except ValueError:  # of a URL, whose text shows a piece of it
+    except ValueError:  # raised by the URL parser; its text quotes a part of the URL
         raise InvalidSetting(f"broker_url {UNREADABLE}") from None
-    except Exception as error:  # kombu passes on whatever the import raised
+    except Exception as error:  # kombu does not wrap exceptions of the import
         raise InvalidSetting(
             f"broker_url: its transport cannot be loaded ({type(error).__name__}: {error}): "
             "correct it, or install the package that it needs"
@@ -50,7 +50,7 @@ def driver_type(app: Any) -> str:
 
 
 def open_connection(app: Any) -> Any:
-    """Return a kombu ``Connection`` for publishing; it is not connected yet."""
+    """Return a kombu ``Connection`` for publishing, not connected."""
     connection = app.connection_for_write()
     bounds = _BOUNDS.get(connection.get_transport_cls().driver_type, {})
     options = {**bounds, **(connection.transport_options or {})}
@@ -63,7 +63,7 @@ def open_connection(app: Any) -> Any:
 
 
 def _of_sentinels() -> dict[str, Any]:
-    """Return how Sentinels are asked: redis-py asks each ten times over before it turns to the next one."""
+    """Return connection options for Sentinels. By default redis-py tries each ten times before the next one."""
     from redis.backoff import NoBackoff  # noqa: PLC0415 - an optional extra
     from redis.retry import Retry  # noqa: PLC0415 - an optional extra
 
@@ -72,7 +72,7 @@ def _of_sentinels() -> dict[str, Any]:
 
 
 def close_connection(connection: Any, *, broken: bool) -> None:
-    """Close a kombu ``Connection``; of a ``broken`` one only our side, since the broker may not be listening."""
+    """Close a kombu ``Connection``; a ``broken`` one only on our side, since the broker may not be reading."""
     try:
         if broken:
             connection.collect(socket_timeout=REPLY_TIMEOUT_S)
@@ -83,5 +83,5 @@ def close_connection(connection: Any, *, broken: bool) -> None:
 
 
 def is_amqp(connection: Any) -> bool:
-    """Say whether confirms and returns exist on this connection."""
+    """Return whether this connection has publisher confirms and returns."""
     return bool(connection.get_transport_cls().driver_type == "amqp")

@@ -1,7 +1,7 @@
-"""Lane report: how many jobs take which lane, and why; said once after each change, and shown in the status.
+"""Lane report: the number of jobs per lane with the reasons, and the lag of the celery lane.
 
-Looks at the lanes every two seconds, counts jobs, and never touches a run. Only jobs of a kind that nobody has asked
-about yet are in no count: their first run decides.
+Logged once after each change and shown in the status document. The report counts jobs and never touches a run. Jobs of
+a kind that was not due yet are counted apart, as unasked: their first run decides.
 """
 
 from __future__ import annotations
@@ -28,43 +28,43 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 QUIET_S = 2.0
-"""Answers come one after the other: the report waits until none has come for this long."""
+"""Answers come in series: the report waits until none has come for this long."""
 RECOUNT_EVERY_S = 30.0
 PATIENCE_S = 60.0
-"""How long the first report waits for an answer about every job."""
+"""Longest wait of the first report for an answer about every job."""
 BEHIND_S = 60.0
 BEHIND_SAID_EVERY_S = 300.0
 REASONS_SHOWN = 5
 
 
 class Counted(NamedTuple):
-    """How many jobs take which lane."""
+    """Number of jobs per lane."""
 
     fast: int = 0
     celery: Counter[str] = Counter()
-    """By reason."""
+    """Reason → jobs."""
     observers: tuple[str, ...] = ()
-    """Tools whose headers the fast lane fills in."""
+    """Tracing tools whose headers the fast lane fills in."""
     unasked: int = 0
     """Jobs of a kind that has not been due yet."""
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Return what is worth saying again when it changes; numbers alone are not."""
+        """Return the part whose change is logged again: lanes in use, reasons and observers, without numbers."""
         return (self.fast > 0, sorted(self.celery), self.observers)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is known about any job."""
+        """Whether no job was counted for either lane."""
         return not self.fast and not self.celery
 
 
 class LaneReport:
-    """See the module. Owned by the scheduling thread."""
+    """Counts jobs per lane, logs changes, and watches the lag of the celery lane."""
 
     def __init__(self, lanes: Lanes, engine: Engine) -> None:
         self.behind = False
-        """Whether runs wait for the celery lane for more than a minute although its broker is there."""
+        """Whether runs have waited for the celery lane for more than a minute while its broker is connected."""
         self._lanes = lanes
         self._engine = engine
         self._census = LaneCensus(engine)
@@ -78,7 +78,7 @@ class LaneReport:
         self._behind_said_s: float | None = None
 
     def look(self, now_s: float, *, loading: bool = False) -> None:
-        """Count and log what has changed; ``now_s`` is monotonic. While ``loading`` nothing is said yet."""
+        """Count jobs and log changes; ``now_s`` is monotonic. Nothing is logged while ``loading``."""
         self._census.look()
         if loading or self._patient_until_s is None:
             self._patient_until_s = now_s + PATIENCE_S
@@ -97,7 +97,7 @@ class LaneReport:
         self._watch_slow_lane(now_s)
 
     def as_json(self) -> Mapping[str, Any]:
-        """Return the lanes for the status document."""
+        """Return the lanes part of the status document."""
         return {
             "fast": self._counted.fast,
             "celery": dict(self._counted.celery),
@@ -107,7 +107,7 @@ class LaneReport:
         }
 
     def _say(self, *, changed: bool) -> None:
-        """Log the count; where no answer has ``changed``, only if it is of another kind than the last one."""
+        """Log the count; if no answer has ``changed``, only if its ``kind`` differs from the last one logged."""
         counted, said = self._counted, self._said
         if said is not None and counted.kind == said.kind and (not changed or counted == said):
             return
@@ -132,14 +132,14 @@ class LaneReport:
                 unasked += jobs
             elif isinstance(answer, str):
                 reasons[answer] += jobs
-            elif not isinstance(answer, Refusal):  # what is refused takes no lane
+            elif not isinstance(answer, Refusal):  # refused jobs take no lane
                 fast += jobs
                 observers.update(answer.observers)
         for reason, ids in self._lanes.fast.outsiders.by_reason().items():
             kinds = self._kinds_of(np.fromiter(ids, np.int64, len(ids)))
             for answer, jobs in forms.tally(kinds, np.ones(len(kinds), np.int64)):
                 if isinstance(answer, (str, Refusal)):
-                    continue  # is counted with all of its kind
+                    continue  # counted with the rest of its kind
                 reasons[reason] += jobs
                 if answer is None:
                     unasked -= jobs
@@ -148,7 +148,7 @@ class LaneReport:
         return Counted(max(0, fast), +reasons, tuple(sorted(observers)), max(0, unasked))
 
     def _kinds_of(self, ids: Int64s) -> Int64s:
-        """Return the kinds of those ``ids`` that would take the lane of their kind."""
+        """Return the kinds of the enabled ``ids`` whose definition leaves them on the lane of their kind."""
         jobs = self._engine.shards.columns_of(ids)
         stays = jobs.enabled & ~lane_rules.apart(ids, jobs.flags)
         return lane_rules.kinds(jobs.route[stays], jobs.flags[stays])
@@ -156,7 +156,7 @@ class LaneReport:
     def _watch_slow_lane(self, now_s: float) -> None:
         slow = self._lanes.slow
         if slow.rendering is None or not slow.publisher.health().connected:
-            self._lag.forget()  # whoever cannot send at all is not slow
+            self._lag.forget()  # a lane that cannot send at all is not behind
         backlog = slow.backlog
         lag_s = self._lag.look(now_s, left=backlog.left_queue, waiting=backlog.waiting)
         self.behind = lag_s > BEHIND_S
@@ -179,33 +179,33 @@ ROWS_PER_LOOK = 500_000
 
 
 class ByKind(NamedTuple):
-    """Jobs that take the lane of their kind (``lane_rules.kinds``)."""
+    """Number of jobs per kind (``lane_rules.kinds``), for jobs that take the lane of their kind."""
 
     kinds: Int64s
-    """Ascending; a kind of several shards stands here several times where shards are put together."""
+    """Ascending per shard; a kind occurs once per shard that has it."""
     jobs: Int64s
 
 
 class _Counts(NamedTuple):
     by_kind: ByKind
     apart: Counter[str]
-    """Jobs that do not take the lane of their kind, by reason."""
+    """Reason → jobs that do not take the lane of their kind."""
 
 
 class LaneCensus:
-    """See the module. Owned by the scheduling thread."""
+    """Counts the jobs of all shards by kind, a few shards per call."""
 
     def __init__(self, engine: Engine) -> None:
         self.rounds = 0
-        """How often every shard was counted."""
+        """Number of complete counts of all shards."""
         self._engine = engine
         self._counted: dict[int, _Counts] = {}
-        """By number of the shard."""
+        """Shard number → its counts."""
         self._at = 0
-        """Number of the shard that is counted next."""
+        """Number of the next shard to count."""
 
     def look(self) -> None:
-        """Go on counting, up to about ``ROWS_PER_LOOK`` rows, and no shard twice."""
+        """Count the next shards, up to about ``ROWS_PER_LOOK`` rows, each shard at most once."""
         shards, rows = self._engine.shards, 0
         for _ in range(len(shards)):
             number = self._at % len(shards)
@@ -218,12 +218,12 @@ class LaneCensus:
                 break
 
     def by_kind(self) -> ByKind:
-        """Return the jobs that take the lane of their kind, shard after shard."""
+        """Return the jobs that take the lane of their kind, concatenated over the shards."""
         counts = [counts.by_kind for counts in self._counted.values()] or [_NOBODY]
         return ByKind(*(np.concatenate(column) for column in zip(*counts, strict=True)))
 
     def apart(self) -> Counter[str]:
-        """Return the jobs that need more than an envelope, by reason."""
+        """Return reason → jobs whose definition needs the celery lane."""
         total = Counter[str]()
         for counts in self._counted.values():
             total.update(counts.apart)
@@ -243,7 +243,7 @@ def _count(rows: Rows) -> _Counts:
 
 
 def _by_kind(found: Int64s) -> ByKind:
-    if found.max(initial=0) > 4 * len(found):  # few jobs of many kinds: a list of all kinds would be far longer
+    if found.max(initial=0) > 4 * len(found):  # sparse kinds: a bincount would be far longer than the jobs
         return ByKind(*np.unique(found, return_counts=True))
     jobs = np.bincount(found)
     there = np.flatnonzero(jobs)
@@ -251,20 +251,23 @@ def _by_kind(found: Int64s) -> ByKind:
 
 
 LOOKS_KEPT = 3_600
-"""Looks of which something is still waiting; with more of them the lag is that of the oldest kept."""
+"""Most samples kept; with more, the lag is measured from the oldest one kept."""
 
 
 class QueueLag:
-    """See the module."""
+    """Age of the oldest waiting run of a queue, from counters only.
+
+    Sample N saw E runs enqueued in total. Once E runs have left the queue, everything seen by sample N is gone.
+    """
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, int]] = deque(maxlen=LOOKS_KEPT)
-        """Instant → how many had entered by then; all of them above what has left."""
+        """(time, runs enqueued by then); only samples with more enqueued runs than have left."""
 
     def look(self, now_s: float, *, left: int, waiting: int) -> float:
-        """Return for how long, in seconds, some of what waits has been waiting; 0 where nothing has for long.
+        """Take a sample and return the seconds since the oldest sample that still has waiting runs; 0 if none.
 
-        ``left``: how many ever left the queue.
+        ``left``: number of runs that ever left the queue.
         """
         looks = self._looks
         while looks and looks[0][1] <= left:
@@ -275,5 +278,5 @@ class QueueLag:
         return now_s - looks[0][0] if looks else 0.0
 
     def forget(self) -> None:
-        """Begin anew: nothing could leave."""
+        """Start over: no run could leave the queue."""
         self._looks.clear()

@@ -1,10 +1,9 @@
-"""One-off jobs: which of them has its run on the way, and which are done.
+"""One-off jobs: which of them have their run in flight, and which are done.
 
-A one-off is done after its first confirmed run. A once is known by its instant: whatever else is edited, it has that
-one run. Any other one-off is known by when its definition came into force: an edit that arms it again makes it another
-one. Whose run a fire time is, is decided by the definition that was in the wheel when it was handed out, never by
-comparing it with an instant of the database's clock. Knows ids and instants only; who switches jobs off is the
-dispatch.
+A one-off is done after its first confirmed run. A ``once`` job is identified by its instant and has that one run,
+whatever else is edited. Any other one-off is identified by the time at which its definition came into force; an edit
+that arms it again makes a new one. A fire time belongs to the definition that was in the wheel when the run became due;
+it is never compared with the database's clock. This module holds ids and times only; the lanes disable jobs.
 """
 
 from __future__ import annotations
@@ -24,47 +23,47 @@ if TYPE_CHECKING:
 
 
 class _Arming(NamedTuple):
-    """One run that is to be had."""
+    """Identity of the one run that a one-off is to have."""
 
     job_id: int
     once: bool
     armed_ms: int
-    """Once: its instant. Else when its definition came into force."""
+    """``once``: its instant; otherwise the time at which its definition came into force."""
 
 
 class _Known(NamedTuple):
-    """A one-off as it is defined now."""
+    """The current definition of a one-off."""
 
     arming: _Arming
     enabled: bool
     effective_from_ms: int
     after: Reached | None
-    """Where the wheel was when this arming came; None = it was the first one of its job."""
+    """Position of the wheel when this arming was applied; None for the first one of the job."""
 
 
 class Redefined(NamedTuple):
-    """What a batch of changes means for one-offs."""
+    """Consequences of a batch of changes for one-off jobs."""
 
     done: dict[int, Finished]
-    """Jobs that are done already though the definition does not say so: they have to stay switched off."""
+    """Jobs that are done although their definition is enabled; they have to stay disabled."""
     withdrawn: list[int]
-    """Jobs whose waiting runs are not theirs any more: another one-off than before, or switched off."""
+    """Jobs whose waiting runs are void: they became another one-off, or were disabled."""
 
 
 class OneOffs:
-    """The one-off jobs of one destination. Owned by the scheduling thread."""
+    """The one-off jobs of one destination."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
         self._on_the_way: dict[int, _Arming] = {}
-        """Token → what the run was sent for."""
+        """Token → arming for which the run was sent."""
         self._done: dict[int, tuple[_Arming, int]] = {}
-        """What is done, and when it was confirmed, though the database may not know it yet."""
+        """Job → (arming that is done, time of its confirmation); the database may not know it yet."""
 
     def load(self, batch: DefinitionBatch, after: Reached | None = None) -> dict[int, Finished]:
-        """Take in definitions, each a job's first; returns the jobs among them that are done already.
+        """Store definitions; returns the jobs among them that are already done.
 
-        ``after``: where the wheel is, if it may have handed out runs of former definitions.
+        ``after``: position of the wheel, if runs of earlier definitions may have become due.
         """
         at = np.flatnonzero(batch.flags & Flag.ONE_OFF)
         once = batch.kind[at] == Kind.ONCE
@@ -81,7 +80,7 @@ class OneOffs:
         return done
 
     def redefine(self, batch: DefinitionBatch, deleted_ids: Iterable[int], after: Reached) -> Redefined:
-        """Take in changed definitions; ``after``: where the wheel is, which takes them in, too."""
+        """Apply changed definitions. ``after``: position of the wheel, to which the same changes are applied."""
         touched = {*batch.ids.tolist(), *deleted_ids}
         former = {job_id: self._known.pop(job_id, None) for job_id in touched}
         done = self.load(batch, after)
@@ -98,22 +97,22 @@ class OneOffs:
         return Redefined(done, withdrawn)
 
     def is_on_the_way(self, job_id: int) -> bool:
-        """Whether a run of the one-off, as it is defined now, was sent and has no outcome yet."""
+        """Whether a run of the current definition was sent and has no outcome yet."""
         return bool(self._on_the_way) and self._known[job_id].arming in self._on_the_way.values()
 
     def owns(self, job_id: int, fire_ms: int, step: int) -> bool:
-        """Whether a run is one of the one-off as it is defined now, not of what the job was before."""
+        """Whether a run belongs to the current definition of the job, not to an earlier one."""
         known = self._known[job_id]
         if known.arming.once:
             return fire_ms == known.arming.armed_ms
         return known.after is None or known.after.is_before(fire_ms, step)
 
     def send(self, token: int, job_id: int) -> None:
-        """Note that a run of the one-off ``job_id`` is on its way."""
+        """Record that a run of the one-off ``job_id`` is in flight."""
         self._on_the_way[token] = self._known[job_id].arming
 
     def confirm(self, token: int, at_ms: int) -> tuple[int, Finished] | None:
-        """Note a run confirmed at ``at_ms``; returns the job that is done by it, None where another is defined now."""
+        """Record a run confirmed at ``at_ms``; returns the job that is now done, None if it was redefined."""
         arming = self._on_the_way.pop(token, None)
         known = None if arming is None else self._known.get(arming.job_id)
         if arming is None or known is None or known.arming != arming:
@@ -122,5 +121,5 @@ class OneOffs:
         return arming.job_id, Finished(at_ms, known.effective_from_ms)
 
     def give_up(self, token: int) -> None:
-        """Note that a run failed or was not sent at all."""
+        """Record that a run failed or was not sent."""
         self._on_the_way.pop(token, None)

@@ -1,8 +1,8 @@
-"""The wire of the fast lane on RabbitMQ: finished frames in one write, publisher confirms, returns and refusals.
+"""The RabbitMQ connection of the fast lane: pre-encoded frames, publisher confirms, returns and refusals.
 
-At least once: a message whose ``basic.ack`` was not seen when the connection went is ``UNCERTAIN``. A message counts as
-sent only with an ack and without a ``basic.return``. Declarations, and the recording of messages, use a second channel,
-so that a refused declaration does not close the one that publishes.
+At least once: a message without ``basic.ack`` when the connection is lost is ``UNCERTAIN``. A message counts as sent
+only with an ack and without a ``basic.return``. Declarations and the recording of messages use a second channel, so a
+refused declaration does not close the publishing channel.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ logger = logging.getLogger("celery.beat")
 
 _WAITING, _SETTLED = 0, 1
 _NOW_S = 0.001
-"""py-amqp takes a time-out of 0 for none."""
+"""Shortest time-out; py-amqp treats 0 as no time-out."""
 _FRAMES_MAX = 32
-"""Read before the sender may look for further batches: a window that waits for its oldest batch runs dry."""
+"""Most frames read before the sender looks for further batches; reading for longer would let the window run dry."""
 HEARTBEAT_S = 15.0
-"""Longest time between two signs of life, ours or the broker's; after two without one the connection is lost."""
+"""Longest heartbeat interval; after two intervals without a byte the connection is lost."""
 STALLED_S = 10.0
-"""A connection that takes no byte for this long, without the broker having said why, is lost."""
+"""A connection that accepts no byte for this long, without ``connection.blocked``, is lost."""
 _REFUSALS = ("PreconditionFailed:", "ContentTooLarge:", "NotFound:", "AccessRefused:")
 """Errors with which a broker closes the channel because of one message."""
 _EXCHANGE = re.compile(r"(?:NotFound|AccessRefused): .*exchange '([^']*)' in vhost")
-"""One that every message to that exchange would bring about."""
+"""Refusals that apply to every message to that exchange."""
 QUEUES_REMEMBERED = 10_000
-"""Queues that can be declared again when they are gone, the latest."""
+"""Most queues that can be declared again after a deletion; the oldest are forgotten first."""
 _DEFAULT_EXCHANGE = "amq.default"
-"""What RabbitMQ calls the exchange without a name."""
+"""RabbitMQ's name, in its errors, for the exchange without a name."""
 
 
 class _OnTheWay:
-    """A batch that was written: which of its messages are settled. Delivery tags ``first`` … ``last``."""
+    """A written batch, delivery tags ``first`` … ``last``, with the state of each message."""
 
     def __init__(self, batch: Batch, first: int) -> None:
         self.batch = batch
@@ -67,7 +67,7 @@ class _OnTheWay:
         self.failures: list[Failure] = []
         self._state = bytearray(batch.size)
         self._low = 0
-        """All before this position are settled: an ack of everything so far looks at no message twice."""
+        """Every position below is settled; keeps repeated ``multiple`` acks linear."""
 
     def settle(self, first: int, last: int) -> None:
         """Settle delivery tags ``first`` … ``last``."""
@@ -79,21 +79,24 @@ class _OnTheWay:
                 self._low = stop
 
     def fail(self, first: int, last: int) -> list[int]:
-        """Settle the same; returns the positions that were open until now."""
+        """Settle delivery tags ``first`` … ``last``; returns the positions that were open."""
         start, stop = self._span(first, last)
         positions = [position for position in range(start, stop) if self._state[position] == _WAITING]
         self.settle(first, last)
         return positions
 
     def rest(self) -> list[int]:
-        """Return the positions that are open."""
+        """Return the open positions."""
         return [position for position, state in enumerate(self._state) if state == _WAITING]
 
     def _span(self, first: int, last: int) -> tuple[int, int]:
         return max(first - self.first, self._low), min(last, self.last) - self.first + 1
 
     def losses(self, reason: str) -> list[Failure]:
-        """Return what the end of the connection means for what is open: blame the exchange, a message, or nobody."""
+        """Return the failures of the open messages after the loss of the connection.
+
+        They depend on ``reason``: UNROUTABLE for a refused exchange, POISON for a refused message, else UNCERTAIN.
+        """
         rest = self.rest()
         refused = _EXCHANGE.match(reason)
         if refused is None:
@@ -123,7 +126,7 @@ class AmqpWire:
     ) -> None:
         """``make_maker(recorder)`` builds the maker of envelopes on this connection.
 
-        ``heartbeat_s``: the user's; 0 = none is wished for, then and where it is longer ours counts.
+        ``heartbeat_s``: the user's setting; 0 (none) and values above ``HEARTBEAT_S`` become ``HEARTBEAT_S``.
         """
         self.blocked = ""
         self.on_wait: Callable[[], None] = lambda: None
@@ -141,14 +144,14 @@ class AmqpWire:
         self._next_tag = 1
         self._sent: deque[_OnTheWay] = deque()
         self._lost: dict[int, _OnTheWay] = {}
-        """Batches of the former connection, by token."""
+        """Token → batch written on the previous connection."""
         self._beat_s = 0.0
         self._heard = 0
         self._heard_s = 0.0
-        """When the broker last said anything."""
+        """Monotonic time of the last byte from the broker."""
         self._returns = Returns(self._declare_again)
         self._forms: dict[str, tuple[Form, Sequence[Arguments]]] = {}
-        """What is sent to each queue through the default exchange, by its name: to have it declared again."""
+        """Queue reached through the default exchange → a form sent to it, to declare the queue again."""
 
     def connect(self) -> None:
         """See ``Wire``."""
@@ -177,13 +180,13 @@ class AmqpWire:
             close_connection(kombu, broken=broken)
 
     def send(self, batch: Batch) -> None:
-        """See ``Wire``; takes as long as the broker's alarm lasts, reading what the broker says meanwhile."""
+        """See ``Wire``; blocks for the length of a broker alarm, and reads incoming frames meanwhile."""
         on_the_way = _OnTheWay(batch, self._next_tag)
         self._sent.append(on_the_way)
         self._next_tag += batch.size
         for _, size, data in batch.parcels:
             write_in_turns(self._amqp.transport.sock, data, self._clock, self._wait)
-            self._amqp.bytes_sent += size  # py-amqp counts frames here to know whether a heartbeat is due
+            self._amqp.bytes_sent += size  # py-amqp decides by this counter whether a heartbeat is due
 
     def receive(self, timeout_s: float) -> Sequence[Outcome]:
         """See ``Wire``."""
@@ -199,7 +202,7 @@ class AmqpWire:
         return self._settled()
 
     def settle(self, batches: Sequence[Batch], reason: str) -> Sequence[Outcome]:
-        """See ``Wire``. A channel that the broker closed is the fault of a message, or of an exchange."""
+        """See ``Wire``. If the broker closed the channel, a message or an exchange caused it."""
         at_ms = self._clock.wall_ms()
         self._returns.judge()
         outcomes = []
@@ -230,7 +233,7 @@ class AmqpWire:
         assert self._maker is not None  # noqa: S101 - for the type checker: only asked while connected
         return self._maker.differs(envelope, form, arguments)
 
-    # What the maker of envelopes asks.
+    # The ``Recorder`` of the envelope maker.
 
     def record(self, publish: Callable[[], Any]) -> Recording:
         """See ``envelope_maker.Recorder``."""
@@ -243,13 +246,13 @@ class AmqpWire:
     def try_out(self, recording: Recording) -> str:
         """See ``envelope_maker.Recorder``."""
         if not recording.exchange and "user_id" not in recording.properties:
-            return ""  # a queue that has just been declared, and properties that everybody has
+            return ""  # the queue was just declared, and no property depends on permissions
         return refusal_of(recording, self._open_connection)
 
     # The connection.
 
     def _wait(self, stalled_s: float) -> None:
-        """While a write stands still: read what the broker says, as it may say why."""
+        """Called while a write makes no progress; reads frames, since ``connection.blocked`` may give the reason."""
         self.on_wait()
         with suppress(TimeoutError):
             self._amqp.drain_events(timeout=_NOW_S)
@@ -258,7 +261,7 @@ class AmqpWire:
             raise TimeoutError(f"no byte was taken for {STALLED_S:g} s")
 
     def _listen(self) -> None:
-        """Give up a connection on which the broker says nothing any more, though it owes heartbeats at least."""
+        """Raise ``TimeoutError`` if nothing, not even a heartbeat, has come for two heartbeat intervals."""
         now_s = self._clock.monotonic_s()
         if self._amqp.bytes_recv != self._heard:
             self._heard, self._heard_s = self._amqp.bytes_recv, now_s
@@ -297,7 +300,7 @@ class AmqpWire:
                 one.failures.append(Failure(positions, FailureKind.REFUSED, "basic.nack: the queue takes no more"))
 
     def _on_return(self, exc: Exception, exchange: str, routing_key: str, message: Any) -> None:
-        """A message comes back before its ack, which then settles nothing more."""
+        """Record a returned message. Its ack comes later and then settles nothing."""
         headers = message.headers or {}
         nonce = str(headers.get("wheelbeat_nonce")).encode()
         for one in self._sent:
@@ -309,7 +312,7 @@ class AmqpWire:
                 self._returns.note(Returned(one.fail(tag, tag), run, queue, reason_of(exc)), one.failures)
 
     def _declare_again(self, queue: str) -> bool:
-        """Have Celery declare ``queue`` as it did for the first message; returns whether it is there now."""
+        """Let Celery declare ``queue`` again, as for its first message; returns whether it exists now."""
         if queue not in self._forms or self._kombu is None:
             return False
         self._kombu.declared_entities.clear()

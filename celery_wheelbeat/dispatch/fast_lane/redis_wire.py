@@ -1,8 +1,8 @@
-"""The wire of the fast lane on Redis: MULTI, one LPUSH per list, a marker that says "this batch was applied", EXEC.
+"""The Redis connection of the fast lane. A batch is MULTI, one LPUSH per list, a marker ("applied"), and EXEC.
 
-After a lost connection the marker tells applied batches from others, once the old connection is dead for certain: it
-is looked up by its name and killed. Where that is not allowed, or transactions are not possible, the outcome of what
-was on the way is ``UNCERTAIN``. Nothing counts as sent without the reply of EXEC, every element looked at.
+After a lost connection, the old connection is found by its client name and killed; then the marker shows which batches
+were applied. Where the server does not allow this, or has no transactions, batches in flight are ``UNCERTAIN``. A run
+counts as sent only after the reply to EXEC, with every element checked.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ logger = logging.getLogger("celery.beat")
 
 MARKER_TTL_S = 86_400
 SLOTS = 128
-"""Fields of the marker; more than ``wheelbeat_window`` lets batches be on their way."""
+"""Number of fields of the marker; more than the batches that ``wheelbeat_window`` allows in flight."""
 _PARTS_MAX = 16
-"""Pieces that are written one by one, which saves a copy of them all."""
+"""Up to this many parts are written one by one, without a copy; more are joined first."""
 _NOBODY = 2**62
-"""Id of no client: asks whether killing would be allowed."""
+"""A client id that does not exist, to test whether CLIENT KILL is allowed."""
 _PROBES = 8
-"""Keys of one transaction that is tried out: in a cluster they lie in several places, as lists and marker do."""
+"""Keys of the test transaction; in a cluster they lie in several slots, like the lists and the marker."""
 
 
 class RedisWire:
@@ -71,7 +71,7 @@ class RedisWire:
         self.blocked = ""
         self.on_wait: Callable[[], None] = lambda: None
         self.provable = True
-        """Whether a lost batch can be told from an applied one."""
+        """Whether markers show which batches were applied before a connection was lost."""
         self.producer: Any = None
         self._open_connection = open_connection
         self._make_producer = make_producer
@@ -80,22 +80,22 @@ class RedisWire:
         self._incarnation = uuid.uuid4().hex
         self._name_marker: Callable[[], str] = lambda: f"wheelbeat:{namespace()}:seq:{self._incarnation}:{destination}"
         self._unmarked: set[int] = set()
-        """Tokens of batches that were written without a marker."""
+        """Tokens of batches written without a marker."""
         self._warned = False
         self._marker = b""
-        """Named when the first batch is sent, and never renamed: it has to be found again."""
+        """Key of the marker; set with the first batch and never changed, since later connections read it."""
         self._sends = 0
-        """Batches so far: their tokens are not consecutive, and two on their way must not share a field."""
+        """Number of batches sent; chooses the field. Tokens are not consecutive, and batches in flight share no field."""
         self._client_name = f"wheelbeat-{self._incarnation}".encode()
         self._read_only = False
         self._kombu: Any = None
         self._channel: Any = None
-        """kombu's: for recording, and for the settings of its pool."""
+        """kombu's channel, for recording and for the settings of its pool."""
         self._redis: Any = None
         self._maker: EnvelopeMaker | None = None
         self._sent: deque[Batch] = deque()
         self._progress_s = 0.0
-        """When something moved last: a byte was written, or taken by the other host, or a reply came."""
+        """Monotonic time of the last progress: a byte written or acknowledged, or a reply read."""
         self._unacknowledged = 0
 
     def connect(self) -> None:
@@ -138,7 +138,7 @@ class RedisWire:
         self._progress_s = self._clock.monotonic_s()
 
     def receive(self, timeout_s: float) -> Sequence[Outcome]:
-        """See ``Wire``; a connection on which nothing moves for longer than the socket's time-out is lost."""
+        """See ``Wire``; a connection without progress for longer than the socket's time-out is lost."""
         if not self._sent:
             return []
         if not self._redis.can_read(timeout_s):
@@ -174,7 +174,7 @@ class RedisWire:
         assert self._maker is not None  # noqa: S101 - for the type checker: only asked while connected
         return self._maker.differs(envelope, form, arguments)
 
-    # What the maker of envelopes asks.
+    # The ``Recorder`` of the envelope maker.
 
     def record(self, publish: Callable[[], Any]) -> Recording:
         """See ``envelope_maker.Recorder``."""
@@ -192,13 +192,13 @@ class RedisWire:
     # The connection.
 
     def _wait(self, stalled_s: float) -> None:
-        """While a write stands still: give up after as long as a reply may take."""
+        """Called while a write makes no progress; raises after the time-out of a reply."""
         self.on_wait()
         if stalled_s > self._patience_s():
             raise TimeoutError(f"no byte was taken for {self._patience_s():g} s")
 
     def _look_for_progress(self) -> None:
-        """While a reply stays out: what the system has written for us may still be on its way along a slow line."""
+        """Called while no reply comes; bytes that the other host still acknowledges over a slow line are progress."""
         now_s = self._clock.monotonic_s()
         before, self._unacknowledged = self._unacknowledged, unacknowledged_bytes(self._redis._sock)
         if self._unacknowledged < before:
@@ -214,7 +214,7 @@ class RedisWire:
         return self._redis.read_response()
 
     def _mark(self, batch: Batch) -> bytes:
-        """Return the commands that note ``batch`` as applied."""
+        """Return the commands that mark ``batch`` as applied."""
         self._sends += 1
         slot = b"%d" % (self._sends % SLOTS)
         return command(b"HSET", self._marker, slot, b"%d" % batch.token) + command(
@@ -222,9 +222,9 @@ class RedisWire:
         )
 
     def _prepare_proof(self) -> None:
-        """End earlier connections of ours and find out whether transactions work; log once where they do not.
+        """Kill earlier connections of this process and test transactions; log once if either is not possible.
 
-        Asked anew on each connection: a server may refuse for a moment, as while a script runs too long.
+        Tested on each connection: a server may refuse temporarily, as while a script runs too long.
         """
         self.provable = True
         try:
@@ -247,7 +247,7 @@ class RedisWire:
             )
 
     def _try_transaction(self) -> None:
-        """Read what a batch would write to: a key for each list and one for the marker."""
+        """Read several keys in one transaction, as a batch writes several lists and the marker."""
         self._ask(b"MULTI")
         for number in range(_PROBES):
             self._ask(b"HMGET", f"{self._channel.global_keyprefix}wheelbeat:seq:{number}".encode(), b"0")
@@ -276,7 +276,7 @@ class RedisWire:
         return {int(value) for value in values if value is not None}
 
     def _found_applied(self, batch: Batch, at_ms: int) -> Outcome:
-        """A push to a key that is no list fails alone, also inside a transaction whose reply was lost."""
+        """Return the outcome of an applied batch whose reply was lost; pushes to keys that are not lists failed."""
         failures = []
         start = 0
         for parcel in batch.parcels:
@@ -301,7 +301,7 @@ class RedisWire:
         return Outcome(batch.token, at_ms, tuple(failures))
 
     def _replies(self, pushes: int, *, marked: bool) -> list[Any]:
-        """Read what came of each LPUSH: a length, or an exception."""
+        """Read the result of each LPUSH: a length, or an exception."""
         if not marked:
             return [self._read() for _ in range(pushes)]
         begun, *queued = [self._read() for _ in range(1 + pushes + 2)]
@@ -310,7 +310,7 @@ class RedisWire:
             return executed[:pushes]
         first = next((reply for reply in (begun, *queued) if isinstance(reply, Exception)), executed)
         if forbids(first):
-            self._do_without_proof(reason_of(first))  # a list that may not be written to then concerns its runs alone
+            self._do_without_proof(reason_of(first))  # then a forbidden list fails only its own runs
         return queued[:pushes] if begun is first else [first] * pushes  # without MULTI each was executed
 
     def _read(self) -> Any:
