@@ -22,8 +22,8 @@ SENTINEL_TIMEOUT_S = 2.0
 
 _REDIS = {"socket_timeout": REPLY_TIMEOUT_S, "socket_connect_timeout": REPLY_TIMEOUT_S, "socket_keepalive": True}
 _PATIENCE = {socket.TCP_USER_TIMEOUT: 0} if hasattr(socket, "TCP_USER_TIMEOUT") else {}
-"""Turns off py-amqp's TCP_USER_TIMEOUT of one second, which ends a connection whose peer stops reading, as RabbitMQ does
-in an alarm. Heartbeats and time-outs detect dead peers."""
+"""Turns off py-amqp's TCP_USER_TIMEOUT of one second, which ends a connection whose peer stops reading, as RabbitMQ
+does in an alarm. Heartbeats and time-outs detect dead peers."""
 _AMQP = {
     "confirm_publish": True,
     "read_timeout": REPLY_TIMEOUT_S,

@@ -246,7 +246,7 @@ class AmqpWire:
     def try_out(self, recording: Recording) -> str:
         """See ``envelope_maker.Recorder``."""
         if not recording.exchange and "user_id" not in recording.properties:
-            return ""  # the queue was just declared, and no property depends on permissions
+            return ""  # the queue was just declared, and only ``user_id`` depends on the connection
         return refusal_of(recording, self._open_connection)
 
     # The connection.

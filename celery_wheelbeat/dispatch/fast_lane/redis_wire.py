@@ -85,7 +85,7 @@ class RedisWire:
         self._marker = b""
         """Key of the marker; set with the first batch and never changed, since later connections read it."""
         self._sends = 0
-        """Number of batches sent; chooses the field. Tokens are not consecutive, and batches in flight share no field."""
+        """Batches sent; chooses the marker's field. Tokens are not consecutive; batches in flight share no field."""
         self._client_name = f"wheelbeat-{self._incarnation}".encode()
         self._read_only = False
         self._kombu: Any = None
