@@ -1,9 +1,9 @@
-"""One attempt to send one run through Celery: what is stamped on its messages, and what became of them.
+"""One attempt to send one run through Celery: stamps its messages and records their outcomes.
 
-``Scheduler.apply_entry`` swallows exceptions, so nothing may be concluded from its return. Every ``apply_async`` inside
-it reports to the attempt that its thread works on; an attempt that heard of no accepted message was not sent. A watched
-producer reports what leaves its publish calls: only that says something about the broker, the rest is the user's code.
-It must never change the entry or the options that it is given: they belong to the user.
+``Scheduler.apply_entry`` swallows exceptions, so its return proves nothing. Every ``apply_async`` inside it reports to
+the current attempt of its thread; a run without an accepted message was not sent. A watched producer records the
+exceptions that leave its publish calls: only those describe the broker, all others come from user code. An attempt never
+changes the given entry or options, which belong to the user.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _here = threading.local()
 
 
 def current() -> Attempt | None:
-    """Return the attempt that this thread works on; None outside of a lane."""
+    """Return the current attempt of this thread; None outside a lane."""
     return getattr(_here, "attempt", None)
 
 
 def watched(producer: Any) -> Any:
-    """Have a kombu ``producer`` report each publish call to the attempt that makes it; returns the producer.
+    """Make a kombu ``producer`` report each publish call to the current attempt; returns the producer.
 
-    An attribute of the instance: functions of the class stay as they are, and may be replaced at any time.
+    Sets an attribute of the instance; the methods of the class stay replaceable at any time.
     """
 
     def publish(*args: Any, **kwargs: Any) -> Any:
@@ -48,7 +48,7 @@ def watched(producer: Any) -> Any:
 
 
 class Attempt:
-    """Sends one run; ``errors`` and ``accepted`` tell what its messages came to."""
+    """Sends one run; ``accepted`` counts its accepted messages, ``errors`` lists the exceptions of the others."""
 
     def __init__(
         self,
@@ -62,13 +62,13 @@ class Attempt:
         self._monotonic_s = monotonic_s
         self.accepted = 0
         self.errors: list[BaseException] = []
-        """What the messages that were not accepted raised."""
+        """Exceptions of the messages that were not accepted."""
         self.publish_s = 0.0
-        """Time that publish calls took: the broker's share."""
+        """Seconds spent in publish calls."""
         self._stamped = 0
         self._left_publish: list[BaseException] = []
         self._unpublished: BaseException | None = None
-        """What left the last publish call."""
+        """Exception that left the last publish call."""
 
     @contextmanager
     def open(self) -> Iterator[Attempt]:
@@ -81,7 +81,7 @@ class Attempt:
 
     @contextmanager
     def message(self) -> Iterator[None]:
-        """Record the outcome of one message; what it raised goes on to Celery."""
+        """Record the outcome of one message; its exception propagates to Celery."""
         self._unpublished = None
         try:
             yield
@@ -93,7 +93,7 @@ class Attempt:
     def _count(self) -> None:
         if self._unpublished is None:
             self.accepted += 1
-        else:  # somebody swallowed it
+        else:  # user code swallowed it
             self.errors.append(self._unpublished)
 
     @contextmanager
@@ -112,13 +112,13 @@ class Attempt:
             self.publish_s += self._monotonic_s() - began_s
 
     def left_publish(self, exc: BaseException) -> bool:
-        """Say whether ``exc``, or what caused it, left a publish call of this attempt."""
+        """Return whether ``exc`` or one of its causes left a publish call of this attempt."""
         return any(link is left for link in chain_of(exc) for left in self._left_publish)
 
     def stamp(self, entry: Any) -> Any:
-        """Return a copy of ``entry`` that carries the run id, our headers and a fresh nonce.
+        """Return a copy of ``entry`` with the run id, the ``wheelbeat_*`` headers and a fresh nonce.
 
-        The user's ``task_id`` wins. Each message of one run (extensions send once per tenant) has an id of its own.
+        The user's ``task_id`` wins. Every message of a run (extensions send one per tenant) has a different id.
         """
         self._stamped += 1
         headers = {

@@ -1,4 +1,4 @@
-"""The headers that workers need to elect one copy of a run and to keep runs from overlapping."""
+"""The headers from which workers elect one copy of a run and keep runs from overlapping."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from celery_wheelbeat.jobs.headers import (
 INTERVALS_REMEMBERED = 20
 VISIBILITY_TIMEOUTS_REMEMBERED = 2
 VISIBILITY_TIMEOUT_S = {"redis": 3_600.0, "sqs": 1_800.0}
-"""Defaults of kombu by driver type: a message that is not acknowledged for this long is delivered again."""
+"""kombu's default by driver type: an unacknowledged message is delivered again after this time."""
 DELIVERY_TIMEOUT_S = 1_800.0
 """The same for other brokers: RabbitMQ's default ``consumer_timeout``."""
 
@@ -24,7 +24,7 @@ DELIVERY_TIMEOUT_S = 1_800.0
 def worker_headers(
     key: str, namespace: str, *, overlap: str = "allow", ttl_s: int = 0, remembered_s: int = 0
 ) -> dict[str, Any]:
-    """Return the headers that a message of job ``key`` needs beside fire time and nonce; ``{}`` for most jobs.
+    """Return the headers that a message of job ``key`` needs besides fire time and nonce; ``{}`` for most jobs.
 
     ``ttl_s`` is ``claim_ttl_s(...)`` of the job, ``remembered_s`` the installation's ``wheelbeat_dedup_ttl``: equal
     ones need no header. ``overlap`` is the monitor's choice; the tasks' own choice is made in the worker.
@@ -34,14 +34,14 @@ def worker_headers(
         headers[CLAIM_TTL] = ttl_s
     if overlap != "allow":
         headers[OVERLAP] = overlap
-        headers[JOB] = f"{namespace}/{key}"  # the last one: the fast lane wants it near the name
+        headers[JOB] = f"{namespace}/{key}"  # last, next to the name, to keep the job-specific stretch short
     return headers
 
 
 def claim_ttl_s(
     remembered_s: float, *, visibility_timeout_s: float, interval_ms: int | None = None, expires_s: float | None = None
 ) -> int:
-    """Return how long a claim has to be remembered, in whole seconds.
+    """Return the lifetime of a claim in whole seconds.
 
     ``min(remembered_s, max(2 visibility timeouts, 20 intervals, expires))``, rounded up to a power of two, so that
     few distinct values exist in rendered messages. Jobs without an interval are remembered for ``remembered_s``.
@@ -58,7 +58,7 @@ def claim_ttl_s(
 
 
 def visibility_timeout_s(app: Any) -> float:
-    """Return after how many seconds the broker of ``app`` delivers an unacknowledged message again; no I/O."""
+    """Return the seconds after which the broker of ``app`` redelivers an unacknowledged message; no I/O."""
     options = app.conf.broker_transport_options or {}
     return float(options.get("visibility_timeout") or VISIBILITY_TIMEOUT_S.get(driver_type(app), DELIVERY_TIMEOUT_S))
 
@@ -74,8 +74,8 @@ class ClaimHeaders(NamedTuple):
     def of(self, key: str, overlap: str, schedule: Any, expires: Any = None) -> dict[str, Any]:
         """Return the headers of job ``key``.
 
-        ``schedule`` is its Celery schedule: those with ``run_every``, a timedelta, have an interval. ``expires`` counts
-        where it is a number of seconds.
+        ``schedule`` is its Celery schedule, which has an interval if ``run_every`` is a timedelta. ``expires`` counts
+        if it is a number of seconds.
         """
         every = getattr(schedule, "run_every", None)
         ttl_s = claim_ttl_s(

@@ -1,8 +1,8 @@
-"""An envelope: the skeleton of one route's messages on one transport, and how a job's own pieces are made for it.
+"""An envelope: the template (skeleton) of one form's messages on one transport, and the encoding of job-specific parts.
 
-Made from two messages that Celery rendered with different ids, times and arguments: the second one has to come out of
-the skeleton of the first byte by byte, or the route is not for the fast lane. Valid for one process, one connection
-and one configuration; whoever keeps it asks ``detection`` whether that still holds.
+Made from two messages that Celery rendered with different ids, times and arguments. The skeleton of the first must
+render the second byte by byte, or the form is not for the fast lane. An envelope is valid for one process, one
+connection and one configuration; its holder checks that with ``hooks.Guard`` and ``hooks.settings_token``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 NAME = "periodic_task_name"
 _TIME_LENGTHS = (32, 26)
-"""Of ISO 8601 with microseconds, with and without an offset."""
+"""Lengths of ISO 8601 times with microseconds, with and without an offset."""
 
 
 class Sample(NamedTuple):
-    """What a recorded message was made of."""
+    """The values from which a recorded message was made."""
 
     run_id: str
     fire_ms: int
@@ -43,7 +43,7 @@ class Sample(NamedTuple):
 
 
 class Stamps(NamedTuple):
-    """What differs from run to run, one element per message."""
+    """The values that differ from run to run, one element per message."""
 
     ids: Octets
     fire_ms: Int64s
@@ -53,11 +53,11 @@ class Stamps(NamedTuple):
     now: datetime
     """The app's now: relative expiry counts from here."""
     traces: Traces | None = None
-    """Needed by envelopes that are ``observed``."""
+    """Required by envelopes that are ``observed``."""
 
 
 class Envelope(ABC):
-    """See the module. Equal envelopes make equal messages."""
+    """Base of the envelopes of all transports. Envelopes of equal ``identity`` make equal messages."""
 
     skeleton: Skeleton
     opening_width = 0
@@ -69,15 +69,15 @@ class Envelope(ABC):
         self.body = body
         self.lifetime = _lifetime(recording)
         self.observers: Sequence[str] = ()
-        """Tools whose headers are part of its messages."""
+        """Tracing tools whose headers are part of its messages."""
         self._before_key: str | None = None
-        """What stands before the key of the job in the header that holds it; None where there is no such header."""
+        """Value of the header ``wheelbeat_job`` up to the key of the job; None without that header."""
         self._stretch: Mapping[str, Any] = {}
-        """The headers from the first that differs from job to job up to the name."""
+        """The headers from the first job-specific one up to the name."""
 
     @abstractmethod
     def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
-        """Return what belongs to one job, whose arguments ``body`` has encoded."""
+        """Return the job-specific parts of one job, whose arguments ``body`` has encoded."""
 
     @staticmethod
     @abstractmethod
@@ -87,16 +87,16 @@ class Envelope(ABC):
     @staticmethod
     @abstractmethod
     def write_headers(headers: Mapping[str, Any]) -> bytes:
-        """Return headers, one after the other, as this transport writes them; raises what it cannot write."""
+        """Return consecutive headers as this transport writes them; raises if a value cannot be written."""
 
     @property
     def names_key(self) -> bool:
-        """Whether its messages hold the key of the job."""
+        """Whether its messages contain the key of the job."""
         return self._before_key is not None
 
     @abstractmethod
     def fires(self, fire_ms: Int64s) -> Octets:
-        """Return fire times as this transport writes them."""
+        """Return fire times as this transport writes them, one row each."""
 
     @staticmethod
     @abstractmethod
@@ -109,11 +109,11 @@ class Envelope(ABC):
         return Hole.TRACE in self.skeleton.holes or Hole.QUEUED_AT in self.skeleton.holes
 
     def unframed(self, message: bytes) -> bytes:
-        """Return what a recording of ``message`` holds, without what the way of sending adds."""
+        """Return ``message`` without the framing that the fast lane adds, as a recording holds it."""
         return message
 
     def render(self, pieces: Mapping[Hole, Column], stamps: Stamps) -> Messages:
-        """Return the messages of jobs with ``pieces``."""
+        """Return one message per job of ``pieces``, with ``stamps``."""
         columns: dict[Hole, Column] = {
             Hole.ID: stamps.ids,
             Hole.FIRE: self.fires(stamps.fire_ms),
@@ -134,7 +134,7 @@ class Envelope(ABC):
         return self.skeleton.render(columns)
 
     def _find_own(self, recording: Recording, sample: Sample) -> bytes:
-        """Return the headers in a recorded message that tell its job from others; learns which. Raises ``Uncut``."""
+        """Find and return the job-specific stretch of headers in a recorded message. Raises ``Uncut``."""
         names = list(recording.headers)
         job = str(recording.headers.get(JOB, ""))
         if sample.own.key and job.endswith(sample.own.key):
@@ -157,7 +157,7 @@ class Envelope(ABC):
 
     @cached_property
     def identity(self) -> tuple[object, ...]:
-        """Return what decides about the bytes of its messages."""
+        """Return the values that determine the bytes of its messages."""
         return (
             self.key,
             self.exchange,
@@ -171,7 +171,7 @@ class Envelope(ABC):
 
 
 def marks_of(recording: Recording, sample: Sample) -> list[Mark]:
-    """Return the marks that are written alike on every transport. Raises ``Uncut``."""
+    """Return the marks that every transport writes in the same way. Raises ``Uncut``."""
     headers = recording.headers
     fixed_id = headers["id"] != sample.run_id
     marks = [Mark(Hole.NONCE, headers["wheelbeat_nonce"].encode(), None)]
@@ -187,13 +187,13 @@ def marks_of(recording: Recording, sample: Sample) -> list[Mark]:
 
 
 def has_all_digits(recording: Recording) -> bool:
-    """Say whether an expiry, where there is one, is as long as any other: Python leaves out microseconds that are 0."""
+    """Return whether the expiry, if any, has full length: Python omits microseconds that are 0."""
     expires = recording.headers.get("expires")
     return expires is None or len(expires) in _TIME_LENGTHS
 
 
 def _lifetime(recording: Recording) -> timedelta | None:
-    """Return the relative expiry; a fixed one is found out by the comparison of two recordings."""
+    """Return the relative expiry; the comparison of two recordings detects a fixed one."""
     if recording.headers.get("expires") is None:
         return None
     try:
@@ -205,17 +205,17 @@ def _lifetime(recording: Recording) -> timedelta | None:
 def expected_now(recording: Recording, lifetime: timedelta | None) -> datetime:
     """Return the instant at which a recorded message with a relative expiry was made."""
     if lifetime is None:
-        return datetime.min  # noqa: DTZ901 - nothing expires, nobody looks
+        return datetime.min  # noqa: DTZ901 - not used without an expiry
     return datetime.fromisoformat(recording.headers["expires"]) - lifetime
 
 
 class Refusal(NamedTuple):
-    """No message of a form would be taken: by the broker, or by what Celery makes it with."""
+    """No lane can send a message of a form: the broker, the serializer or user code refuses it."""
 
     reason: str
     error: BaseException | None = None
-    """Whose traceback says more."""
+    """The exception behind it, for its traceback."""
 
 
 Answer = Union["Envelope", str, Refusal]
-"""An envelope, or the reason why Celery has to send, or why nobody can."""
+"""An envelope, the reason for the celery lane, or a refusal, which quarantines the jobs."""

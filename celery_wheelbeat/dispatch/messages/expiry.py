@@ -1,6 +1,6 @@
-"""The expiry of a message: whether it has passed before the message is sent.
+"""Expiry of a message before it is sent.
 
-Seconds count from the send, as in Celery, so only an instant can have passed.
+Only an instant can have passed: a number of seconds counts from the send, as in Celery.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 
 def has_expired(expires: Any, now_ms: int) -> bool:
-    """Say whether the option ``expires`` of ``apply_async`` names an instant that has come; without a zone it is UTC.
+    """Return whether the option ``expires`` of ``apply_async`` is an instant that has passed; naive instants are UTC.
 
-    What cannot be read is left to Celery, which says so.
+    False for values that cannot be read: Celery reports them.
     """
     try:
         instant = datetime.fromisoformat(expires) if isinstance(expires, str) else expires
@@ -20,5 +20,5 @@ def has_expired(expires: Any, now_ms: int) -> bool:
             return False
         aware = instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
         return aware.timestamp() * 1000 <= now_ms
-    except Exception:  # a zone of the user's may raise anything
+    except Exception:  # a user-defined zone may raise anything
         return False

@@ -1,7 +1,7 @@
-"""Patterns: what the messages of many jobs have in common, and what of their options is a job's own.
+"""Patterns: separates the options that many jobs share from the job-specific ones.
 
-Values of headers, and on AMQP the routing key, go through Celery to the wire as they are. So jobs that differ in
-nothing else share one form, however many customers, regions or tenants are named there. Pure.
+Celery passes header values, and on AMQP the routing key, to the wire unchanged. Jobs that differ only in these share
+one form, however many customers, regions or tenants they name. Pure.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs.definitions import Route
 
 SHORT_TEXT_MAX = 255
-"""Octets of a routing key in AMQP."""
+"""Most bytes of a routing key in AMQP."""
 _READ = frozenset(("baggage", "compression", "group_index", "headers", "traceparent", "tracestate"))
-"""Headers whose value matters to Celery or to tracing tools while a message is sent, or that Celery puts elsewhere."""
+"""Headers that Celery or tracing tools read while a message is sent, or that Celery moves elsewhere."""
 _READ_PREFIX = "sentry"
 _loads: Callable[[str], Any] = loads
 _NO_HEADERS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Own(NamedTuple):
-    """What only the messages of one job have."""
+    """The job-specific options of one job."""
 
     headers: Mapping[str, Any] = _NO_HEADERS
     routing_key: str = ""
-    """Empty where it is not the job's own."""
+    """Empty if it is not job-specific."""
     key: str = ""
-    """Key of the job; needed where a header names it."""
+    """Key of the job; required if a header contains it."""
 
 
 NOTHING = Own()
 
 
 class Form(NamedTuple):
-    """What the messages of many jobs have in common."""
+    """The part of a message's definition that many jobs share."""
 
     route: Route
-    """Its options are without what is a job's own."""
+    """Its options exclude the job-specific ones."""
     headers: tuple[tuple[str, Any], ...] = ()
-    """Further ``wheelbeat_*`` headers; of ``wheelbeat_job`` what stands before the key of the job."""
+    """Further ``wheelbeat_*`` headers; the value of ``wheelbeat_job`` ends before the key of the job."""
     names: tuple[str, ...] = ()
-    """Names of the headers whose values are a job's own, in their order."""
+    """Names of the headers with job-specific values, in order."""
     key_bytes: int = 0
-    """Octets of the routing key where it is a job's own, else 0: messages of one form are framed alike."""
+    """Length of a job-specific routing key in bytes, else 0: all messages of a form have the same framing."""
 
     @property
     def task(self) -> str:
@@ -58,12 +58,12 @@ class Form(NamedTuple):
 
     @property
     def has_own(self) -> bool:
-        """Whether anything in the options is a job's own."""
+        """Whether any option is job-specific."""
         return bool(self.names or self.key_bytes)
 
 
 def pattern_of(route: Route, *, own_keys: bool) -> Form:
-    """Return the form of ``route`` without headers of ours. ``own_keys``: whether a routing key is a job's own."""
+    """Return the form of ``route`` without ``wheelbeat_*`` headers. ``own_keys``: routing keys are job-specific."""
     options = json.loads(route.options)
     names, key_bytes = _names(options.get("headers")), _key_bytes(options.get("routing_key")) if own_keys else 0
     if names:
@@ -76,7 +76,7 @@ def pattern_of(route: Route, *, own_keys: bool) -> Form:
 
 
 def own_of(route: Route, form: Form) -> Own:
-    """Return what is the own of a job with ``route``, whose pattern is that of ``form``."""
+    """Return the job-specific options of a job with ``route``, whose pattern is that of ``form``."""
     if not form.has_own:
         return NOTHING
     options = _loads(route.options)
@@ -84,7 +84,7 @@ def own_of(route: Route, form: Form) -> Own:
 
 
 def with_own(options: Mapping[str, Any], own: Own) -> dict[str, Any]:
-    """Return the options of a form together with what is a job's own."""
+    """Return the options of a form merged with the job-specific ones."""
     together = dict(options)
     if own.headers:
         together["headers"] = dict(own.headers)

@@ -1,7 +1,7 @@
-"""Subscriptions of a Redis result backend: Celery makes one for each message, a beat needs none.
+"""Suppresses the subscription that Celery makes on a Redis result backend for each message.
 
-They serve a process that waits for results; waiting itself subscribes. A result backend that is away would hold up each
-send for its time-outs, and fail it, though the broker is there.
+It serves processes that wait for results, and waiting subscribes by itself. With the result backend down, each send
+would wait for its time-outs and fail although the broker is up.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _OWN = "celery.backends.redis"
 
 @contextmanager
 def unsubscribed(app: Any) -> Iterator[None]:
-    """Keep the app's Redis result backend from subscribing to the channel of a run that is made meanwhile.
+    """Keep the app's Redis result backend from subscribing to result channels inside the context.
 
-    An ``on_task_call`` that somebody has replaced stays in force. The backend is one object for each thread.
+    An ``on_task_call`` that user code has replaced stays in force. The backend object is per thread.
     """
     backend: Any = None
-    with suppress(Exception):  # whatever a backend that cannot be built raises: the send says so
+    with suppress(Exception):  # the send reports a backend that cannot be built
         backend = app.backend
     if not isinstance(backend, Backend) or _is_other(backend):
         yield
