@@ -2,8 +2,8 @@
 
 ``Scheduler.apply_entry`` swallows exceptions, so its return proves nothing. Every ``apply_async`` inside it reports to
 the current attempt of its thread; a run without an accepted message was not sent. A watched producer records the
-exceptions that leave its publish calls: only those describe the broker, all others come from user code. An attempt never
-changes the given entry or options, which belong to the user.
+exceptions that leave its publish calls: only those describe the broker, all others come from user code. An attempt
+never changes the given entry or options, which belong to the user.
 """
 
 from __future__ import annotations
