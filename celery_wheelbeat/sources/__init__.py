@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 
 class Poll(NamedTuple):
-    """What one look into the change log found."""
+    """Result of one poll of the change log."""
 
     ids: Int64s
-    """Monitors that changed since the cursor (inserted, updated or deleted), ascending, without repetition."""
+    """Monitors that changed since the cursor (inserted, updated or deleted), ascending, unique."""
     cursor: Any
-    """Where the next poll starts. Opaque; equal to the given cursor where nothing happened."""
+    """Where the next poll starts. Opaque; equal to the given cursor if nothing happened."""
     oldest_transaction_s: float = 0.0
     """Age of the oldest open transaction that may still hold changes back."""
 
 
 class Snapshot(NamedTuple):
-    """Where the initial load begins: changes after the cursor are polled, rows are read block by block."""
+    """Start of a pass over the table: later changes are polled from ``cursor``, rows are read in blocks."""
 
     cursor: Any
     count_estimate: int
     text_bytes: float = 0.0
-    """Bytes of name, args and kwargs of a monitor, roughly on average."""
+    """Estimated mean bytes of name, args and kwargs per monitor."""
 
 
 class Block(NamedTuple):
@@ -52,27 +52,27 @@ class Block(NamedTuple):
     rows: Sequence[MonitorRow]
     """Ascending by id."""
     last: bool
-    """No row has a greater id."""
+    """True if no row of the table has a greater id."""
     poll: Poll
 
 
 class MonitorSource(Protocol):
-    """The database of monitors. Every method raises ``SourceError`` where the database does not answer."""
+    """The database of monitors. Every method raises ``SourceError`` if the database does not answer."""
 
     def snapshot(self) -> Snapshot:
-        """Take the cursor that a read of the whole table begins with."""
+        """Return the cursor with which a pass over the table begins."""
 
     def poll(self, cursor: Any) -> Poll:
-        """Look what changed since ``cursor``; raises ``CursorLost`` where the log cannot tell."""
+        """Return the changes since ``cursor``; raises ``CursorLost`` if the log can no longer list them all."""
 
     def fetch(self, ids: Sequence[int]) -> Sequence[MonitorRow]:
-        """Read the current rows of ``ids``; a missing one was deleted."""
+        """Return the current rows of ``ids``; a missing row was deleted."""
 
     def block(self, after_id: int, limit: int, cursor: Any) -> Block:
         """Read up to ``limit`` rows with ids above ``after_id`` and poll, in one snapshot; raises ``CursorLost``."""
 
     def logged(self, ids: Sequence[int], within_s: float) -> set[int]:
-        """Return those of ``ids`` that the change log mentions in the last ``within_s`` seconds."""
+        """Return the ``ids`` that have a row in the change log of the last ``within_s`` seconds."""
 
     def close(self) -> None:
         """Drop the connection; the next call opens a new one."""
@@ -87,15 +87,15 @@ class BeatRow(NamedTuple):
     pid: int
     version: str
     age_s: float
-    """Seconds since it was written, by the database's clock."""
+    """Seconds since the row was written, by the database's clock."""
     status: Mapping[str, Any]
 
 
 class BeatStore(Protocol):
-    """The few rows that a beat itself writes and reads: status and marks, quarantine, finished one-offs."""
+    """The rows that a beat writes and reads back: status and marks, quarantine, finished one-offs."""
 
     def namespace(self) -> str | None:
-        """Return the installation's UUID, or None where the tables are missing."""
+        """Return the installation's UUID, or None if the tables are missing."""
 
     def marks(self, namespace: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Return per destination the stored mark documents of all beats of ``namespace``, unchecked."""
@@ -107,43 +107,43 @@ class BeatStore(Protocol):
         """
 
     def quarantined(self) -> Mapping[str, tuple[str, str]]:
-        """Return every recorded job key with (definition hash, reason)."""
+        """Return job key → (definition hash, reason) of all quarantined jobs."""
 
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
-        """Record job keys with (definition hash, reason), and remove the lifted ones."""
+        """Store job keys with (definition hash, reason) and delete the lifted ones."""
 
     def finish(self, finished: Mapping[int, Finished]) -> None:
         """Set ``finished_at`` of one-off monitors, by job id.
 
-        Written once: a monitor that is finished already, or that was armed anew since, stays as it is.
+        Written once: a monitor that is already finished, or that was re-armed since, is not changed.
         """
 
     def beats(self) -> Sequence[BeatRow]:
-        """Return the status rows of the last 100 beats, the latest first."""
+        """Return the status rows of the last 100 beats, newest first."""
 
     def id_of(self, name: str) -> int | None:
         """Return the primary key of the monitor with this name."""
 
 
 class MonitorDatabase(NamedTuple):
-    """What a registered factory returns: both halves of one database, on one connection and for one thread."""
+    """Returned by a registered factory: source and store of one database, on one connection, for one thread."""
 
     vendor: str
     source: MonitorSource
     store: BeatStore
     open_reader: Callable[[], ColumnReader] | None = None
-    """Opens a reader of whole columns, for a thread of its own; None where the vendor has none."""
+    """Opens a column reader with its own connection, for its own thread; None if the vendor has none."""
 
 
 _factory: Callable[[Any], MonitorDatabase | None] | None = None
 
 
 def register(factory: Callable[[Any], MonitorDatabase | None] | None) -> None:
-    """Let ``factory(app)`` say where the monitors are; the last registration counts, None takes it back."""
+    """Register ``factory(app)``, which opens the database of monitors; it replaces an earlier one, None removes it."""
     global _factory  # noqa: PLW0603 - one process has one database of monitors; Django registers it in ready()
     _factory = factory
 
 
 def monitor_database(app: Any) -> MonitorDatabase | None:
-    """Ask the registered factory; None means ``beat_schedule`` only."""
+    """Return the database of the registered factory; None means ``beat_schedule`` only."""
     return None if _factory is None else _factory(app)

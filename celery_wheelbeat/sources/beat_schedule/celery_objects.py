@@ -1,7 +1,7 @@
-"""Our schedules as Celery's own objects, for everybody who reads ``entry.schedule``: extensions, logs, Sentry.
+"""Convert schedules to Celery's objects, for readers of ``entry.schedule``: extensions, logs, Sentry.
 
-The reverse of ``celery_schedules``. A real ``schedule`` or ``crontab`` stands wherever it means exactly the same, which
-is checked by translating it back; anything else is a ``ComputedSchedule``. Nothing here decides when a job fires.
+The reverse of ``celery_schedules``. A schedule becomes a Celery ``schedule`` or ``crontab`` if translating that back
+gives the same schedule, else a ``ComputedSchedule``. Nothing here decides when a job fires.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 _NEVER_S = 365 * 86_400.0
 _KEPT = 4_096
-"""Distinct intervals, and distinct crons, whose objects are kept."""
+"""Bound of each cache of Celery objects: distinct intervals, and distinct crons."""
 
 
 def celery_schedule_of(bounded: Bounded | None) -> BaseSchedule:
-    """Return a Celery schedule for a job's schedule; None = one that only the poll lane knows."""
+    """Return a Celery schedule for a job's schedule; None for a schedule of the poll lane."""
     base = None if bounded is None else bounded.base
     if isinstance(base, Interval):
         return _interval(base.interval_ms)
@@ -39,7 +39,7 @@ def celery_schedule_of(bounded: Bounded | None) -> BaseSchedule:
 
 
 class ComputedSchedule(BaseSchedule):  # type: ignore[misc]  # celery ships no types
-    """A schedule that Celery's classes cannot express (last day of the month, one instant); due as we compute it."""
+    """A schedule that Celery's classes cannot express (last day of the month, one instant)."""
 
     def __init__(self, bounded: Bounded | None) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class ComputedSchedule(BaseSchedule):  # type: ignore[misc]  # celery ships no t
         return timedelta(milliseconds=fire_ms - ms_of(datetime.now(UTC)))
 
     def is_due(self, last_run_at: datetime) -> Any:
-        """Return Celery's pair: whether it is due, and the seconds until the next look."""
+        """Return Celery's pair: whether the schedule is due, and the seconds until the next check."""
         wait_s = self.remaining_estimate(last_run_at).total_seconds()
         return schedstate(wait_s <= 0, max(wait_s, 1.0))
 

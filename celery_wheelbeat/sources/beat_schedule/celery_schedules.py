@@ -1,7 +1,7 @@
-"""Celery's own schedule objects, turned into ours.
+"""Convert Celery's schedule objects to pure schedules.
 
-A schedule is translated only where its class is known to compute what we compute; everything else (sub-classes that
-override behaviour, ``nowfun``, zones without a name) is asked in the poll lane the way Celery asks it, never guessed.
+A schedule is translated only if its class is known to have the same fire times. All others (subclasses that override
+behaviour, ``nowfun``, zones without a name) are polled as Celery polls them, in the poll lane.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.kinds import Polled
 
 RECHECK_S = 300.0
-"""A custom schedule is asked at least this often, as Celery's ``beat_max_loop_interval`` has it."""
+"""A custom schedule is polled at least this often, like Celery's default ``beat_max_loop_interval``."""
 
 _ASKED = ("is_due", "remaining_estimate", "now", "maybe_make_aware", "to_local", "utc_enabled", "tz")
 _CACHED = {"tz", "utc_enabled"}
-"""Looked up once by Celery and kept in the instance; ``tz`` is also set there by users."""
+"""Attributes that Celery caches in the instance; users also set ``tz`` there."""
 _BEHAVIOUR: dict[type, tuple[str, ...]] = {
     interval: (*_ASKED, "seconds"),
     crontab: (*_ASKED, "remaining_delta", "_delta_to_next"),
@@ -39,15 +39,15 @@ _BEHAVIOUR: dict[type, tuple[str, ...]] = {
 
 
 def translate(schedule: Any, *, timezone: str | None = "UTC") -> Interval | Cron | None:
-    """Return the pure schedule that means the same, or None where it has to be asked (``polled``).
+    """Return the pure schedule with the same fire times, or None if the schedule must be polled (``polled``).
 
-    ``schedule``: a Celery schedule object, or the seconds or timedelta that stand for one in ``beat_schedule``.
-    ``timezone``: the app's zone (``timezone_of(app)``), for schedules that carry none of their own. Raises
-    ``InvalidSchedule`` for an interval that is not positive and for a crontab that never fires.
+    ``schedule``: a Celery schedule object, or seconds or a timedelta as in ``beat_schedule``. ``timezone``: the app's
+    zone (``timezone_of(app)``), for schedules without one. Raises ``InvalidSchedule`` for an interval that is not
+    positive and for a crontab that never fires.
 
-    An interval keeps its length, to the millisecond, not its phase: it fires on the grid of the epoch.
-    ``relative=True`` follows the wall clock of its zone: one day, hours that divide the day and minutes that divide
-    the hour become the crontab of the same slots; under a minute it changes nothing; other lengths are asked.
+    An interval keeps its length in milliseconds, not its phase: it fires on the grid of the epoch. ``relative=True``
+    follows the wall clock of its zone: one day, hours that divide the day and minutes that divide the hour become the
+    crontab of the same slots; under a minute it has no effect; other lengths are polled.
     """
     if isinstance(schedule, timedelta):
         return _interval(schedule)
@@ -65,7 +65,7 @@ def translate(schedule: Any, *, timezone: str | None = "UTC") -> Interval | Cron
 
 
 def nameless(schedule: Any, timezone: str | None) -> bool:
-    """Whether ``schedule``, which has to be asked, would be pure in a time zone with a name."""
+    """Return whether the polled ``schedule`` would be pure if its time zone had a name."""
     pure = _behaves_like(schedule, crontab) or (
         _behaves_like(schedule, interval) and _aligned(schedule.run_every, "UTC") is not None
     )
@@ -73,17 +73,17 @@ def nameless(schedule: Any, timezone: str | None) -> bool:
 
 
 def polled(schedule: BaseSchedule) -> Polled:
-    """Return the asker of a schedule that ``translate`` does not know: solar events are pure, the rest is custom."""
+    """Return the polled form of a schedule that ``translate`` does not know: solar events are pure, others custom."""
     if _behaves_like(schedule, solar):
         return SolarSchedule(schedule.event, schedule.lat, schedule.lon)
     return CustomSchedule(schedule)
 
 
 class CustomSchedule:
-    """A Celery schedule asked through ``is_due(last_run_at)``; what it raises is the poll lane's to handle.
+    """A Celery schedule polled through ``is_due(last_run_at)``; the poll lane handles its exceptions.
 
-    ``last_run_at`` lives in memory and begins with the first question, as for a new entry of Celery's scheduler. The
-    fire time is the instant found due, in whole seconds: at most one run a second, and none of the promises about
+    ``last_run_at`` is kept in memory and starts at the first poll, as for a new entry of Celery's scheduler. The fire
+    time is the instant of the poll that was due, in whole seconds: at most one run per second, and no promises about
     restarts and drift.
     """
 
@@ -94,7 +94,7 @@ class CustomSchedule:
         self._last_fire_ms: int | None = None
 
     def ask(self, now_ms: int) -> Asked:
-        """Ask the schedule, with ``now_ms`` as the instant of a run that is due."""
+        """Poll the schedule; if it is due, ``now_ms`` is the instant of the run."""
         if self._last_run_at is None:
             self._last_run_at = self._schedule.now()
         due, next_s = self._schedule.is_due(self._last_run_at)
@@ -107,14 +107,14 @@ class CustomSchedule:
         return Asked(fire_ms if due else None, now_ms + self._wait_ms(next_s))
 
     def _wait_ms(self, next_s: Any) -> int:
-        """``next_s`` is what the schedule says; where that is no number, or too long, the longest wait counts."""
+        """Return the next poll from the schedule's ``next_s``; the longest wait if that is not a number or too long."""
         if isinstance(next_s, numbers.Real) and float(next_s) < self._recheck_s:
             return max(1, round(float(next_s) * 1000))
         return round(self._recheck_s * 1000)
 
 
 def _behaves_like(schedule: Any, base: type) -> bool:
-    """Whether class and instance leave alone everything that decides when ``base`` is due."""
+    """Return whether neither class nor instance overrides an attribute that decides when ``base`` is due."""
     return (
         isinstance(schedule, base)
         and getattr(schedule, "nowfun", None) is None

@@ -1,7 +1,7 @@
-"""The IANA names of the zones that Celery apps carry: zoneinfo, pytz, dateutil, fixed offsets, the zone of the machine.
+"""IANA names of the time zone objects of Celery apps: zoneinfo, pytz, dateutil, fixed offsets, the host's zone.
 
-A name is believed only where the zone of that name keeps the object's own offsets. What has no name is for Celery to
-ask, never for us to guess: another zone would move its crontabs without a word.
+A name is accepted only if the zone of that name has the same offsets as the object. Schedules in a zone without a name
+are polled: a guessed zone would move their crontabs without notice.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ NAMELESS = (
     "Celery's time zone is none of the IANA zones that this machine knows: set `timezone` to the name of one, like "
     "'Europe/Berlin'"
 )
-"""What to do about a zone without a name."""
+"""Advice in messages about a zone without a name."""
 _COMPARED_S = range(1_767_268_800, 2_145_960_000, 86_400)
-"""Noon (UTC) of every day from 2026 to 2037, where the tables of pytz end."""
+"""Noon (UTC) of every day from 2026 to 2037, the end of pytz's tables."""
 _KEPT = 64
 _answers: dict[int, tuple[tzinfo, str | None]] = {}
-"""By ``id``, as some classes of zones cannot be hashed; the zone is kept beside its name, so the id stays its own."""
+"""Zone and name by ``id(zone)``, as some zone classes are not hashable; keeping the zone keeps its id unique."""
 
 
 def timezone_of(app: Any) -> str | None:
-    """Return the name of the zone in which the app's crontabs are meant; None where it has none."""
+    """Return the IANA name of the zone of the app's crontabs; None if it has none."""
     return zone_name(app.timezone)
 
 
 def zone_name(zone: tzinfo | str | None) -> str | None:
-    """Return the IANA name of a zone as Celery holds it, or None where it has none. A text is taken as it is."""
+    """Return the IANA name of a zone object, or None if it has none; a str is returned as it is."""
     if zone is None or isinstance(zone, str):
         return zone
     known = _answers.get(id(zone))
@@ -51,7 +51,7 @@ def zone_name(zone: tzinfo | str | None) -> str | None:
 def _find(zone: tzinfo) -> str | None:
     try:
         return next((name for name in _candidates(zone) if name in names() and _same(zone, name)), None)
-    except Exception:  # foreign code: what raises here raises where Celery asks it, and there it is that job's error
+    except Exception:  # foreign code: the same error comes up when the poll lane asks it, as an error of that job
         return None
 
 
@@ -64,7 +64,7 @@ def _candidates(zone: tzinfo) -> Iterator[str]:
 
 
 def _name_of_the_machine() -> str:
-    """Return what the C library reads: the variable TZ, else the file to which /etc/localtime leads."""
+    """Return the host's zone as the C library reads it: the variable TZ, else the target of /etc/localtime."""
     variable = os.environ.get("TZ")
     return os.path.realpath("/etc/localtime").rpartition("zoneinfo/")[2] if variable is None else variable.lstrip(":")
 

@@ -1,8 +1,8 @@
-"""Entries of ``beat_schedule`` as changes of the engine: the same shape that a database of monitors delivers.
+"""Compile entries of ``beat_schedule`` to ``ChangeBatch``, the same shape that a database of monitors delivers.
 
-An entry's job id is the FNV-1a hash of its name, moved where two names collide; its phase is that of the unmoved hash,
-so no neighbour ever shifts a job. One broken entry is refused with its reason and never stops the others.
-It must never write to an entry: those objects belong to the user.
+An entry's job id is the FNV-1a hash of its name, moved on a collision. Its phase comes from the unmoved hash, so
+another entry never shifts it. A broken entry is quarantined with its reason and never stops the others. Entries belong
+to the user: this module must never write to them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 _LOWEST_ID = -(2**63)
 MAX_NAME_BYTES = 65_535
-"""Celery names an added task by its whole signature, so this is far more than a monitor's name may have."""
+"""Bound of entry names, much longer than a monitor's: Celery names an added periodic task by its whole signature."""
 
 
 _SCHEDULES = "expected a number of seconds, a timedelta or a Celery schedule such as crontab()"
 _FORMS = (("args", "__iter__", "a list or a tuple"), ("kwargs", "items", "a dict"), ("options", "items", "a dict"))
-"""Attribute of an entry, what its value must have, what is expected."""
+"""(attribute of an entry, attribute that its value must have, description for the message)."""
 
 
 class _Known(NamedTuple):
@@ -46,10 +46,10 @@ class _Known(NamedTuple):
     schedule: Any
     """The Celery schedule object that was compiled."""
     mark: EntryMark
-    """Since when it has its schedule: a restart then knows how long its gap is."""
+    """Instant since which the entry has its schedule; bounds its gap at a restart."""
 
     def stands_for(self, entry: Any) -> bool:
-        """Say whether ``entry`` is still what was compiled; its schedule may have been replaced."""
+        """Return whether ``entry`` is unchanged since it was compiled; its schedule may have been replaced."""
         try:
             return bool(self.schedule is entry.schedule and self.task == entry.task)
         except Exception:
@@ -62,9 +62,9 @@ def key_of(name: str) -> str:
 
 
 class Entries:
-    """The entries in force, by name and by job id. Owned by the scheduling thread.
+    """The entries in force, by name and by job id.
 
-    ``timezone``: zone of crontabs without one of their own (``timezone_of``); where it is None they are asked.
+    ``timezone``: zone of crontabs without one of their own (``timezone_of``); None: they are polled.
     """
 
     def __init__(self, timezone: str | None, crons: CronTable, stored: Mapping[str, EntryMark] | None = None) -> None:
@@ -72,13 +72,13 @@ class Entries:
         self.refused: dict[str, InvalidMonitor] = {}
         """Broken entries by name, with the reason."""
         self.broken: Mapping[str, InvalidMonitor] = {}
-        """What somebody else has found broken already; ``changes`` adds it to ``refused``."""
+        """Entries that other code has found broken; ``changes`` adds them to ``refused``."""
         self._timezone = timezone
         self._crons = crons
         self._stored = dict(stored or {})
         self._known: dict[str, _Known] = {}
         self._looked_at: dict[str, tuple[Any, ...]] = {}
-        """Refused names → the objects that were found broken."""
+        """Name of a broken entry → the objects that were found broken."""
         self._names: dict[int, str] = {}
         self._nothing = ChangeBatch(self._batch(()), np.empty(0, np.int64))
 
@@ -101,24 +101,24 @@ class Entries:
         return list(self._names)
 
     def recompile(self, ids: Iterable[int]) -> None:
-        """Hand these entries over again with the next ``changes``."""
+        """Return these entries again with the next ``changes``."""
         for job_id in ids:
             name = self._names.get(job_id)
             if name is not None:
                 self._known[name] = self._known[name]._replace(schedule=None)
 
     def marks(self) -> dict[str, EntryMark]:
-        """Return since when each entry has its schedule, for the mark document."""
+        """Return, per entry, the schedule hash and the instant since which it holds, for the mark document."""
         return {name: known.mark for name, known in self._known.items()}
 
     def remember(self, stored: Mapping[str, EntryMark]) -> None:
-        """Learn since when an earlier process had which schedules; before the first ``changes``."""
+        """Take in the entry marks of an earlier process; call before the first ``changes``."""
         self._stored = dict(stored)
 
     def changes(self, entries: Mapping[str, Any], now_ms: int) -> ChangeBatch:
-        """Make ``entries`` (name → ``ScheduleEntry``) the ones in force and return what that changes.
+        """Put ``entries`` (name → ``ScheduleEntry``) in force and return the changes.
 
-        Cheap where nothing has changed: anybody may write to an entry at any time, so they are compared each second.
+        Called every second, because other code may modify an entry at any time; cheap if nothing has changed.
         """
         changed: list[tuple[_Known, _Definition]] = []
         for name in self._suspects(entries):
@@ -144,7 +144,7 @@ class Entries:
         return ChangeBatch(self._batch(changed), deleted)
 
     def _suspects(self, entries: Mapping[str, Any]) -> list[str]:
-        """Return the names of entries that may not be what was compiled; about a microsecond for each that is."""
+        """Return the names of entries that may have changed since they were compiled; about 1 µs per unchanged one."""
         known = self._known
         try:
             return [
@@ -154,7 +154,7 @@ class Entries:
                 or there.schedule is not entry.schedule
                 or there.task != entry.task
             ]
-        except Exception:  # of a foreign attribute: they are looked at one by one
+        except Exception:  # raised by a foreign attribute: compare the entries one by one
             return list(entries)
 
     def _refuse(self, name: str, entry: Any, error: Exception) -> None:
@@ -163,7 +163,7 @@ class Entries:
         self._looked_at[name] = seen
 
     def _is_refused(self, name: str, entry: Any) -> bool:
-        """Say whether nothing has been replaced in an entry that was found broken."""
+        """Return whether a broken entry still has the objects that were found broken."""
         seen, now = self._looked_at.get(name, ()), _objects_of(entry)
         return name in self.refused and len(seen) == len(now) and all(map(operator.is_, seen, now))
 
@@ -198,7 +198,7 @@ class Entries:
 
     def _forget(self, name: str) -> int:
         job_id = self._known.pop(name).job_id
-        self._stored.pop(name, None)  # should it come back, it has its schedule since then
+        self._stored.pop(name, None)  # if the entry comes back, it has its schedule since then
         del self._names[job_id]
         return job_id
 
@@ -234,7 +234,7 @@ class Entries:
 
 
 class _Definition(NamedTuple):
-    """What a Celery schedule object means: computed, or asked in the poll lane."""
+    """A compiled Celery schedule: computed, or polled in the poll lane."""
 
     computed: Interval | Cron | None
     polled: Polled | None
@@ -258,7 +258,7 @@ class _Definition(NamedTuple):
 
 
 def problem_of(schedule: Any, error: Exception) -> InvalidMonitor:
-    """Return why there is no entry with this ``schedule``, the making of which raised ``error``."""
+    """Return why an entry with this ``schedule`` could not be created; its constructor raised ``error``."""
     if isinstance(error, InvalidSchedule):
         return InvalidMonitor("schedule", str(error))
     if schedule is not None and not _is_schedule(schedule):
@@ -267,7 +267,7 @@ def problem_of(schedule: Any, error: Exception) -> InvalidMonitor:
 
 
 def given_schedule(given: Any) -> Any:
-    """Return the schedule of what stands in ``beat_schedule``, None where there is none."""
+    """Return the schedule of a value in ``beat_schedule``, None if it has none."""
     return given.get("schedule") if hasattr(given, "get") else getattr(given, "schedule", None)
 
 
@@ -283,7 +283,7 @@ def _shown(value: Any) -> str:
 
 
 def _objects_of(entry: Any) -> tuple[Any, ...]:
-    """Return what a definition is made of; what is no entry has nothing of it."""
+    """Return the objects that define an entry; ``(entry, None)`` if it lacks one of them."""
     try:
         return entry, entry.schedule, entry.task, entry.args, entry.kwargs, entry.options
     except Exception:
@@ -291,7 +291,7 @@ def _objects_of(entry: Any) -> tuple[Any, ...]:
 
 
 def _check_name(name: object) -> None:
-    """Raise ``InvalidMonitor`` for what cannot be part of a run id."""
+    """Raise ``InvalidMonitor`` for a name that cannot be part of a run id."""
     if not isinstance(name, str):
         raise InvalidMonitor("name", f"{name!r:.80}: expected a text")
     try:
@@ -303,7 +303,7 @@ def _check_name(name: object) -> None:
 
 
 def _schedule_hash(schedule: Any, definition: _Definition) -> str:
-    """Return 16 hex digits that change when the fire times do; a polled schedule is known by its class only."""
+    """Return 16 hex digits that change when the fire times change; for a polled schedule, only with its class."""
     kind = type(schedule)
     text = f"{kind.__module__}.{kind.__qualname__}" if definition.computed is None else repr(definition.computed)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

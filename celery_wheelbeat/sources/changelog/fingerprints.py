@@ -1,8 +1,8 @@
-"""What the tail has handed over, in about 5 bytes a monitor: its id and a fingerprint of its row.
+"""Ids and row fingerprints of all monitors handed over, in about 5 bytes per monitor.
 
-Sorted chunks of two columns, and a small dict of what changed since they were last merged. The reconcile compares them
-with the table. Where the database names no fingerprint of a row, it is Python's hash of it, which only means something
-inside one process. Of either, 32 bits are kept: one damaged row in four thousand million goes unnoticed.
+Sorted chunks of two columns, and a small dict of the changes since the last merge. The reconcile compares them with the
+table. A fingerprint comes from the database, else it is Python's hash of the row, which is valid in one process only.
+32 bits are kept: one damaged row in 2^32 goes unnoticed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.kinds import Int64s, UInt32s
 
 MERGE_AT = 65_536
-"""Changes after which the dict is merged into the chunks."""
+"""Number of changes in the dict at which it is merged into the chunks."""
 CHUNK_IDS = 16_384
 _KEPT = 0xFFFF_FFFF
 
 
 class Differences(NamedTuple):
-    """How a range of the table differs from what was handed over; both ascending."""
+    """Differences between a range of the table and the rows handed over; both ascending."""
 
     upserts: list[int]
-    """Ids of rows that are new or not as they were."""
+    """Ids of new or changed rows."""
     deleted: list[int]
-    """Ids that were handed over and have no row any more."""
+    """Ids that were handed over and no longer have a row."""
 
 
 class _Chunk(NamedTuple):
@@ -41,7 +41,7 @@ class _Chunk(NamedTuple):
     first: int
     last: int
     gaps: NDArray[np.unsignedinteger[Any]]
-    """Each id minus the one before it, the first one's 0; one byte each where ids are dense."""
+    """Difference of each id to the previous one, 0 for the first; one byte each if ids are dense."""
     prints: UInt32s
 
     @property
@@ -49,7 +49,7 @@ class _Chunk(NamedTuple):
         return np.cumsum(self.gaps, dtype=np.int64) + self.first
 
     def between(self, after_id: int, up_to_id: int | None) -> tuple[Int64s, UInt32s]:
-        """Return ids and fingerprints above ``after_id``, up to ``up_to_id``."""
+        """Return ids in (``after_id``, ``up_to_id``] and their fingerprints."""
         ids = self.ids
         start = int(np.searchsorted(ids, after_id, side="right"))
         end = len(ids) if up_to_id is None else int(np.searchsorted(ids, up_to_id, side="right"))
@@ -58,11 +58,11 @@ class _Chunk(NamedTuple):
 
 def fingerprint_of(row: MonitorRow) -> int:
     """Return 32 bits that change with the definition of ``row``."""
-    return (hash(repr(row)) if row.fingerprint is None else row.fingerprint) & _KEPT  # the hash of each NaN differs
+    return (hash(repr(row)) if row.fingerprint is None else row.fingerprint) & _KEPT  # hash(nan) differs per object
 
 
 class Fingerprints:
-    """Fingerprints by id. Owned by the I/O thread."""
+    """Fingerprints by id."""
 
     def __init__(self) -> None:
         self._chunks: list[_Chunk] = []
@@ -82,15 +82,15 @@ class Fingerprints:
         return np.concatenate([np.empty(0, np.int64), *(chunk.ids for chunk in self._chunks)])
 
     def record(self, rows: Sequence[MonitorRow]) -> None:
-        """Remember the rows as handed over."""
+        """Record the rows as handed over."""
         self._change((row.id, fingerprint_of(row)) for row in rows)
 
     def record_prints(self, ids: Int64s, prints: UInt32s) -> None:
-        """Remember fingerprints as handed over."""
+        """Record fingerprints as handed over."""
         self._change(zip(ids.tolist(), prints.tolist(), strict=True))
 
     def record_block(self, after_id: int, up_to_id: int, ids: Int64s, prints: UInt32s) -> list[int]:
-        """Remember what lies above ``after_id``, up to ``up_to_id``, anew; returns the ids that are gone."""
+        """Replace the range (``after_id``, ``up_to_id``]; returns the ids that are no longer in it."""
         known = self._between(after_id, up_to_id)
         gone = sorted(known.keys() - set(ids.tolist())) if known else []
         if known or (self._chunks and up_to_id <= self._chunks[-1].last):
@@ -105,11 +105,11 @@ class Fingerprints:
         self._change((int(job_id), None) for job_id in ids)
 
     def match(self, row: MonitorRow) -> bool:
-        """Whether the row is as it was handed over."""
+        """Return whether the row equals the one handed over."""
         return not self.differences(row.id - 1, [row], last=False).upserts
 
     def differences(self, after_id: int, rows: Sequence[MonitorRow], *, last: bool) -> Differences:
-        """Compare ``rows`` with what was handed over from ``after_id`` (exclusive) to the last row, or to the end."""
+        """Compare ``rows`` with the monitors handed over above ``after_id``, up to the last row or to the end."""
         known = self._between(after_id, None if last else rows[-1].id)
         upserts = [row.id for row in rows if known.pop(row.id, None) != fingerprint_of(row)]
         return Differences(upserts, sorted(known))
@@ -135,7 +135,7 @@ class Fingerprints:
             self._merge()
 
     def _merge(self) -> None:
-        """Bring the dict into the chunks, each of which is written anew at most once."""
+        """Merge the dict into the chunks; each chunk is rebuilt at most once."""
         if not self._changed:
             return
         changed, self._changed = sorted(self._changed.items()), {}
@@ -143,7 +143,7 @@ class Fingerprints:
         kept = np.array([fingerprint is not None for _, fingerprint in changed], np.bool_)
         prints = np.array([fingerprint or 0 for _, fingerprint in changed], np.uint32)
         owner = np.maximum(np.searchsorted(np.array(self._firsts, np.int64), ids, side="right") - 1, 0)
-        for number in np.unique(owner)[::-1].tolist():  # from behind: the places before stay where they are
+        for number in np.unique(owner)[::-1].tolist():  # from the end: earlier positions stay valid
             mine = owner == number
             self._rewrite(number, ids[mine], prints[mine], kept[mine])
 
@@ -171,6 +171,6 @@ def _packed(ids: Int64s, prints: UInt32s) -> list[_Chunk]:
 
 
 def _chunk(ids: Int64s, prints: UInt32s) -> _Chunk:
-    # unsigned: the ids of one chunk may be further apart than int64 counts
+    # unsigned: ids of one chunk may differ by more than int64 holds
     gaps = np.diff(ids.view(np.uint64), prepend=ids[:1].view(np.uint64))
     return _Chunk(int(ids[0]), int(ids[-1]), gaps.astype(np.min_scalar_type(gaps.max())), prints)

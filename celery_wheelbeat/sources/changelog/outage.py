@@ -1,4 +1,4 @@
-"""One outage of a database: counted, logged at its beginning and its end, waited for with growing pauses."""
+"""Outage of a database: counted, logged at its begin and end, retried with backoff."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ logger = logging.getLogger(__name__)
 FIRST_WAIT_S = 0.25
 LONGEST_WAIT_S = 5.0
 REMIND_S = 60.0
-"""An outage that lasts is logged again after this time."""
+"""A lasting outage is logged again after this time."""
 
 
 class Outage:
-    """Whether the last attempts failed. Owned by the thread that makes them; others may read the fields."""
+    """State of the outage. The thread that makes the attempts writes it; others may read the fields."""
 
     def __init__(self, event: str, monotonic_s: Callable[[], float]) -> None:
         self.failures = 0

@@ -1,7 +1,7 @@
-"""What the beat has to write, until it is written: status, quarantine, finished one-offs.
+"""Pending writes of the beat: status, quarantine, finished one-offs.
 
-Filled by the scheduling thread, emptied by the I/O thread. Nothing is taken off before the database has it, and of
-what has not been written yet only the latest counts, so an outage of any length costs a bounded amount of memory.
+The scheduling thread fills it, the I/O thread empties it. A write is removed only after the database has confirmed it.
+A newer value replaces an unwritten one, so memory stays bounded in an outage of any length.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Outbox:
             self._status = row
 
     def put_finished(self, finished: Mapping[int, Finished]) -> None:
-        """Note one-off monitors as done, by job id."""
+        """Queue finished one-off monitors, by job id."""
         with self._lock:
             self._finished.update(finished)
 
     def put_quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str] = ()) -> None:
-        """Note job keys with (definition hash, reason), and keys that are fine again."""
+        """Queue job keys with (definition hash, reason), and lifted keys."""
         with self._lock:
             self._lifted.difference_update(added)
             self._added.update(added)
@@ -51,11 +51,11 @@ class Outbox:
 
     @property
     def urgent(self) -> bool:
-        """Whether one-offs are done that the database does not know of: a crash would offer them again."""
+        """Whether finished one-offs are unwritten: after a crash they would be offered again."""
         return bool(self._finished)
 
     def write_status(self, store: BeatStore) -> None:
-        """Write the latest status row once: a row that is written says that the scheduling thread is alive."""
+        """Write the newest status row once; never repeated, because a written row proves the scheduling thread alive."""
         row = self._status
         if row is not None:
             store.report(self.beat_id, row)
@@ -64,7 +64,7 @@ class Outbox:
                     self._status = None
 
     def write_rest(self, store: BeatStore) -> None:
-        """Write finished one-offs and quarantine; what was put meanwhile stays for the next time."""
+        """Write finished one-offs and quarantine; values queued meanwhile stay for the next call."""
         while self._finished:
             with self._lock:
                 batch = dict(islice(self._finished.items(), FINISH_BATCH))

@@ -1,7 +1,7 @@
-"""Monitors whose definition cannot be run, as the table ``wheelbeat_quarantine`` should have them.
+"""Monitors that do not compile, for the table ``wheelbeat_quarantine``.
 
-A definition that does not compile is quarantined with its hash and reason, and lifted when one compiles or the
-monitor is gone. What the publisher gave back is recorded by the scheduling thread, which also lifts it.
+A definition that does not compile is quarantined with its hash and reason. It is lifted when the monitor compiles again
+or is deleted. The scheduling thread quarantines and lifts monitors that the publisher has rejected.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ KEY_PREFIX = "monitor:"
 
 
 class QuarantineChanges(NamedTuple):
-    """What has to be written: job key → (definition hash, reason), and the keys that are fine again."""
+    """Changes to write: job key → (definition hash, reason), and the lifted keys."""
 
     added: dict[str, tuple[str, str]]
     lifted: set[str]
 
 
 class Quarantine:
-    """Verdicts by monitor id. Owned by the I/O thread."""
+    """Quarantined monitors by id."""
 
     def __init__(self) -> None:
         self._verdicts: dict[int, tuple[str, str]] = {}
@@ -40,7 +40,7 @@ class Quarantine:
         return list(self._verdicts)
 
     def adopt(self, recorded: Mapping[str, tuple[str, str]]) -> None:
-        """Take over what the table holds at the start; keys of entries are left to their source."""
+        """Take in the rows of the table at the start; keys of entries are ignored here."""
         for key, verdict in recorded.items():
             if key.startswith(KEY_PREFIX):
                 self._verdicts[int(key.removeprefix(KEY_PREFIX))] = verdict
@@ -55,18 +55,18 @@ class Quarantine:
                 self._unwritten.added[key_of(job_id)] = verdict
 
     def lift(self, ids: Iterable[int]) -> None:
-        """Lift those of ``ids`` that are quarantined: they compiled, or are gone."""
+        """Lift the quarantined monitors among ``ids``: they compile or are deleted."""
         for job_id in self._verdicts.keys() & set(ids) if self._verdicts else ():
             del self._verdicts[job_id]
             self._unwritten.added.pop(key_of(job_id), None)
             self._unwritten.lifted.add(key_of(job_id))
 
     def keep_only(self, ids: Iterable[int]) -> None:
-        """Lift every monitor that is not among ``ids``; for the end of a whole read."""
+        """Lift every monitor that is not among ``ids``; for the end of a pass over the table."""
         if self._verdicts:
             self.lift(self._verdicts.keys() - set(ids))
 
     def take_unwritten(self) -> QuarantineChanges:
-        """Return what has to be written, once."""
+        """Return the changes to write and clear them."""
         taken, self._unwritten = self._unwritten, QuarantineChanges({}, set())
         return taken

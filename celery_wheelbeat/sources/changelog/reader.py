@@ -1,8 +1,8 @@
-"""The I/O thread of a beat with a database: drives the ``Follower`` and writes what is in the ``Outbox``.
+"""The I/O thread of a beat with a database: drives the ``Follower`` and writes the ``Outbox``.
 
-The engine belongs to the scheduling thread; this thread hands values over in a bounded mailbox and never touches it.
-Whatever the database does, the thread goes on: an error is counted, logged once per outage and tried again with
-back-off, and no exception leaves the thread. Reading and writing fail apart from each other.
+Values for the scheduling thread go into a bounded mailbox; the thread never touches the engine. A database error is
+counted, logged once per outage and retried with backoff; no exception ends the thread. Reading and writing have
+independent outages.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.5
 WRITE_S = 2.0
 NEWS_MAX = 16
-"""Blocks and batches that wait for the scheduling thread: a fast database must not fill the memory."""
+"""Bound of blocks and batches that wait for the scheduling thread: a fast database must not fill the memory."""
 TAKE_MAX = 4
-"""Of them, how many one turn takes: the engine needs some 50 ms for each, and a tick may be due meanwhile."""
+"""Maximum that one tick takes: the engine needs about 50 ms for each, and a slot may become due meanwhile."""
 
 
 class Tail:
-    """See ``news.Desk``, which this implements."""
+    """Implements ``messages.Desk``."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Tail:
         self._outbox = Outbox(str(uuid.uuid4()))
         self._news: Mailbox[News] = Mailbox()
         self._room = Wake()
-        """Rung when news was taken."""
+        """Rung when the scheduling thread has taken news."""
         self._rereads: Mailbox[Sequence[int] | None] = Mailbox()
         self._closing = False
         self._rest = Wake()
@@ -113,11 +113,11 @@ class Tail:
         self._rereads.put(ids)
 
     def stamp_s(self) -> float:
-        """See ``Desk``. Waiting for a database that does not answer is not being wedged."""
+        """See ``Desk``. A wait for a silent database does not count as wedged."""
         return self._clock.monotonic_s() if self._asking else self._stamp_s
 
     def status(self) -> Mapping[str, Any]:
-        """See ``Desk``. ``lag_s`` is the age of the last moment at which nothing known was waiting."""
+        """See ``Desk``. ``lag_s``: seconds since no known change was waiting to be handed over."""
         findings = self._follower.findings
         return {
             "kind": self._database.vendor,
@@ -148,7 +148,7 @@ class Tail:
             self._thread.join(timeout_s)
 
     def turn(self) -> float:
-        """Read once, write if it is time; returns the seconds to rest. What the thread does over and over."""
+        """Read one step, write if due; returns the seconds to rest. The body of the thread's loop."""
         self._stamp_s = self._clock.monotonic_s()
         wait_s = self._read()
         if self._clock.monotonic_s() >= self._write_at_s or (self._outbox.urgent and self._writing.error is None):
@@ -170,7 +170,7 @@ class Tail:
         self._database.source.close()
 
     def _read(self) -> float:
-        """Take one step of reading and hand over what it found; returns the seconds to wait."""
+        """Do one step of the follower and hand over its news; returns the seconds to wait."""
         try:
             with self._at_the_database():
                 news, more = self._step()
@@ -212,7 +212,7 @@ class Tail:
             self._wake()
 
     def _write(self) -> float:
-        """Write what is waiting; returns the seconds until the next try."""
+        """Write the outbox; returns the seconds until the next attempt."""
         added, lifted = self._definitions.quarantine.take_unwritten()
         if added or lifted:
             self._outbox.put_quarantine(added, sorted(lifted))

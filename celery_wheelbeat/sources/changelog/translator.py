@@ -1,7 +1,7 @@
-"""From rows to changes: compiles what was read and keeps account of what the engine was told.
+"""Compile rows to changes, and keep the fingerprints of all rows handed over.
 
-Invariant: whatever leaves here is remembered by its fingerprint; whatever is refused is in the quarantine with its
-reason and leaves as deleted. One row that cannot be compiled never stops its neighbours.
+Invariant: each row that leaves is recorded by its fingerprint; each row that does not compile is quarantined with its
+reason and leaves as deleted. One such row never stops the others.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from celery_wheelbeat.sources.changelog.bulk_load import ColumnBlock, Taken
 
 MANY_ROWS = 100
-"""From here on rows are compiled as columns."""
+"""Minimum number of rows that are compiled as columns."""
 NO_IDS = np.empty(0, np.int64)
 
 
 class Translated(NamedTuple):
-    """Rows as the engine takes them."""
+    """Compiled rows for the engine."""
 
     changes: ChangeBatch
     refused: Mapping[int, InvalidMonitor]
 
 
 class _Complete(NamedTuple):
-    """A block, wholly compiled."""
+    """A block, completely compiled."""
 
     batch: DefinitionBatch
     ids: Int64s
@@ -47,7 +47,7 @@ class _Complete(NamedTuple):
 
 
 class Definitions:
-    """What was handed over and what was refused. Owned by the I/O thread."""
+    """Compiles monitors; knows which were handed over and which are quarantined."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Definitions:
         shapes: Shapes | None = None,
         taken_names: Collection[str] = (),
     ) -> None:
-        """``shapes`` compiles whole columns; ``taken_names``: what no monitor may be called, a live collection."""
+        """``shapes`` compiles whole columns; ``taken_names``: names that monitors must not have, a live collection."""
         self.shapes = shapes
         self.taken_names = taken_names
         self._compile_rows = compile_rows
@@ -70,7 +70,7 @@ class Definitions:
         return self._fingerprints.ids()
 
     def translate(self, rows: Sequence[MonitorRow], missing: Sequence[int] = ()) -> Translated:
-        """Compile ``rows`` and take the ``missing`` ids as deleted."""
+        """Compile ``rows``; the ``missing`` ids become deletions."""
         compiled = self._compile(rows)
         self.quarantine.refuse(compiled.refused, compiled.hashes)
         self.quarantine.lift([*compiled.batch.ids.tolist(), *missing])
@@ -80,14 +80,14 @@ class Definitions:
         return Translated(ChangeBatch(compiled.batch, deleted), compiled.refused)
 
     def translate_block(self, taken: Taken) -> tuple[Translated, list[int]]:
-        """Complete a block of columns; also returns the ids of its range that are gone since it was read before."""
+        """Complete a block of columns; also returns the ids that its range held before and no longer holds."""
         complete = self._complete(taken.block)
         gone = self._fingerprints.record_block(taken.after_id, taken.up_to_id, complete.ids, complete.prints)
         deleted = np.array(sorted(complete.refused), np.int64)
         return Translated(ChangeBatch(complete.batch, deleted), complete.refused), gone
 
     def translate_changed(self, block: ColumnBlock, asked: Int64s) -> Translated:
-        """Complete the columns of changed monitors; those of ``asked`` that are not among them are deleted."""
+        """Complete the columns of changed monitors; the ids in ``asked`` that were not read become deletions."""
         complete = self._complete(block)
         missing = np.setdiff1d(asked, complete.ids)
         self.quarantine.lift(missing.tolist())
@@ -97,19 +97,19 @@ class Definitions:
         return Translated(ChangeBatch(complete.batch, deleted), complete.refused)
 
     def differences(self, after_id: int, rows: Sequence[MonitorRow], *, last: bool) -> Differences:
-        """Compare a block of the table with what was handed over."""
+        """Compare a block of the table with the rows handed over."""
         return self._fingerprints.differences(after_id, rows, last=last)
 
     def match(self, row: MonitorRow) -> bool:
-        """Whether the row is as it was handed over."""
+        """Return whether the row equals the one handed over."""
         return self._fingerprints.match(row)
 
     def all_read(self) -> None:
-        """After a whole read: lift what the quarantine names and the table has no more."""
+        """End a pass over the table: lift quarantined monitors that the table no longer has."""
         self.quarantine.keep_only([job_id for job_id in self.quarantine.ids() if job_id in self._fingerprints])
 
     def _complete(self, block: ColumnBlock) -> _Complete:
-        """Compile the rows of a block that are not among its columns."""
+        """Compile the rows of a block that are not part of its columns."""
         compiled = self._compile(block.rows)
         self.quarantine.refuse(compiled.refused, compiled.hashes)
         self.quarantine.lift(compiled.batch.ids.tolist())
