@@ -1,6 +1,6 @@
-"""One definition by its name, from the database or from ``beat_schedule``: for commands and forms, not for the beat.
+"""Look up one definition by name, in the database or in ``beat_schedule``; for commands and forms, not for the beat.
 
-Reads and compiles; what comes out is what a beat would make of the same definition.
+The result is compiled exactly as a beat compiles the definition.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Definition(NamedTuple):
     """Bits of ``jobs.Flag``."""
     key: str
     entry: ScheduleEntry
-    """What is sent: task, arguments, options; its own object, free to be written to."""
+    """Task, arguments and options to send; a private object that the caller may modify."""
     schedule: Bounded | None
-    """None = a custom Celery schedule that can only be asked at run time."""
+    """None = a custom Celery schedule that can only be polled at run time."""
     offset_ms: int
     misfire: Misfire
     overlap: Overlap
@@ -52,7 +52,7 @@ class Definition(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What a name stands for; at most one of ``row`` and ``given`` is run."""
+    """The definitions with one name; a beat runs at most one of ``row`` and ``given``."""
 
     name: str
     row: MonitorRow | None
@@ -60,11 +60,11 @@ class Stored(NamedTuple):
     """Entry of ``beat_schedule``, or one of Celery's default entries."""
     installation: str | None
     quarantine: str | None
-    """Reason that a beat has written down."""
+    """Reason stored by a beat."""
 
 
 def look_up(app: Any, settings: Settings, name: str) -> Stored:
-    """Read what is called ``name``; raises ``InvalidMonitor`` where nothing is."""
+    """Return the definitions named ``name``; raises ``InvalidMonitor`` if there are none."""
     app.finalize(auto=True)
     given = app.conf.beat_schedule.get(name)
     row, installation, recorded = None, None, {}
@@ -88,7 +88,7 @@ def look_up(app: Any, settings: Settings, name: str) -> Stored:
 
 
 def definition_of(app: Any, settings: Settings, stored: Stored) -> Definition:
-    """Compile what was looked up: the entry where there is one; raises ``InvalidMonitor`` where it cannot run."""
+    """Compile the definition: the entry if there is one; raises ``InvalidMonitor`` if it cannot run."""
     if stored.given is not None:
         return _of_entry(app, stored.name, stored.given)
     assert stored.row is not None  # noqa: S101 - look_up has found one of the two
@@ -96,7 +96,7 @@ def definition_of(app: Any, settings: Settings, stored: Stored) -> Definition:
 
 
 def definition_of_row(app: Any, settings: Settings, row: MonitorRow) -> Definition:
-    """Compile a monitor, enabled or not; raises ``InvalidMonitor`` where it cannot run."""
+    """Compile a monitor, enabled or not; raises ``InvalidMonitor`` if it cannot run."""
     crons = CronTable()
     limits = Limits.of(settings)
     compiled = compile_rows([row], crons=crons, cron_jitter_s=settings.cron_jitter, limits=limits, solar=SolarSchedule)
@@ -122,7 +122,7 @@ def _of_entry(app: Any, name: str, given: ScheduleEntry | Mapping[str, Any]) -> 
     entries = Entries(timezone_of(app), crons)
     try:
         entry = Scheduler(app, lazy=True)._maybe_entry(name, given)
-    except Exception as error:  # whatever Celery raises for an entry that is none
+    except Exception as error:  # Celery raises various errors for invalid entries
         raise problem_of(given_schedule(given), error) from error
     batch = entries.changes({name: entry}, 0).upserts
     for problem in entries.refused.values():

@@ -1,7 +1,6 @@
-"""What the I/O thread tells the scheduling thread, and the one interface between the two.
+"""Messages between the I/O thread and the scheduling thread, and their one interface, ``Desk``.
 
-Values cross the border in one direction each: news to the scheduling thread, rows and orders to the I/O thread. Neither
-ever waits for the other.
+News go to the scheduling thread; rows and orders go to the I/O thread. Neither thread waits for the other.
 """
 
 from __future__ import annotations
@@ -16,30 +15,30 @@ if TYPE_CHECKING:
 
 
 class Opened(NamedTuple):
-    """The store was read for the first time: who we are, and where earlier processes stopped."""
+    """The store was read for the first time: the namespace, and the marks of earlier processes."""
 
     namespace: str | None
-    """The installation's own namespace of run ids; None where there is none."""
+    """The installation's own namespace of run ids, if it has one."""
     marks: Mapping[str, Sequence[Mapping[str, Any]]]
     """Per destination the stored mark documents, as JSON values, unchecked."""
     loading: bool
     """Whether blocks of monitors follow."""
     quarantined: Collection[str] = ()
-    """Job keys in the table of the quarantine."""
+    """Job keys in the quarantine table."""
 
 
 class Remembered(NamedTuple):
-    """Who we were when the database answered last; comes before it is asked."""
+    """The namespace at the database's last answer, from the installation file; sent before the first connect."""
 
     namespace: str
 
 
 class Sized(NamedTuple):
-    """A load begins. Both numbers are estimates."""
+    """A load starts. Both numbers are estimates."""
 
     jobs: int
     text_bytes: float
-    """Bytes of name and arguments of one monitor."""
+    """Mean bytes of name and arguments per monitor."""
 
 
 class Loaded(NamedTuple):
@@ -52,7 +51,7 @@ class Loaded(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """What changed since."""
+    """Changes since the last news."""
 
     changes: ChangeBatch
     refused: Mapping[int, InvalidMonitor]
@@ -62,10 +61,10 @@ News = Remembered | Opened | Sized | Loaded | Changed
 
 
 class Desk(Protocol):
-    """The I/O thread as the scheduling thread sees it. No method blocks, ``close`` excepted."""
+    """The I/O thread as seen by the scheduling thread. Only ``close`` blocks."""
 
     def start(self) -> None:
-        """Start the thread; in the process that schedules, so after any fork."""
+        """Start the thread, in the process that schedules, after any fork."""
 
     def take(self) -> Sequence[News]:
         """Return the news since the last call, in order."""
@@ -77,16 +76,16 @@ class Desk(Protocol):
         """Record one-off monitors as done, by job id."""
 
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
-        """Record job keys with (definition hash, reason), and remove the lifted ones."""
+        """Store job keys with (definition hash, reason) and delete the lifted ones."""
 
     def reread(self, ids: Sequence[int] | None) -> None:
-        """Deliver these monitors again, as they are now; None = all of them."""
+        """Deliver the current definitions of these monitors again; None = all monitors."""
 
     def stamp_s(self) -> float:
-        """Return the monotonic instant of the thread's last turn."""
+        """Return the monotonic instant at which the thread last completed a loop."""
 
     def status(self) -> Mapping[str, Any]:
-        """Return what the status document says about the database."""
+        """Return the part of the status document about the database."""
 
     def close(self, timeout_s: float) -> None:
-        """Write what is waiting and stop, within ``timeout_s``."""
+        """Write what is pending and stop, within ``timeout_s``."""

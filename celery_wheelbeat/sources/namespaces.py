@@ -1,4 +1,4 @@
-"""The namespace of run ids: whoever wants to recompute an id has to know it, so everybody asks here."""
+"""The namespace of run ids. Every computation of a run id takes it from here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 COMMON_NAMES = (None, "celery", "tasks", "app", "proj", "config")
-"""Names of apps that say nothing about the installation."""
+"""App names that do not identify an installation."""
 
 
 def namespace_of(app: Any, settings: Settings, installation: str | None) -> str:

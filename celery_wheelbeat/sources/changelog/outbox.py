@@ -55,7 +55,7 @@ class Outbox:
         return bool(self._finished)
 
     def write_status(self, store: BeatStore) -> None:
-        """Write the newest status row once; never repeated, because a written row proves the scheduling thread alive."""
+        """Write the newest status row once, never again: a new row proves that the scheduling thread is alive."""
         row = self._status
         if row is not None:
             store.report(self.beat_id, row)

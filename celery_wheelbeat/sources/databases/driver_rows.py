@@ -1,4 +1,4 @@
-"""From tuples of a database driver to ``MonitorRow`` and changed ids, for SQLite and MariaDB."""
+"""Convert driver tuples to ``MonitorRow`` and to changed ids, for SQLite and MariaDB."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.kinds import Int64s
 
 SWITCHES = tuple(MonitorRow._fields.index(name) for name in ("one_off", "expires_next", "enabled"))
-"""Columns that are true or false; these databases keep them as 0 and 1."""
+"""Boolean columns; these databases store them as 0 and 1."""
 _TEXTS = itemgetter(-1, *(MonitorRow._fields.index(name) for name in ("name", "args", "kwargs")))
 _NUMBERS = itemgetter(*(MonitorRow._fields.index(name) for name in ("interval_ms", "effective_from_ms")))
 
 
 def to_rows(found: Iterable[Sequence[Any]]) -> list[MonitorRow]:
-    """Build rows from tuples in the order of ``MonitorRow``, whose last element is the text of the shape or None.
+    """Build rows from tuples in the order of ``MonitorRow``; the last element is the text of the shape, or None.
 
-    A row with a shape may be read as columns too, and has the fingerprint that it has there.
+    A row with a shape gets the same fingerprint as when it is read as columns.
     """
     rows = []
     for columns in found:

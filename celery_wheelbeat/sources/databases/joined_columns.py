@@ -1,8 +1,7 @@
-"""Monitors in SQLite and MariaDB, read as columns: one row of joined texts for thousands of monitors.
+"""Read monitors in SQLite and MariaDB as columns: one row of joined texts for thousands of monitors.
 
-A row that is fetched costs a Python object for each of its columns, and in SQLite a wait for the interpreter as well.
-Joined, a block is one step of the database, and its texts are cut here. Everything about one block is read in one
-snapshot, and that snapshot is short: SQLite lets nobody write meanwhile.
+Fetching rows costs a Python object per column, and in SQLite a GIL acquisition per row. Joined, a block is one step of
+the database, and its texts are split here. Each block is read in one short snapshot: SQLite blocks writers meanwhile.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ if TYPE_CHECKING:
     from celery_wheelbeat.sources.databases.session import Session
 
 BLOCK_BYTES = 6 << 20
-"""Names and arguments of one block: MariaDB cuts a joined text at its ``max_allowed_packet``, 16 MB if unchanged."""
+"""Bound of names and arguments per block: MariaDB truncates a joined text at ``max_allowed_packet`` (default 16 MB)."""
 _END = b"\x1f"
-"""Follows each text. One that contains it makes its block be read row by row; no valid JSON does."""
+"""Terminates each text. A block with a text that contains it is read row by row; valid JSON never contains it."""
 
 
 class JoinedColumns:
-    """``ColumnReader`` of a SQLite file or a MariaDB database, on a connection of its own."""
+    """``ColumnReader`` of a SQLite file or a MariaDB database, on its own connection."""
 
     def __init__(self, session: Session, listed: Callable[[Sequence[Any]], Any]) -> None:
-        """``listed`` turns ids or names, at least one, into the driver's parameter for a list."""
+        """``listed`` converts ids or names (at least one) to the driver's parameter for a list."""
         self._session = session
         self._listed = listed
 
     def cuts(self, after_id: int, block_rows: int) -> list[int]:
-        """Return ascending ids that cut the table above ``after_id`` into blocks; the last one is its greatest.
+        """Return ascending ids that cut the table above ``after_id`` into blocks; the last is the greatest id.
 
-        Exact, by walking the primary key once; smaller blocks where rows are long.
+        Exact: walks the primary key once. Blocks are smaller where rows are long.
         """
         text_bytes = float(self._session.rows("text_bytes")[0][0] or 1)
         skip = max(1, min(block_rows, round(BLOCK_BYTES / text_bytes))) - 1
@@ -59,7 +58,7 @@ class JoinedColumns:
         return np.array([row[0] for row in found], np.int64)
 
     def read(self, bounds: Sequence[int], shapes: Shapes, excluded: Int64s) -> ColumnBlock:
-        """Read and compile the monitors above the first of ``bounds``, up to the last, block by block."""
+        """Read and compile the monitors in (``bounds[0]``, ``bounds[-1]``], block by block."""
         blocks = [self._range(after_id, up_to_id, shapes, excluded) for after_id, up_to_id in pairwise(bounds)]
         return ColumnBlock(
             DefinitionBatch.merged([block.batch for block in blocks]),
@@ -68,7 +67,7 @@ class JoinedColumns:
         )
 
     def read_ids(self, ids: Int64s, shapes: Shapes, excluded: Int64s) -> ColumnBlock:
-        """Read and compile those of ``ids`` that are there."""
+        """Read and compile the existing monitors among ``ids``."""
         with self._session.transaction("begin_read"):
             joined = self._joined("column_rows", {"ids": self._listed(ids.tolist())})
             return self._compiled(joined, np.setdiff1d(ids, joined.ids), shapes, excluded)
@@ -91,7 +90,7 @@ class JoinedColumns:
         return _Joined.of(*self._session.rows(statement, parameters)[0])
 
     def _compiled(self, joined: _Joined, alone: Int64s, shapes: Shapes, excluded: Int64s) -> ColumnBlock:
-        """Compile what was read, and read the monitors ``alone`` and those that turn out to belong to them."""
+        """Compile the columns; read as rows the monitors ``alone`` and those that cannot be compiled as columns."""
         columns = joined.columns(shapes)
         unknown = shapes.unknown(columns)
         by_id = {row.id: row for row in self._rows(list(unknown.values()))}
@@ -117,7 +116,7 @@ class _Joined(NamedTuple):
 
     @classmethod
     def of(cls, numbers: str | None, *texts: str | None) -> _Joined:
-        """Cut what one statement returned; no monitors at all where it does not come to the same number of each."""
+        """Split the texts of one statement; empty if the numbers of texts differ, as after a truncation."""
         pieces = [(text or "").encode().split(_END) for text in texts]
         whole = (numbers or " ")[-1] == " " and not any(cut.pop() for cut in pieces)
         table = np.fromstring(numbers or "", np.int64, sep=" ")
@@ -129,7 +128,7 @@ class _Joined(NamedTuple):
         return cls(none, none, none, [], [], [], [])
 
     def columns(self, known: Shapes) -> Columns:
-        """Return what there is to compile."""
+        """Return the columns to compile."""
         count = len(self.ids)
         args_lengths = np.fromiter(map(len, self.args), np.int64, count)
         kwargs_lengths = np.fromiter(map(len, self.kwargs), np.int64, count)

@@ -1,9 +1,8 @@
 """Monitors in MariaDB. The cursor is the highest id read and the gaps below it.
 
-InnoDB gives ids out when a row is inserted and shows them when its transaction commits, in any order, and takes them
-for good when it rolls back. So every id missing below the highest is read again in each poll, until no transaction is
-open that is older than the gap. Knowing that needs the PROCESS privilege; without it a gap is dropped after
-``GAP_TIMEOUT_S``.
+InnoDB assigns an id at the insert and makes it visible at the commit, in any order; a rollback leaves it unused. Each
+poll therefore reads every id missing below the highest again, until no open transaction is older than the gap. That
+check needs the PROCESS privilege; without it a gap is dropped after ``GAP_TIMEOUT_S``.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ if TYPE_CHECKING:
 
 GAP_TIMEOUT_S = 3_600.0
 CLOCK_MARGIN_S = 2.0
-"""The server tells ages of transactions in whole seconds."""
+"""The server reports ages of transactions in whole seconds."""
 ACCESS_DENIED = 1227
 
 
 class MariadbCursor(NamedTuple):
-    """How far the change log was read, and what must not have changed since."""
+    """Position in the change log, and the identity of the log that makes it valid."""
 
     high: int
     gaps: tuple[Gap, ...]
     last_row: str | None
-    """The row with id ``high`` as text, None where the log was empty."""
+    """The row with id ``high`` as text; None if the log was empty."""
     installation: str
 
 
@@ -86,7 +85,7 @@ class MariadbSource:
         self._session.close()
 
     def _changes(self, cursor: MariadbCursor, oldest_s: float | None) -> Poll:
-        """Read the log in the open snapshot, which must be younger than ``oldest_s`` was read."""
+        """Read the log in the open snapshot, which must be taken after ``oldest_s`` was read."""
         high, installation, pruned_id, last_row = self._state(cursor.high)
         _refuse_lost(cursor, high, installation, pruned_id, last_row)
         now_s = time.monotonic()
@@ -105,7 +104,7 @@ class MariadbSource:
         return Poll(changed_ids([row[1:] for row in changes]), head, (oldest_s or 0.0) if gaps else 0.0)
 
     def _gaps_below(self, high: int, oldest_s: float | None) -> list[Gap]:
-        """Find the gaps that open transactions may still fill: they lie among rows younger than the oldest of them."""
+        """Return the gaps that open transactions may still fill: those among rows younger than the oldest of them."""
         reach_s, since_s = _longest_wait_s(oldest_s), time.monotonic()
         ids: list[int] = []
         low = high
@@ -120,7 +119,7 @@ class MariadbSource:
         return missing_between(ids[0], ids, since_s) if ids else []
 
     def _oldest_transaction_s(self) -> float | None:
-        """Age of the oldest open transaction of others; 0 where there is none, None where we may not know."""
+        """Return the age in s of the oldest other open transaction; 0 if there is none, None without the privilege."""
         if not self._may_see_transactions:
             return None
         try:
@@ -145,14 +144,14 @@ def _longest_wait_s(oldest_s: float | None) -> float:
 def _refuse_lost(cursor: MariadbCursor, high: int, installation: str, pruned_id: int, last_row: str | None) -> None:
     if installation != cursor.installation or high < cursor.high:
         raise CursorLost("replaced")
-    if cursor.high < pruned_id < high:  # a floor above every id is left over from another log
+    if cursor.high < pruned_id < high:  # a pruned id above every id comes from another log
         raise CursorLost("pruned")
     if cursor.last_row is not None and last_row != cursor.last_row:
         raise CursorLost("replaced")
 
 
 def connector(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], Any]:
-    """Return a function that connects anew: autocommit whatever the options say, UTC, every wait bounded."""
+    """Return a function that opens a connection: autocommit regardless of the options, UTC, every wait bounded."""
 
     def connect() -> Any:
         given = dict(parameters())
@@ -193,7 +192,7 @@ def missing_between(low: int, ids: Iterable[int], since_s: float) -> list[Gap]:
 
 
 def without(gap: Gap, ids: Iterable[int]) -> list[Gap]:
-    """Return what is left of ``gap`` when the ascending ``ids`` inside it were found."""
+    """Return the remaining gaps after the ascending ``ids`` inside ``gap`` were found."""
     return [left for left in missing_between(gap.low, [*ids, gap.high + 1], gap.since_s) if left.low <= left.high]
 
 

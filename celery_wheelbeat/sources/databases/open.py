@@ -1,6 +1,6 @@
-"""Opens the database of monitors, from a vendor and connection parameters or from ``wheelbeat_database_url``.
+"""Open the database of monitors, from a vendor and connection parameters or from ``wheelbeat_database_url``.
 
-Drivers are imported here, when they are needed: a beat on PostgreSQL does not need MariaDB's.
+Drivers are imported on demand: a beat on PostgreSQL does not need MariaDB's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCHEMES = {
 def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> MonitorDatabase:
     """Return source and store of a database of ``vendor`` (``postgresql sqlite mysql``); nothing connects yet.
 
-    ``parameters`` is asked for the driver's connection parameters before each connect.
+    ``parameters()`` returns the driver's connection parameters; it is called before each connect.
     """
     try:
         if vendor == "sqlite":
@@ -75,7 +75,7 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
 
 
 def database_of(app: Any, settings: Settings) -> MonitorDatabase | None:
-    """Return the database of the monitors: the one that is named, else the one that Django registered, else None."""
+    """Return the database of the monitors: that of ``wheelbeat_database_url``, else the registered one, else None."""
     return from_url(settings.database_url) if settings.database_url else monitor_database(app)
 
 
@@ -87,7 +87,7 @@ def from_url(url: str) -> MonitorDatabase:
     if vendor is None:
         raise InvalidSetting(f"wheelbeat_database_url: unknown scheme {scheme!r}; expected {expected}")
     database = open_database(vendor, lambda: _parameters(vendor, url))
-    _parameters(vendor, url)  # what cannot be read is refused now, and not at each attempt to connect
+    _parameters(vendor, url)  # reject unreadable values now instead of at each connect
     return database
 
 

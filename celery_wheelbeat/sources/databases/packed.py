@@ -1,7 +1,7 @@
-"""The column ``packed`` of a monitor in PostgreSQL: everything of a fixed width that a beat wants of it, in 54 bytes.
+"""The column ``packed`` of a monitor in PostgreSQL: all fixed-width values that a beat needs, in 54 bytes.
 
-The database puts it together when a row is written, so that nothing has to be computed when 25 million are read. A
-monitor that has to be looked at by itself has none. The migration that adds the column and ``LAYOUT`` are one format.
+The database computes it when a row is written, so that reading 25 million rows computes nothing. It is null for a
+monitor that must be compiled row by row. ``LAYOUT`` and the migration that adds the column define the same format.
 """
 
 from __future__ import annotations
@@ -31,15 +31,14 @@ LAYOUT = np.dtype(
         ("content", ">i8"),
     ]
 )
-"""``shape`` and ``shape_rest``: 16 bytes of a SHA-256 over what the monitor has in common with others; ``content``: 8
-bytes of one over name and arguments. ``effective_us`` counts from 2000. Lengths are those in the encoding of the
-database."""
+"""``shape`` and ``shape_rest``: 16 bytes of a SHA-256 over the columns that monitors share; ``content``: 8 bytes of a
+SHA-256 over name and arguments. ``effective_us``: µs since 2000. Lengths are bytes in the encoding of the database."""
 _ONE = struct.Struct(">8xQQQ8x6xQ")
 _MIXED = ("shape", "shape_rest", "interval_ms", "content")
 _FACTORS = tuple(secrets.randbits(64) | 1 for _ in _MIXED)
-"""Secrets of this process: nobody can make two definitions that have one fingerprint."""
+"""Random per process: users cannot construct two definitions with one fingerprint."""
 _EPOCH_MS = 946_684_800_000
-"""2000-01-01, from where PostgreSQL counts."""
+"""2000-01-01, PostgreSQL's epoch."""
 _64_BITS = (1 << 64) - 1
 _FORMAT = (
     "the column packed of wheelbeat_monitor is that of another version: run `manage.py migrate wheelbeat`, or restart"
@@ -48,7 +47,7 @@ _FORMAT = (
 
 
 class Packed:
-    """The packed columns of ``n`` monitors, one after the other."""
+    """The packed columns of ``n`` monitors, concatenated."""
 
     def __init__(self, content: bytes) -> None:
         """Raises ``SourceError`` where this is another format."""
@@ -61,13 +60,13 @@ class Packed:
         return len(self._rows)
 
     def column(self, name: str) -> Int64s:
-        """Return one of the columns in ``LAYOUT``."""
+        """Return one column of ``LAYOUT``."""
         if name not in self._columns:
             self._columns[name] = self._rows[name].astype(np.int64)
         return self._columns[name]
 
     def effective_from_ms(self) -> Int64s:
-        """Return since when each definition is in force, in ms since the Unix epoch, cut."""
+        """Return ``effective_from`` of each definition in ms since the Unix epoch, rounded down."""
         return self.column("effective_us") // 1000 + _EPOCH_MS
 
     def prints(self) -> UInt32s:

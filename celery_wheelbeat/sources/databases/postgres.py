@@ -1,9 +1,9 @@
-"""Monitors in PostgreSQL. The cursor is a snapshot: each poll reads what the last snapshot could not see.
+"""Monitors in PostgreSQL. The cursor is a snapshot: each poll reads the log rows that the last snapshot did not see.
 
-``id > cursor`` would lose a row whose transaction commits late; waiting for the oldest transaction would hold back
-everybody's edits. Log rows carry the id of their transaction (``xid8``), so "invisible then, visible now" is two index
-scans. Transaction ids only mean something within one history of one server: system identifier, timeline, database and
-tables are compared in every poll, because a promoted standby uses ids again that the old primary had given out.
+``id > cursor`` would lose a row whose transaction commits late; waiting for the oldest transaction would delay all
+edits. Log rows carry the id of their transaction (``xid8``), so "invisible then, visible now" is two index scans.
+Transaction ids are valid within one history of one server: each poll compares system identifier, timeline, database and
+tables, because a promoted standby reuses ids that the old primary had assigned.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ DEAD_PEER_MS = 15_000
 
 
 class History(NamedTuple):
-    """What gives transaction ids their meaning; a difference means that the cursor is lost."""
+    """Identity of the server and its history; if it differs, the cursor is lost."""
 
     system_identifier: int
     timeline: int
     statistics_since_us: int | None
-    """When the server last came back from a crash, or somebody reset its statistics."""
+    """Last reset of the server's statistics, by a crash recovery or by hand."""
     database: int
     monitor_table: int
     changelog_table: int
@@ -47,7 +47,7 @@ class History(NamedTuple):
 class PostgresCursor(NamedTuple):
     """A snapshot of transactions: those below ``xmax`` are visible unless they were in progress.
 
-    A standby does not say which are in progress; there ``xmax`` is ``xmin``, and what is above is read again each time.
+    A standby does not list transactions in progress: ``xmax`` is ``xmin`` there, and rows above are read in each poll.
     """
 
     xmin: int
@@ -61,7 +61,7 @@ class PostgresSource:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._oldest = (0, 0.0)  # xmin of the last poll, and since when it has stood still
+        self._oldest = (0, 0.0)  # xmin of the last poll, and the instant since which it has not changed
 
     def snapshot(self) -> Snapshot:
         """Take the cursor that a read of the whole table begins with."""
@@ -99,7 +99,7 @@ class PostgresSource:
         return rows_of(self._session.rows(statement, parameters))
 
     def _head(self) -> tuple[PostgresCursor, int]:
-        """Return the cursor of the present snapshot and the greatest transaction id that was pruned."""
+        """Return the cursor of the current snapshot and the greatest pruned transaction id."""
         found = self._session.rows("head")
         if not found:
             raise SourceError("wheelbeat_installation is empty: run `manage.py migrate wheelbeat`")
@@ -109,7 +109,7 @@ class PostgresSource:
         return PostgresCursor(xmin, xmin if standby else xmax, in_progress, History(*history)), pruned_xid
 
     def _changes(self, cursor: PostgresCursor) -> Poll:
-        """Compare the present snapshot with ``cursor``; both statements must run in one REPEATABLE READ transaction."""
+        """Compare the current snapshot with ``cursor``; both statements need one REPEATABLE READ transaction."""
         head, pruned_xid = self._head()
         _refuse_lost(cursor, head, pruned_xid)
         packed, whole_table = self._session.rows(
@@ -120,7 +120,7 @@ class PostgresSource:
         return Poll(np.unique(unpack_int64s(packed)), head, time.monotonic() - self._oldest[1])
 
     def _watch_oldest(self, xmin: int, xmax: int) -> None:
-        """Note since when the oldest writing transaction is seen: needs no right to see other sessions."""
+        """Track how long the oldest writing transaction has been open, by xmin: needs no right to see other sessions."""
         if xmin == xmax or xmin != self._oldest[0]:
             self._oldest = (xmin, time.monotonic())
 
@@ -131,7 +131,7 @@ def _refuse_lost(cursor: PostgresCursor, head: PostgresCursor, pruned_xid: int) 
         raise CursorLost("replaced" if same_server else "failover")
     if head.xmax < cursor.xmax or head.xmin < cursor.xmin:
         raise CursorLost("failover")
-    if cursor.xmin <= pruned_xid < head.xmin:  # a floor above is left over from the server that a dump came from
+    if cursor.xmin <= pruned_xid < head.xmin:  # a greater pruned_xid comes from a restored dump
         raise CursorLost("pruned")
 
 
@@ -142,7 +142,7 @@ def parse_snapshot(text: str) -> tuple[int, int, tuple[int, ...]]:
 
 
 def rows_of(found: Iterable[Sequence[Any]]) -> list[MonitorRow]:
-    """Turn what the statements return as ``columns`` into rows; of ``packed`` only the fingerprint is kept."""
+    """Convert the statements' ``columns`` to rows; only the fingerprint of ``packed`` is kept."""
     return [MonitorRow._make((*values[:-1], fingerprint(values[-1]))) for values in found]
 
 
@@ -155,7 +155,7 @@ def unpack_int64s(packed: bytes | None) -> Int64s:
 
 
 def connector(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], Any]:
-    """Return a function that connects anew: autocommit, no prepared statements, dead peers noticed."""
+    """Return a function that opens a connection: autocommit, no prepared statements, dead peers detected."""
 
     def connect() -> Any:
         given = dict(parameters())

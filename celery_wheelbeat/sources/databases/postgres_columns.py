@@ -1,8 +1,7 @@
-"""Monitors in PostgreSQL, read as columns: one row of arrays and joined texts for thousands of monitors.
+"""Read monitors in PostgreSQL as columns: one row of arrays and joined texts for thousands of monitors.
 
-Aggregating on the server costs it less than sending rows, and costs the client next to nothing. Everything about one
-block is read in one snapshot: columns, one row for each shape that was never seen, and the rows that have to be
-compiled by themselves.
+Aggregating costs the server less than sending rows, and the client almost nothing. Each block is read in one snapshot:
+its columns, one row per new shape, and the rows to compile one by one.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ if TYPE_CHECKING:
     from celery_wheelbeat.sources.databases.session import Session
 
 SMALL_BYTES = 32 << 20
-"""Up to here (some 200,000 rows) every id is looked at to cut the table into blocks, beyond only a sample."""
+"""Up to this size (about 200,000 rows) all ids are read to cut the table into blocks; above it, a sample."""
 SAMPLE_PERCENT = 3.0
 BLOCK_BYTES = 8 << 20
-"""Above this the server is slower per row: its buffers no longer stay in the cache of a core."""
+"""Above this the server is slower per row: its buffers no longer fit the cache of a core."""
 _NO_ARGS = b"[]"
 
 
 class PostgresColumns:
-    """``ColumnReader`` of a PostgreSQL database, on a connection of its own."""
+    """``ColumnReader`` of a PostgreSQL database, on its own connection."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def cuts(self, after_id: int, block_rows: int) -> list[int]:
-        """Return ascending ids that cut the table above ``after_id`` into blocks; the last one is its greatest.
+        """Return ascending ids that cut the table above ``after_id`` into blocks; the last is the greatest id.
 
-        Cut by a sample, so blocks differ in size; smaller ones where rows are long.
+        Cut by a sample, so block sizes vary. Blocks are smaller where rows are long.
         """
         own_bytes, all_bytes, last = self._session.rows("extent")[0]
         if last is None or last <= after_id:
@@ -60,12 +59,12 @@ class PostgresColumns:
         return np.array([row[0] for row in self._session.rows("named", {"names": list(names)})], np.int64)
 
     def read(self, bounds: Sequence[int], shapes: Shapes, excluded: Int64s) -> ColumnBlock:
-        """Read and compile the monitors above the first of ``bounds``, up to the last, block by block."""
+        """Read and compile the monitors in (``bounds[0]``, ``bounds[-1]``], block by block."""
         blocks = [(str(after_id), str(up_to_id)) for after_id, up_to_id in pairwise(bounds)]
         return self._compiled("column_block", blocks, shapes, excluded)
 
     def read_ids(self, ids: Int64s, shapes: Shapes, excluded: Int64s) -> ColumnBlock:
-        """Read and compile those of ``ids`` that are there."""
+        """Read and compile the existing monitors among ``ids``."""
         return self._compiled("column_rows", [("{" + ",".join(map(str, ids.tolist())) + "}",)], shapes, excluded)
 
     def close(self) -> None:
@@ -115,7 +114,7 @@ class PostgresColumns:
         return columns if columns.whole() else _without_texts(columns)
 
     def _args_of(self, job_id: int, length: int) -> bytes:
-        """Return the arguments of the first monitor of a block, which come without them."""
+        """Return the arguments of the first monitor of a block; the columns do not contain them."""
         if length == len(_NO_ARGS):
             return _NO_ARGS
         args: str = self._session.rows("args_of", {"id": job_id})[0][0]
@@ -126,7 +125,7 @@ class PostgresColumns:
 
 
 class _Piece(NamedTuple):
-    """What the statements return of one block."""
+    """The result columns of one block."""
 
     packed: bytes
     names: bytes
@@ -138,8 +137,8 @@ class _Piece(NamedTuple):
 def _one_row(parameters: Sequence[str], connection: psycopg.Connection[Any], statement: str) -> _Piece:
     """Run a statement in one call of libpq and return its only row, in binary.
 
-    psycopg's own cursors come back to Python for every buffer that arrives, and wait for the interpreter each time;
-    beside a thread that computes, the server then waits for us.
+    psycopg's cursors return to Python for every buffer that arrives and acquire the GIL each time; beside a thread that
+    computes, the server would wait for the client.
     """
     result = connection.pgconn.exec_params(
         statement.encode(),
@@ -152,7 +151,7 @@ def _one_row(parameters: Sequence[str], connection: psycopg.Connection[Any], sta
 
 
 def _without_texts(columns: Columns) -> Columns:
-    """Give up on the texts: their lengths, in the encoding of the database, are not those in UTF-8."""
+    """Return the columns without texts, whose lengths in the database's encoding are not their lengths in UTF-8."""
     order = np.argsort(columns.ids)
     none = np.zeros(len(order), np.int64)
     return Columns(columns.ids[order], none, none, none, b"", none, b"", none, none, looked_at=True)

@@ -1,6 +1,6 @@
-"""One database connection of our own: opened on demand, dropped at the first error, used by one thread.
+"""One database connection: opened on demand, dropped at the first error, used by one thread.
 
-Never a connection of Django's. Whatever goes wrong below comes out as ``SourceError``; the next call connects anew.
+Never a connection of Django's. Every driver error is raised as ``SourceError``; the next call reconnects.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _ABSENT = ("no such table", "does not exist", "doesn't exist")
-"""How SQLite, PostgreSQL and MariaDB say that there is no such table, column or database."""
+"""Error codes and texts of SQLite, PostgreSQL and MariaDB for a missing table, column or database."""
 
 
 class Session:
-    """Runs the named statements of one vendor. Connections are in autocommit mode, so a statement stands alone."""
+    """Runs the named statements of one vendor. Connections are in autocommit mode."""
 
     def __init__(self, vendor: str, connect: Callable[[], Any]) -> None:
         self.vendor = vendor
@@ -28,7 +28,7 @@ class Session:
         self._statements = read_statements("celery_wheelbeat.sources.databases", f"sql/{vendor}.sql")
 
     def rows(self, name: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> list[Any]:
-        """Run one statement and return all its rows. ``options`` are the driver's own, as psycopg's ``binary``."""
+        """Run one statement and return all its rows. ``options`` go to the driver, e.g. psycopg's ``binary``."""
         with self._errors(name):
             cursor = self._connected().cursor()
             try:
@@ -38,7 +38,7 @@ class Session:
                 cursor.close()
 
     def call(self, name: str, function: Callable[[Any, str], Any]) -> Any:
-        """Return what ``function`` makes of the connection and one statement: for what only one driver can do."""
+        """Call ``function`` with the connection and one statement, for features of a single driver."""
         with self._errors(name):
             return function(self._connected(), self._statements[name])
 
@@ -53,20 +53,20 @@ class Session:
 
     @contextmanager
     def transaction(self, begin: str) -> Iterator[None]:
-        """Run the block in one transaction, begun by the statements called ``begin``."""
+        """Run the block in one transaction, started by the statements named ``begin``."""
         self.rows(begin)
         try:
             yield
             self.rows("commit")
         except BaseException:
-            self.close()  # whatever was open is rolled back by the server
+            self.close()  # the server rolls back an open transaction
             raise
 
     def close(self) -> None:
         """Drop the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(Exception):  # it is being thrown away; its state says nothing any more
+            with suppress(Exception):  # the connection is discarded; errors while closing do not matter
                 connection.close()
 
     def _connected(self) -> Any:

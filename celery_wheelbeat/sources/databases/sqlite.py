@@ -1,7 +1,7 @@
 """Monitors in SQLite. One writer at a time, so ids of the change log are in commit order: the cursor is one id.
 
-``AUTOINCREMENT`` makes that hold after deletes too. A file that was replaced (another inode, another installation,
-an id that went back, or another row where we stopped reading) loses the cursor.
+``AUTOINCREMENT`` keeps that true after deletes. The cursor is lost if the file was replaced: another inode, another
+installation, a smaller greatest id, or another row at the last id read.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from celery_wheelbeat.sources.databases.session import Session
 
 BUSY_TIMEOUT_S = 5.0
-"""How long a statement waits for another writer before it is an error (and tried again on the next turn)."""
+"""How long a statement waits for another writer before it fails; the next step retries it."""
 
 
 class SqliteCursor(NamedTuple):
-    """How far the change log was read, and what must not have changed since."""
+    """Position in the change log, and the identity of the file that makes it valid."""
 
     high: int
     last_row: str | None
-    """The row with id ``high`` as text, None where the log was empty."""
+    """The row with id ``high`` as text; None if the log was empty."""
     installation: str
     file: tuple[int, int] | None
     """Device and inode of the file; None for a database in memory."""
@@ -90,7 +90,7 @@ class SqliteSource:
         high, installation, pruned_id, last_row = self._state(cursor.high)
         if installation != cursor.installation or high < cursor.high:
             raise CursorLost("replaced")
-        if cursor.high < pruned_id < high:  # a floor above every id is left over from another log
+        if cursor.high < pruned_id < high:  # a pruned id above every id comes from another log
             raise CursorLost("pruned")
         if cursor.last_row is not None and last_row is not None and last_row != cursor.last_row:
             raise CursorLost("replaced")
@@ -109,7 +109,7 @@ class SqliteSource:
 
 
 def connector(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], Any]:
-    """Return a function that opens the file anew, in autocommit mode, with a bounded wait for other writers."""
+    """Return a function that opens the file in autocommit mode, with a bounded wait for other writers."""
 
     def connect() -> Any:
         given = dict(parameters())
@@ -117,7 +117,7 @@ def connector(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], Any]:
             given.pop(name, None)
         given |= {"isolation_level": None, "check_same_thread": False, "timeout": BUSY_TIMEOUT_S}
         connection = sqlite3.connect(**given)
-        # a text that is not UTF-8 is one bad monitor, not the end of the whole read
+        # a text that is not UTF-8 quarantines one monitor instead of failing the whole read
         connection.text_factory = partial(str, encoding="utf-8", errors="replace")
         return connection
 
@@ -125,7 +125,7 @@ def connector(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], Any]:
 
 
 def file_identity(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], tuple[int, int] | None]:
-    """Return a function that tells device and inode of the database's file; None while it is in memory or missing."""
+    """Return a function that returns device and inode of the database file; None if it is in memory or missing."""
 
     def identity() -> tuple[int, int] | None:
         try:
@@ -138,5 +138,5 @@ def file_identity(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], t
 
 
 def listed(values: Sequence[Any]) -> str:
-    """Return ids or texts as the parameter of a list in the statements."""
+    """Return ids or texts as the list parameter of the statements."""
     return json.dumps(list(values))

@@ -1,7 +1,7 @@
-"""SQL lives in ``.sql`` files, one named statement per block: ``-- name: poll``.
+"""Read SQL from ``.sql`` files, one named statement per block: ``-- name: poll``.
 
-A block ends where the next one begins, so statements may contain semicolons (trigger bodies). ``{name}`` in a block
-stands for the block of that name.
+A block ends where the next one begins, so statements may contain semicolons (trigger bodies). ``{name}`` in a block is
+replaced by the block of that name.
 """
 
 from __future__ import annotations

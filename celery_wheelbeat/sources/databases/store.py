@@ -1,7 +1,7 @@
-"""The few rows that a beat writes and reads back: status and marks, quarantine, finished one-offs.
+"""The rows that a beat writes and reads back: status and marks, quarantine, finished one-offs.
 
-Batched and idempotent, so that a write whose outcome is unknown is simply made again. The statements bound how long
-they wait for a lock; nothing here is on the way of a run.
+Writes are batched and idempotent: a write with an unknown outcome is repeated. Statements wait for locks only for a
+bounded time. No run waits for a write.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MAX_REASON = 2_000
 
 
 class Store:
-    """``BeatStore`` on a ``Session``; the SQL of the vendor makes the difference."""
+    """``BeatStore`` on a ``Session``; vendors differ only in their SQL."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def namespace(self) -> str | None:
-        """Return the installation's UUID; raises ``SourceError`` where the tables are missing."""
+        """Return the installation's UUID; raises ``SourceError`` if the tables are missing."""
         found = self._session.rows("namespace")
         return str(found[0][0]) if found else None
 
@@ -50,11 +50,11 @@ class Store:
             self._session.rows("report", {"beat_id": beat_id, **row})
 
     def quarantined(self) -> Mapping[str, tuple[str, str]]:
-        """Return every recorded job key with (definition hash, reason)."""
+        """Return job key → (definition hash, reason) of all quarantined jobs."""
         return {key: (definition_hash, reason) for key, definition_hash, reason in self._session.rows("quarantined")}
 
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
-        """Record job keys with (definition hash, reason), and remove the lifted ones."""
+        """Store job keys with (definition hash, reason) and delete the lifted ones."""
         with self._session.transaction("begin_write"):
             if lifted:
                 self._session.write_many("lift", [{"job_key": stored_key(key)} for key in sorted(lifted)])
@@ -83,7 +83,7 @@ class Store:
             )
 
     def beats(self) -> Sequence[BeatRow]:
-        """Return the status rows of the last 100 beats, the latest first."""
+        """Return the status rows of the last 100 beats, newest first."""
         return [
             BeatRow._make([*columns, float(age_s), json.loads(status)])
             for *columns, age_s, status in self._session.rows("beats")
@@ -96,7 +96,7 @@ class Store:
 
 
 def stored_key(key: str) -> str:
-    """Return ``key`` as the table of the quarantine holds it: names of entries may be longer than its column."""
+    """Return ``key`` as the quarantine table stores it: names of entries may be longer than its column."""
     return _storable(key, MAX_KEY)
 
 
@@ -109,5 +109,5 @@ def _documents(text: str) -> dict[str, Mapping[str, Any]]:
 
 
 def _storable(text: str, length: int) -> str:
-    """Make ``text`` something that every database takes: what one cannot store would be tried for ever."""
+    """Replace characters that some database cannot store: the write would be retried for ever."""
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")[:length]

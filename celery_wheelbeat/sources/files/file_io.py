@@ -22,7 +22,7 @@ _TURN_S = 1.0
 
 
 class FileDesk:
-    """See ``news.Desk``. A file system that hangs delays the mark and nothing else."""
+    """Implements ``messages.Desk``. A hanging file system delays only the mark."""
 
     def __init__(self, file: MarkFile, clock: Clock, wake: Callable[[], None]) -> None:
         self._file = file
@@ -79,7 +79,7 @@ class FileDesk:
             self._file.write(json.loads(row["marks"]), {**row, "status": json.loads(row["status"])})
 
     def _newest_row(self) -> Mapping[str, Any] | None:
-        """Wait for a row and return the newest; None at the end, once nothing waits any more."""
+        """Wait for a row and return the newest; None after ``close``, once no row is waiting."""
         row: Mapping[str, Any] | None = None
         while row is None:
             self._stamp_s = self._clock.monotonic_s()

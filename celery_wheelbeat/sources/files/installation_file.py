@@ -1,7 +1,7 @@
-"""Remembers the installation's UUID beside Celery's schedule file, in ``<path of -s>.wheelbeat-installation``.
+"""Installation file: a copy of the installation's UUID, in ``<path of -s>.wheelbeat-installation``.
 
-Run ids are made from it, and a beat that starts while its database is away would have to invent others. It is a copy:
-the database decides, and where the file cannot be read or written, such a start waits for the database.
+Run ids depend on the UUID. With the file, a beat can start and send while its database is down. The database decides;
+without a readable file, such a start waits for the database.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SUFFIX = ".wheelbeat-installation"
 
 
 class InstallationFile:
-    """Used by the I/O thread only."""
+    """Reads and replaces the file."""
 
     def __init__(self, schedule_path: str | os.PathLike[str]) -> None:
-        """``schedule_path``: what ``-s`` names; the file lies beside it."""
+        """``schedule_path``: the value of ``-s``; the file is beside it."""
         self.path = Path(f"{os.fspath(schedule_path)}{SUFFIX}")
 
     def read(self) -> str | None:
-        """Return the UUID; None where there is no file that holds one."""
+        """Return the UUID; None if no file holds one."""
         try:
             return str(uuid.UUID(self.path.read_text(encoding="ascii").strip()))
         except (OSError, ValueError):

@@ -1,7 +1,7 @@
 """Mark file: the marks of a beat that has no database, in ``<path of -s>.wheelbeat``.
 
-JSON, replaced atomically, so a reader sees the old or the new document and never half of one. Celery's own schedule
-file is never opened. A place that cannot be written is one warning, not a reason to stop.
+JSON, replaced atomically: a reader sees the old or the new document. Celery's own schedule file is never opened. A path
+that cannot be written causes one warning.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ logger = logging.getLogger(__name__)
 
 SUFFIX = ".wheelbeat"
 ABANDONED_S = 60
-"""Nobody is writing any more what is older than the whole file by this."""
+"""A temporary file older than the mark file by this is abandoned."""
 
 
 class MarkFile:
     """The marks of all destinations of one beat, by destination, in one file."""
 
     def __init__(self, schedule_path: str | os.PathLike[str]) -> None:
-        """``schedule_path``: what ``-s`` names; the file lies beside it."""
+        """``schedule_path``: the value of ``-s``; the file is beside it."""
         self.path = Path(f"{os.fspath(schedule_path)}{SUFFIX}")
         self._warned = False
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """Return destination → stored mark; empty where there is no file, or (warned about) no readable one."""
+        """Return destination → stored mark; empty without a file, and (with a warning) if it is not readable."""
         self._remove_abandoned()
         try:
             stored = json.loads(self.path.read_text(encoding="utf-8"))
@@ -49,7 +49,7 @@ class MarkFile:
         return {str(name): mark for name, mark in marks.items() if isinstance(mark, dict)}
 
     def _remove_abandoned(self) -> None:
-        """Remove what beats that were killed in the middle of a write have left; embedded ones always end like that."""
+        """Remove temporary files of beats that were killed during a write, as embedded beats always are."""
         with contextlib.suppress(OSError):
             written_s = self.path.stat().st_mtime
             for partial in self.path.parent.glob(f"{glob.escape(self.path.name)}.*"):
@@ -57,7 +57,7 @@ class MarkFile:
                     partial.unlink()
 
     def row(self) -> dict[str, Any] | None:
-        """Return everything that was last written, the marks included; None where there is no readable file."""
+        """Return the last document written, marks included; None without a readable file."""
         try:
             stored = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
@@ -65,9 +65,9 @@ class MarkFile:
         return stored if isinstance(stored, dict) and "status" in stored else None
 
     def write(self, marks: Mapping[str, Mapping[str, Any]], row: Mapping[str, Any] | None = None) -> bool:
-        """Replace the file; says whether it is written. Warns once until a write has gone well again.
+        """Replace the file; returns whether that worked. Warns once per series of failures.
 
-        ``row``: what else a status row holds, for the command that shows it.
+        ``row``: the other values of a status row, for the command ``status``.
         """
         partial = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         try:
