@@ -120,7 +120,7 @@ class PostgresSource:
         return Poll(np.unique(unpack_int64s(packed)), head, time.monotonic() - self._oldest[1])
 
     def _watch_oldest(self, xmin: int, xmax: int) -> None:
-        """Track how long the oldest writing transaction has been open, by xmin: needs no right to see other sessions."""
+        """Track the age of the oldest writing transaction by xmin: needs no right to see other sessions."""
         if xmin == xmax or xmin != self._oldest[0]:
             self._oldest = (xmin, time.monotonic())
 
