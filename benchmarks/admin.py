@@ -1,9 +1,9 @@
 """Every page of the admin, and large bulk changes beside a beat: ``python benchmarks/admin.py [--full]``.
 
-A hundred thousand monitors; with ``--full`` a million, which is what the targets are about. The pages are asked for
-through Django's test client, rendering included. The floor is processor time, of the web process and its database
-session: what an idle machine would take. Beside it stands how many rows the page's statements touch at most, by
-``EXPLAIN ANALYZE``: what does not grow with the table stays far below its size.
+Uses a hundred thousand monitors; with ``--full`` a million, to which the targets apply. Django's test client requests
+the pages, including rendering. The floor is the processor time of the web process and its database session, which is
+the time on an idle machine. Also reports the most rows that any statement of the page touches (``EXPLAIN ANALYZE``): a
+page whose cost does not grow with the table touches far fewer rows than it has.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ BULK_OF = 200_000
 LATENESS_MAX_S = 1
 BEHIND_MAX_S = 120
 ROWS_MAX = 60_000
-"""Most rows that a statement of a page may touch."""
+"""Maximum number of rows that one statement of a page may touch."""
 REPEATS = 5
 FAST = 200
-"""Monitors that fire each second, for the lateness of the beat."""
+"""Monitors that fire every second, to measure the beat's lateness."""
 BULK_SHARE = 5
-"""Every fifth monitor is paused in bulk."""
+"""Every fifth monitor belongs to the bulk."""
 
 PAGES = {
     "the start page": "@@",
@@ -95,21 +95,21 @@ PAGES = {
 
 
 class Cost(NamedTuple):
-    """What a page costs."""
+    """Cost of one page."""
 
     median_s: float
     cpu_s: float
-    """Processor time of the web process and of its database session: what is left of it on an idle machine."""
+    """Processor time of the web process and its database session: the time on an idle machine."""
     worst_s: float
     queries: int
     rows: int
-    """Most rows that one of its statements touched."""
+    """Most rows that one statement touched."""
     statement: str
-    """That statement."""
+    """The statement that touched them."""
 
 
 def cost_of(browser: Any, session: int, path: str) -> Cost:
-    """Ask for a page some times, then explain what it asks the database."""
+    """Request a page several times, then explain its statements."""
     from django.db import connection
     from plans import statements_explained
 
@@ -135,7 +135,7 @@ def cost_of(browser: Any, session: int, path: str) -> Cost:
 
 
 def pages(report: Report, browser: Any, only: str) -> list[str]:
-    """Measure every page; returns what is too slow."""
+    """Measure every page; return those that are too slow."""
     from django.db import connection
 
     from django_wheelbeat.models import Monitor
@@ -158,7 +158,7 @@ def pages(report: Report, browser: Any, only: str) -> list[str]:
 
 
 def bulk_action(browser: Any, action: str, query: str, **answer: str) -> tuple[float, int]:
-    """Do a bulk action on everything that matches ``query``, all of its steps; returns seconds and requests."""
+    """Run all steps of a bulk action on everything that matches ``query``; return seconds and requests."""
     data = {"action": action, "select_across": "1", "index": "0", "_selected_action": "1"}
     begun = time.perf_counter()
     page = browser.post(MONITORS_URL + query, data | answer)
@@ -171,13 +171,13 @@ def bulk_action(browser: Any, action: str, query: str, **answer: str) -> tuple[f
 
 
 def beat_status(connection: psycopg.Connection[Any]) -> dict[str, Any]:
-    """Return the status document of the beat; empty as long as there is none."""
+    """Return the status document of the beat; empty until there is one."""
     row = connection.execute("SELECT status FROM wheelbeat_beat ORDER BY seen_at DESC LIMIT 1").fetchone()
     return json.loads(row[0]) if row else {}
 
 
 def p99_s(before: dict[str, Any], after: dict[str, Any]) -> tuple[float, int]:
-    """Return the bound that 99 % of the runs between two status documents kept, and how many runs they were."""
+    """Return the 99th percentile of lateness between two status documents, and the number of runs."""
     counts = [new - old for old, new in zip(before["histogram"], after["histogram"], strict=True)]
     of = sum(counts)
     for bound_s, so_far in zip(BOUNDS_S, accumulate(counts), strict=False):
@@ -187,16 +187,16 @@ def p99_s(before: dict[str, Any], after: dict[str, Any]) -> tuple[float, int]:
 
 
 class Scene(NamedTuple):
-    """A site and a beat on one table."""
+    """A site and a beat on the same table."""
 
     report: Report
     connection: psycopg.Connection[Any]
     beat_pid: int
     count: int
-    """Monitors that a bulk is about."""
+    """Monitors concerned by a bulk."""
 
     def change(self, what: str, work: Callable[[], tuple[float, int]]) -> None:
-        """Measure one bulk change, until the beat has read all of it."""
+        """Measure one bulk change until the beat has read all of it."""
         from django.db import connection as site
 
         session = site.connection.info.backend_pid
@@ -256,7 +256,7 @@ def bulk_changes(report: Report, browser: Any, url: str, monitors: int) -> None:
 
 
 def main() -> int:
-    """Fill, ask, change, print."""
+    """Fill the table, measure pages and bulk changes, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="a million monitors")
     parser.add_argument("--monitors", type=int, default=0)

@@ -1,6 +1,6 @@
-"""What ``admin`` asks for: monitors with frequent, rare and badly placed values, and full logs beside them.
+"""Test data of ``admin``: monitors with frequent, rare and unfavourably placed values, and full logs.
 
-All of it by ``INSERT … SELECT``: a million of each in about a minute.
+Uses ``INSERT … SELECT``: a million rows of each take about a minute.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SEARCH_PAGE = Path(__file__).parents[1] / "docs" / "howto" / "search-among-millions.md"
 
-# Names come in the order of their customers and so do tags: what is looked for may be all at the end of the list.
+# Names and tags are in customer order, so all matches of a search may be at the end of the list.
 MONITORS = """
     INSERT INTO wheelbeat_monitor (name, task, kwargs, interval_ms, cron, once_at, solar_event, solar_latitude,
         solar_longitude, queue, tags, enabled)
@@ -57,7 +57,7 @@ HISTORY = """
 
 
 def fill(connection: psycopg.Connection[Any], monitors: int, *, fast: int, search_index: bool) -> None:
-    """Write ``monitors`` rows and ``fast`` more that fire each second; with the index of the how-to where wanted."""
+    """Write ``monitors`` rows and ``fast`` more that fire every second; optionally with the index of the how-to."""
     with filled_by_sql(connection):
         connection.execute(MONITORS.replace("%(monitors)s", str(monitors)))
     connection.execute(BESIDE.format(fast=fast, monitors=monitors))
@@ -67,7 +67,7 @@ def fill(connection: psycopg.Connection[Any], monitors: int, *, fast: int, searc
 
 
 def fill_history(connection: psycopg.Connection[Any], lines: int, user_id: int, *, indexes: bool) -> None:
-    """Let Django's own history hold ``lines`` of one user; with the indexes of the how-to where wanted."""
+    """Write ``lines`` rows of one user to Django's history; optionally with the indexes of the how-to."""
     connection.execute(HISTORY, {"monitors": lines, "user": user_id})
     if indexes:
         _execute_page(connection, 1)
@@ -75,7 +75,7 @@ def fill_history(connection: psycopg.Connection[Any], lines: int, user_id: int, 
 
 
 def _execute_page(connection: psycopg.Connection[Any], block: int) -> None:
-    """Execute a block of SQL of the how-to."""
+    """Execute a SQL block of the how-to."""
     for statement in SEARCH_PAGE.read_text().split("```sql\n")[1 + block].partition("```")[0].split(";"):
         if statement.strip():
             connection.execute(statement)

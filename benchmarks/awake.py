@@ -1,7 +1,7 @@
-"""Keeps the cores of this machine awake without taking anything from whoever has work to do.
+"""Keeps the cores of this machine awake, at the lowest priority.
 
-A core with nothing to do falls asleep, and waking it costs a message more than Redis needs to answer it, most of all on
-a virtual machine. A worker with work to do does not see that; a benchmark with one message at a time sees little else.
+An idle core sleeps, and waking it takes longer than Redis needs to answer a message, especially on a virtual machine. A
+busy worker does not see this delay, but it dominates a benchmark that sends one message at a time.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ while os.getppid() == parent:
     for _ in range(100_000):
         pass
 """
-"""Runs where nobody else wants to, and ends with whoever started it."""
+"""Program that runs at idle priority and ends with its parent process."""
 
 
 @contextmanager
 def cores_awake() -> Iterator[None]:
-    """Keep every core of this process busy at the lowest priority meanwhile."""
+    """Keep every core available to this process busy, at the lowest priority, during the block."""
     spinning = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in os.sched_getaffinity(0)]
     try:
         yield

@@ -1,7 +1,7 @@
-"""Real ``celery beat`` processes for benchmarks, and who takes what they send off the queue.
+"""Real ``celery beat`` processes for benchmarks, and consumers of their messages.
 
-A broker that keeps everything would need gigabytes each minute, and a reader in Python a core of its own. So messages
-of wheelbeat, which name their fire time, are counted by their second and dropped inside Redis. Those of the others, a
+Keeping every message would need gigabytes per minute, and reading them in Python a whole core. Messages of wheelbeat
+contain their fire time, so a script inside Redis counts them by second and drops them. Those of other schedulers, a
 hundredth as many, are read.
 """
 
@@ -57,11 +57,11 @@ DJANGO_CELERY_BEAT_TZ_AWARE = True
 """
 QUEUE = "celery"
 ENVELOPE_BYTES = 4 << 30
-"""Of wheelbeat, for the pieces of its messages."""
+"""Setting of wheelbeat: memory for cached parts of messages."""
 TAKE = 20_000
 REST_S = 0.01
 STRIDE = 100
-"""Of so many messages one is looked at; between two of one second all are of that second."""
+"""One in STRIDE messages is inspected; if two neighbouring samples have the same second, so do all between."""
 COUNT_AND_DROP = """
 local taken = math.min(redis.call('LLEN', KEYS[1]), tonumber(ARGV[1]))
 local stride = tonumber(ARGV[2])
@@ -95,7 +95,7 @@ return found
 
 
 class Seen(NamedTuple):
-    """So many messages of one fire second were taken off the queue at one instant."""
+    """``count`` messages of one fire second, taken off the queue at the same instant."""
 
     fire_s: int
     count: int
@@ -128,12 +128,12 @@ class Counting(threading.Thread):
                 self.seen.append(Seen(fire_s, count, now_s - fire_s))
 
     def late_since(self, index: int) -> list[tuple[float, int]]:
-        """Return lateness and number of what was seen from place ``index`` of ``seen`` on, ascending."""
+        """Return (lateness, number) of ``seen`` from position ``index`` on, ascending."""
         return sorted((one.late_s, one.count) for one in self.seen[index:])
 
 
 class Reading(threading.Thread):
-    """Takes messages off the queue and notes when those of each task arrived."""
+    """Takes messages off the queue and records their arrival times per task."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -158,7 +158,7 @@ class Reading(threading.Thread):
 
 
 def weighted(late: list[tuple[float, int]], share: float) -> float:
-    """Return the lateness below which ``share`` of the runs lie; ``late`` is ascending (lateness, runs)."""
+    """Return the quantile ``share`` of lateness; ``late`` is ascending (lateness, runs)."""
     wanted, passed = share * sum(count for _, count in late), 0
     for late_s, count in late:
         passed += count
@@ -168,7 +168,7 @@ def weighted(late: list[tuple[float, int]], share: float) -> float:
 
 
 def environment(folder: Path, case: Mapping[str, Any]) -> dict[str, str]:
-    """Write app and settings into ``folder``; returns the environment of processes that use them."""
+    """Write app and settings into ``folder``; return the environment for processes that use them."""
     (folder / "bench_app.py").write_text(APP)
     (folder / "bench_settings.py").write_text(SETTINGS)
     path = os.pathsep.join(str(Path(__file__).parents[1] / part) for part in (".", "django_app"))
@@ -178,7 +178,7 @@ def environment(folder: Path, case: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def running_beat(folder: Path, env: Mapping[str, str], scheduler: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run ``celery beat`` with the app in ``folder``; its log is ``beat.log`` there."""
+    """Run ``celery beat`` with the app in ``folder``; it logs to ``beat.log`` there."""
     command = [sys.executable, "-m", "celery", "-A", "bench_app", "beat", "-S", scheduler, "-l", "WARNING"]
     with (folder / "beat.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log)
@@ -194,12 +194,12 @@ def running_beat(folder: Path, env: Mapping[str, str], scheduler: str) -> Iterat
 
 
 def commands_of(client: redis.Redis) -> Counter[str]:
-    """Return how often each command was called so far, by name."""
+    """Return the number of calls of each Redis command so far, by name."""
     stats = client.info("commandstats")
     return Counter({name.removeprefix("cmdstat_"): int(found["calls"]) for name, found in stats.items()})
 
 
 def redis_cpu_s(client: redis.Redis) -> float:
-    """Return the CPU time of the server so far."""
+    """Return the server's CPU time so far, in seconds."""
     used = client.info("cpu")
     return float(used["used_cpu_sys"]) + float(used["used_cpu_user"])

@@ -1,4 +1,4 @@
-"""What a claim cannot be cheaper than: bare round trips to its server, without a client library around them."""
+"""Lower bounds of the cost of a claim: bare round trips to its server, without a client library."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ POSTGRES_STATEMENTS = {
 
 
 class Floors(NamedTuple):
-    """The round trips of one server, by name; the message that they are given does not matter."""
+    """The round trips of one server, by name; their argument is ignored."""
 
     works: dict[str, Callable[[Any], object]]
     of_a_claim: str
-    """The one that does what a claim has to do."""
+    """The round trip equivalent to a claim."""
     of_both: str
-    """The one that does what a claim and its done mark have to do."""
+    """The round trips equivalent to a claim with its done mark."""
 
 
 @contextmanager
 def floors_of(url: str) -> Iterator[Floors]:
-    """Connect to the server at ``url``; no floors for a server that is neither Redis nor PostgreSQL."""
+    """Connect to the server at ``url``; return no floors if it is neither Redis nor PostgreSQL."""
     if url.startswith("redis://"):
         with _redis(url) as floors:
             yield floors
@@ -46,7 +46,7 @@ def floors_of(url: str) -> Iterator[Floors]:
 
 
 class _Bare:
-    """A socket to Redis, and what is still to be heard on it."""
+    """A socket to Redis, with its pending replies."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line

@@ -1,10 +1,9 @@
-"""What a claim costs a task, in process: ``python benchmarks/claims.py [--full] [redis://… postgresql://…]``.
+"""Cost of a claim per task, in process: ``python benchmarks/claims.py [--full] [redis://… postgresql://…]``.
 
-The same tracer runs the same empty task (``ignore_result``) with and without the gate in front of it, message by
-message in random order in one process, and between them the bare round trips of the same server: all rows see the same
-machine. All of it twice: while the cores fall asleep between two messages, and while they are kept awake. Without
-arguments a private Redis and the PostgreSQL of the tests are used. Exit code 1 where a budget is exceeded with cores
-awake.
+One process runs the same tracer with the same empty task (``ignore_result``), with and without the gate, message by
+message in random order, interleaved with bare round trips to the same server, so machine noise affects all rows alike.
+Everything runs twice: with cores that sleep between messages, and with cores kept awake. The default servers are a
+private Redis and the PostgreSQL of the tests. Exit code 1 if a budget is exceeded with cores awake.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ if TYPE_CHECKING:
     Work = Callable[[dict[str, Any]], object]
 
 BUDGET_US = {"redis": 120, "postgresql": 350}
-"""What a claim with its done mark may add to the median of a task."""
+"""µs that a claim with its done mark may add to the median of a task."""
 LOOKUP_BUDGET_US = 2.0
 BARE, NOT_OURS, CLAIM, DONE, COPY = "no hook", "hook, not ours", "claim", "claim + done mark", "dropped copy"
 
 
 class Claimless:
-    """Marks nothing: what the done mark costs is the difference."""
+    """A store that writes no done mark; the difference is the cost of the mark."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -60,20 +59,20 @@ class Claimless:
         return getattr(self._store, name)
 
     def post(self, *_: object) -> None:
-        """Leave the claim running."""
+        """Leave the claim in state running."""
 
 
 class Row(NamedTuple):
-    """What one kind of message took, in µs."""
+    """Times of one kind of message, in µs."""
 
     median: float
     p99: float
     cpu: float
-    """CPU of the worker, median."""
+    """Median CPU time of the worker."""
 
 
 def requests(count: int, *, ours: bool) -> list[dict[str, Any]]:
-    """Build the request dicts of ``count`` messages, as a worker hands them to the tracer."""
+    """Return the request dicts of ``count`` messages, as a worker passes them to the tracer."""
     fire_ms = round(time.time() * 1000)
     base = {"delivery_info": {"redelivered": False}, "retries": 0, "hostname": "bench", "is_eager": False}
     headers = {"wheelbeat_fire_ms": fire_ms} if ours else {}
@@ -91,10 +90,10 @@ def requests(count: int, *, ours: bool) -> list[dict[str, Any]]:
 
 
 def measure(works: dict[str, Work], messages: dict[str, list[dict[str, Any]]]) -> dict[str, Row]:
-    """Work through message after message of every row, in random order."""
+    """Process the messages of all rows one by one, in random order."""
     took: dict[str, list[float]] = {name: [] for name in works}
     used: dict[str, list[float]] = {name: [] for name in works}
-    order = [name for name in works if name != COPY]  # which follows the message that it is a copy of
+    order = [name for name in works if name != COPY]  # the copy follows its original
     gc.disable()
     for number in range(len(messages[BARE])):
         random.shuffle(order)
@@ -119,7 +118,7 @@ def middle(values: list[float]) -> float:
 
 
 def mean_us(work: Work, count: int, *, ours: bool) -> float:
-    """Return the mean time of a message where one follows the other."""
+    """Return the mean time of a message, in µs, if they follow each other immediately."""
     messages = requests(count, ours=ours)
     began = time.perf_counter_ns()
     for message in messages:
@@ -128,7 +127,7 @@ def mean_us(work: Work, count: int, *, ours: bool) -> float:
 
 
 def works_of(task: Any, store: Store) -> dict[str, Work]:
-    """Return what is done with the messages of each row but the floors."""
+    """Return the work of each row, without the floors."""
     bare = build_tracer(task.name, task, app=task.app)
 
     def gated(kept: Any) -> Any:
@@ -143,7 +142,7 @@ def works_of(task: Any, store: Store) -> dict[str, Work]:
 
 
 def add_store(report: Report, task: Any, url: str, count: int) -> bool:
-    """Measure the claims in the store at ``url``; says whether they keep the budgets with cores awake."""
+    """Measure the claims in the store at ``url``; return whether they meet the budgets with cores awake."""
     store = open_store(url)
     store.prepare()
     kind = url.partition("://")[0]
@@ -169,18 +168,18 @@ def add_store(report: Report, task: Any, url: str, count: int) -> bool:
 
 
 class Writing(NamedTuple):
-    """A report whose figures begin alike."""
+    """A report whose figures have a common prefix."""
 
     report: Report
     prefix: str
 
     def add(self, what: str, value: float, **more: Any) -> None:
-        """Take in one figure in µs."""
+        """Add one figure in µs."""
         self.report.add(self.prefix + what, value, "µs", **more)
 
 
 def add_rows(writing: Writing, kind: str, rows: dict[str, Row], floors: Floors) -> bool:
-    """Write what each kind of message took; says whether the budgets were kept."""
+    """Add the times of each kind of message; return whether the budgets were met."""
     base = rows[BARE]
     least = {CLAIM: rows[floors.of_a_claim].median, DONE: rows[floors.of_both].median}
     writing.add(BARE, base.median, note="the task alone")
@@ -205,7 +204,7 @@ def add_rows(writing: Writing, kind: str, rows: dict[str, Row], floors: Floors) 
 
 
 def main() -> int:
-    """Measure, print, write, and return 1 where a budget is exceeded."""
+    """Measure, print and write; return 1 if a budget is exceeded."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("urls", nargs="*", help="claim stores; default: a private Redis and the tests' PostgreSQL")
     options.add_argument("--full", action="store_true", help="four times as many messages")

@@ -1,7 +1,8 @@
 """From a table of monitors to a wheel that fires: ``python benchmarks/coldstart.py [--full] [--url postgresql://…]``.
 
-The beat's own path (change-log cursor, readers, compilation, engine) in a process of its own, beside what the server
-needs to read the same rows for nobody: ``COPY … TO '/dev/null'``. ``--full`` writes 25 million rows first (15 minutes).
+Runs the beat's own path (change-log cursor, readers, compilation, engine) in a separate process. The floor is the time
+that the server needs to read the same rows without a client: ``COPY … TO '/dev/null'``. ``--full`` first writes 25
+million rows (15 minutes).
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from celery_wheelbeat.sources.databases.open import from_url
 from celery_wheelbeat.sources.messages import Loaded, Sized
 
 MANY = 25_000_000
-"""Monitors from which on the targets hold."""
+"""Number of monitors from which the targets apply."""
 NEEDED = "packed, name, args, kwargs"
 
 
 class LoadingBeat:
-    """The parts of a beat between its database and its wheel."""
+    """The part of a beat between database and wheel."""
 
     def __init__(self, url: str) -> None:
         crons = CronTable()
@@ -52,7 +53,7 @@ class LoadingBeat:
         self.engine.start(round(time.time() * 1000))
 
     def step(self) -> None:
-        """Do one step of the I/O thread and what the scheduling thread makes of it."""
+        """Run one step of the I/O thread, and apply its result as the scheduling thread does."""
         for news in self.follower.step(time.monotonic())[0]:
             if isinstance(news, Sized):
                 self.engine.expect(news.jobs)
@@ -63,7 +64,7 @@ class LoadingBeat:
 
 
 def load(url: str) -> dict[str, Any]:
-    """Load the whole table; returns times and memory."""
+    """Load the whole table; return times and memory."""
     prepare()
     before = resident_bytes()
     beat = LoadingBeat(url)
@@ -85,7 +86,7 @@ def load(url: str) -> dict[str, Any]:
 
 
 def floors(url: str) -> dict[str, float]:
-    """Return what the server needs to read the table for nobody, in seconds."""
+    """Return the seconds that the server needs to read the table without a client."""
     found = {}
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("SET max_parallel_workers_per_gather = 0")

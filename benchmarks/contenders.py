@@ -1,4 +1,4 @@
-"""The schedulers that ``peers`` compares, each started with so many tasks."""
+"""The schedulers that ``peers`` compares, each started with a given number of tasks."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ call_command("migrate", verbosity=0)
 
 
 class Contender(NamedTuple):
-    """One scheduler, and the number of tasks that it is tried with first."""
+    """One scheduler, and the number of tasks of its first try."""
 
     name: str
     scheduler: str
     fill: str | None
     tasks: int
     interval_s: int
-    """Short enough that the tasks are more than it can send."""
+    """Interval so short that more runs are due than it can send."""
 
 
 OURS = "wheelbeat"
@@ -72,7 +72,7 @@ START_S = 300.0
 
 
 class Servers(NamedTuple):
-    """What the beats work with."""
+    """The servers that the beats use."""
 
     database: PrivatePostgres
     broker: PrivateRedis
@@ -87,7 +87,7 @@ class Case(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A beat that has sent its first message, and who takes its messages."""
+    """A beat that has sent its first message, and the consumer of its messages."""
 
     pid: int
     reader: Any
@@ -98,7 +98,7 @@ class Run(NamedTuple):
 
 @contextmanager
 def started(case: Case, servers: Servers, *, counting: bool, database: str = "") -> Iterator[Run]:
-    """Prepare the tasks in a new database, or take those that are in ``database``, and run the beat."""
+    """Create the tasks in a new database, or use those in ``database``, and run the beat."""
     server, broker = servers
     client = redis.Redis.from_url(broker.url)
     client.flushall()
@@ -136,7 +136,7 @@ def started(case: Case, servers: Servers, *, counting: bool, database: str = "")
 
 
 def new_database(server: PrivatePostgres) -> str:
-    """Create an empty database; returns its name."""
+    """Create an empty database; return its name."""
     name = f"bench_{time.time_ns()}"
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")

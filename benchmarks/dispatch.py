@@ -1,10 +1,10 @@
-"""What the fast lane sends per second: ``python benchmarks/dispatch.py [--full] [--brokers redis,classic,quorum]``.
+"""Throughput of the fast lane: ``python benchmarks/dispatch.py [--full] [--brokers redis,classic,quorum]``.
 
-Rounds of three, one after the other: Celery's own way of a beat (``Scheduler.apply_async``), the fast lane, and the
-broker's ceiling (the same bytes, rendered beforehand, written without looking). Each figure is the median of the
-rounds, each ratio the median of the ratios within a round, so that what else the machine does hits all three alike.
-Private servers are started and ended. With many jobs resident (a million, with ``--full`` 25 million, all of them each
-minute) the runs of ten seconds are rendered, once without kept pieces and once with.
+Each round measures in turn: Celery's own path of a beat (``Scheduler.apply_async``), the fast lane, and the broker's
+ceiling (the same bytes, pre-rendered, written without waiting for replies). A figure is the median of the rounds and a
+ratio the median of the ratios within a round, so that other load on the machine affects all three alike. Private
+servers are started and stopped. With many jobs resident (a million, with ``--full`` 25 million, each due every minute)
+the runs of ten seconds are rendered once without and once with cached parts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 INTERVAL_MS = 60_000
 CELERY_SENDS = 500
 BLIND_WINDOW = 16_000
-"""Messages that the blind writer leaves unconfirmed: as many as the lane."""
+"""Unconfirmed messages of the ceiling's writer: as many as of the lane."""
 ARGUMENTS = b'[[1], {"url": "https://customer-000000000.example.com/health/live?probe=0123456789"}]'
 RENDERED_S = 10
 RESIDENT_ROUNDS = 3
@@ -69,7 +69,7 @@ class Rates(NamedTuple):
 
 
 def definitions(count: int, route: int) -> DefinitionBatch:
-    """Return ``count`` monitors with an interval of a minute and arguments of their own."""
+    """Return ``count`` monitors with an interval of a minute and distinct arguments."""
     payloads = [b'[[%d], {"url": "https://example.org/health/%d"}]' % (number, number) for number in range(count)]
     names = [b"check %d" % number for number in range(count)]
 
@@ -98,12 +98,12 @@ def definitions(count: int, route: int) -> DefinitionBatch:
 
 
 class Absorbing:
-    """Stands in for the sender: takes every batch and confirms nothing."""
+    """Replaces the sender: accepts every batch and confirms nothing."""
 
     def __init__(self, sender: Any, *, keep: bool) -> None:
         self.kept: list[Batch] = []
         self.count = 0
-        """Messages."""
+        """Number of messages accepted."""
         self.tokens: list[int] = []
         self._sender = sender
         self._keep = keep
@@ -112,11 +112,11 @@ class Absorbing:
         return getattr(self._sender, name)
 
     def capacity(self) -> int:
-        """Always room."""
+        """Return the whole window: there is always room."""
         return int(self._sender.window)
 
     def submit(self, batch: Batch) -> None:
-        """Take ``batch``."""
+        """Accept ``batch``."""
         self.tokens.append(batch.token)
         self.count += batch.size
         if self._keep:
@@ -124,7 +124,7 @@ class Absorbing:
 
 
 def loaded(bench: FastBench, count: int) -> float:
-    """Load monitors and let each run once, so that envelopes and pieces are there; returns runs per CPU second."""
+    """Load monitors and run each once, so that envelopes and parts are cached; return runs per CPU second."""
     bench.parts.engine.load(definitions(count, bench.route()), {})
     settle()
     began_s = time.process_time()
@@ -134,7 +134,7 @@ def loaded(bench: FastBench, count: int) -> float:
 
 
 def in_process(bench: FastBench, *, keep: bool = False, seconds: int = 60) -> tuple[float, list[Batch]]:
-    """Return finished messages per CPU second, from the backlog's pairs on, and the batches if they are to be kept."""
+    """Return messages rendered per CPU second, starting from the backlog, and the batches if ``keep``."""
     fast = bench.lanes.fast
     real = fast.sender
     due = sum(bench.pass_second() for _ in range(seconds))
@@ -153,7 +153,7 @@ def in_process(bench: FastBench, *, keep: bool = False, seconds: int = 60) -> tu
 
 
 def compiled(bench: FastBench, count: int = 40_000) -> float:
-    """Return for how many monitors a CPU second makes the pieces, as many at a time as the lane takes."""
+    """Return the number of monitors whose parts are rendered per CPU second, in blocks as large as the lane's."""
     (envelope,) = (answer for _, answer in bench.lanes.fast.forms.answers() if isinstance(answer, Envelope))
     made = definitions(count, 0)
     payloads = Payloads()
@@ -167,7 +167,7 @@ def compiled(bench: FastBench, count: int = 40_000) -> float:
 
 
 class Watched:
-    """The fast lane into a broker, and what it costs: CPU of both sides, bytes of finished messages."""
+    """The fast lane with a real broker, and its cost: CPU of both sides, bytes of rendered messages."""
 
     def __init__(self, bench: FastBench, server: PrivateServer) -> None:
         self.most_bytes = 0
@@ -186,7 +186,7 @@ class Watched:
         sender.submit = weigh  # type: ignore[method-assign]
 
     def end_to_end(self) -> float:
-        """Return confirmed messages per second, from the backlog's pairs on."""
+        """Return confirmed messages per second, starting from the backlog."""
         runs = self._bench.pass_minutes()
         client_s, server_s = time.process_time(), self._server_cpu_s()
         began_s = time.perf_counter()
@@ -201,7 +201,7 @@ class Watched:
 
 
 class CelerysOwn:
-    """``Scheduler.apply_async``, called as a beat calls it."""
+    """``Scheduler.apply_async``, called as by a beat."""
 
     def __init__(self, app: Any) -> None:
         self._scheduler = Scheduler(app, lazy=True)
@@ -228,7 +228,7 @@ def parcels_of(batches: list[Batch]) -> list[Parcel]:
 
 
 def redis_ceiling(server: PrivateRedis, batches: list[Batch]) -> float:
-    """Return messages per second of blind variadic LPUSHes of the same bytes."""
+    """Return messages per second of variadic LPUSHes of the same bytes, without waiting for replies."""
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         parcels = parcels_of(batches)
         head = [b"*%d\r\n$5\r\nLPUSH\r\n$6\r\ncelery\r\n" % (parcel.size + 2) for parcel in parcels]
@@ -243,7 +243,7 @@ def redis_ceiling(server: PrivateRedis, batches: list[Batch]) -> float:
 
 
 def amqp_ceiling(server: PrivateRabbit, batches: list[Batch]) -> float:
-    """Return messages per second of the same frames, written blindly and confirmed by the broker."""
+    """Return messages per second of the same frames, written without waiting, confirmed by the broker."""
     connection = amqp.Connection(f"127.0.0.1:{server.port}")
     connection.connect()
     channel = connection.channel()
@@ -288,7 +288,7 @@ def measure(
 ) -> None:
     """Measure one broker and add its figures."""
     first = loaded(bench, count)
-    server.pause()  # what it does with a queue of messages takes memory from whoever renders
+    server.pause()  # the broker's full queue slows down rendering
     rendered = [in_process(bench)[0] for _ in range(rounds)]
     _, batches = in_process(bench, keep=True)
     pieces = compiled(bench)
@@ -383,14 +383,14 @@ def on_rabbit(report: Report, count: int, rounds: int, kind: str) -> None:
 
 
 def resident(report: Report, jobs: int) -> None:
-    """Measure rendering with so many jobs resident, each of them due each minute."""
+    """Measure rendering with many jobs resident, each due every minute."""
     sizes = {"max_jobs": jobs, "backlog_max": jobs, "envelope_bytes": KEPT_BYTES}
     with PrivateRedis() as server, FastBench(make_app(server.url), **sizes) as bench:
         route = np.uint32(bench.route())
         engine = bench.parts.engine
         bench.load(numbered(10, int(route), first=jobs))
         bench.pass_minutes()
-        bench.drain()  # now there is an envelope
+        bench.drain()  # now the envelope is cached
         engine.expect(jobs)
         for first in range(0, jobs, BATCH):
             ids = np.arange(first, min(jobs, first + BATCH), dtype=np.int64)

@@ -1,8 +1,8 @@
-"""A million edits in one transaction, and who is late because of them: ``python benchmarks/edits.py [--full]``.
+"""A million edits in one transaction, and the lateness that they cause: ``python benchmarks/edits.py [--full]``.
 
-First the change-log tail and the wheel alone, as in a beat: two threads, real time, ticks of 100 ms, PostgreSQL on the
-same machine; lateness is how long after its fire time a run is handed out. Then the same edits under a real
-``celery beat``, whose messages are taken off a Redis; there lateness is that in the queue.
+First measures change-log reader and wheel alone, as in a beat: two threads, real time, ticks of 100 ms, PostgreSQL on
+the same machine; lateness is measured when the engine hands out a run. Then the same edits with a real ``celery beat``,
+whose messages are taken off a Redis queue; there lateness is measured at the queue.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 TICK_MS = 100
 PATIENCE_S = 900.0
 BEFORE_S = 30.0
-"""How long a real beat runs before the edits: all of its messages are made for the first time then."""
+"""Seconds that the real beat runs before the edits, so that every message has been rendered once."""
 
 
 class Reading(threading.Thread):
@@ -64,7 +64,7 @@ class Reading(threading.Thread):
                 time.sleep(POLL_S)
 
     def take(self) -> list[News]:
-        """Return what is there, as much as one turn of a beat takes."""
+        """Return pending changes, at most as many as one turn of a beat takes."""
         with self.room:
             taken, self.news = self.news[:TAKE_MAX], self.news[TAKE_MAX:]
             self.room.notify()
@@ -72,7 +72,7 @@ class Reading(threading.Thread):
 
 
 class Writing(threading.Thread):
-    """One transaction that edits many monitors, while the beat turns."""
+    """One transaction that edits many monitors while the beat runs."""
 
     def __init__(self, connection: psycopg.Connection[Any], count: int) -> None:
         super().__init__(daemon=True)
@@ -89,17 +89,17 @@ class Writing(threading.Thread):
 
 
 class Turned(NamedTuple):
-    """What one turn did."""
+    """Result of one turn."""
 
     applied: int
     tick_s: float | None
-    """Lateness of its oldest tick; None without one."""
+    """Lateness of its oldest tick; None if there was none."""
     late: list[tuple[float, int]]
-    """Lateness and number of the runs that it handed out."""
+    """(Lateness, number) of the runs handed out."""
 
 
 def turn(beat: LoadingBeat, reading: Reading) -> Turned:
-    """Do one turn of a beat."""
+    """Run one turn of a beat."""
     applied = 0
     for news in reading.take():
         if isinstance(news, Changed):
@@ -121,7 +121,7 @@ def turn(beat: LoadingBeat, reading: Reading) -> Turned:
 
 
 class Followed(NamedTuple):
-    """How the edits came into force."""
+    """Measurements while the edits were applied."""
 
     took_s: float
     ticks_s: list[float]
@@ -129,7 +129,7 @@ class Followed(NamedTuple):
 
 
 def follow(beat: LoadingBeat, reading: Reading, edits: int) -> Followed:
-    """Turn until ``edits`` are in force."""
+    """Run turns until all ``edits`` are applied."""
     applied, begun = 0, time.monotonic()
     ticks_s: list[float] = []
     late: list[tuple[float, int]] = []
@@ -147,7 +147,7 @@ def follow(beat: LoadingBeat, reading: Reading, edits: int) -> Followed:
 
 
 def add_wheel(report: Report, url: str, writer: psycopg.Connection[Any], monitors: int, edits: int) -> None:
-    """Measure tail and wheel alone."""
+    """Measure change-log reader and wheel alone."""
     beat = LoadingBeat(url)
     beat.engine = Engine(EngineConfig(tick_ms=TICK_MS), beat.engine.crons, Ledger())
     beat.engine.start(round(time.time() * 1000))
@@ -185,7 +185,7 @@ def add_wheel(report: Report, url: str, writer: psycopg.Connection[Any], monitor
 
 @contextmanager
 def real_beat(url: str, broker: PrivateRedis) -> Iterator[Counting]:
-    """Run ``celery beat`` on the table, and take its messages."""
+    """Run ``celery beat`` on the table and consume its messages."""
     case = {"scheduler": "wheelbeat", "redis": broker.url, "port": urlsplit(url).port, "database": "postgres"}
     with tempfile.TemporaryDirectory() as folder:
         env = environment(Path(folder), case)
@@ -198,13 +198,13 @@ def real_beat(url: str, broker: PrivateRedis) -> Iterator[Counting]:
 
 
 def status(writer: psycopg.Connection[Any]) -> dict[str, Any]:
-    """Return what the beat last said about itself."""
+    """Return the latest status document of the beat."""
     rows = writer.execute("SELECT status FROM wheelbeat_beat ORDER BY seen_at DESC LIMIT 1").fetchall()
     return json.loads(rows[0][0]) if rows else {}
 
 
 def wait_for_status(writer: psycopg.Connection[Any], wanted: Any, what: str) -> dict[str, Any]:
-    """Wait until the status is as ``wanted``; returns it."""
+    """Wait until the status satisfies ``wanted``; return it."""
     begun = time.monotonic()
     while not wanted(found := status(writer)):
         if time.monotonic() - begun > PATIENCE_S:
@@ -214,7 +214,7 @@ def wait_for_status(writer: psycopg.Connection[Any], wanted: Any, what: str) -> 
 
 
 def add_beat(report: Report, url: str, writer: psycopg.Connection[Any], edits: int) -> None:
-    """Measure lateness in the queue of a real beat during the same edits."""
+    """Measure the lateness of a real beat at the queue during the same edits."""
     with PrivateRedis() as broker, real_beat(url, broker) as counting:
         before = wait_for_status(writer, lambda found: found.get("state") == "running", "the load")
         changes = before["source"]["changes"]

@@ -1,4 +1,4 @@
-"""The wheel alone: what a tick, an hour's edge, a sweep cost, from a thousand to 25 million jobs.
+"""The wheel alone: cost of a tick, an hour boundary and a sweep, from a thousand to 25 million jobs.
 
 ``python benchmarks/engine.py [--full]``. CPU time, no I/O; envelopes are measured by ``dispatch.py``.
 """
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
 MIXES = {"minute": (MINUTE_MS,), "mixed": MIXED_MS, "idle": (365 * DAY_MS,)}
-"""Intervals: all fire each minute; a mixture from a minute to a day; nothing fires while we look. Any other name: one
-interval so long that a thousand fire each second."""
+"""Name → intervals: all jobs fire every minute; a mixture from a minute to a day; none fires during the measurement.
+Any other name: one interval, long enough that a thousand jobs fire per second."""
 ROTATION_S = 256 * SWEEP_EVERY_S
 WORK = "a few numpy calls for each shard that has something due, and the columns of the due rows"
 SHARDS = "256 shards are asked whether they have something due, however many jobs they hold"
@@ -42,11 +42,11 @@ def cpu_ms(call: Callable[[], object]) -> float:
 
 
 def measure(jobs: int, mix: str, ticks: int, tick_ms: int) -> dict[str, Any]:
-    """Build one engine and look at it."""
+    """Build one engine and measure it."""
     begun = time.process_time()
     intervals_ms = MIXES.get(mix) or (max(1, jobs // 1000) * 1000,)
     engine = engine_with(jobs, intervals_ms, tick_ms=tick_ms)
-    engine.advance(engine.cursor_ms + tick_ms)  # files what was loaded
+    engine.advance(engine.cursor_ms + tick_ms)  # files the loaded jobs in the wheel
     found: dict[str, Any] = {"build_s": time.process_time() - begun}
     settle()
     found |= _ticks(engine, ticks)
@@ -75,14 +75,14 @@ def _ticks(engine: Engine, ticks: int) -> dict[str, float]:
 
 
 def _edges(engine: Engine) -> dict[str, float]:
-    """Return the longest tick and the longest pause of the garbage collector around a full hour.
+    """Return the longest tick and the longest garbage collector pause around a full hour.
 
-    Looks at every tick from five minutes before it, when the first shard promotes its jobs, to ten seconds after it.
+    Measures every tick from five minutes before the hour, when the first shard promotes its jobs, to ten seconds after.
     """
     edge_ms = (engine.cursor_ms // HOUR_MS + 1) * HOUR_MS
     while engine.cursor_ms < edge_ms - 300_000:
         engine.advance(min(edge_ms - 300_000, engine.cursor_ms + 60_000))
-    engine.advance(engine.cursor_ms + 1000)  # a jump over so many runs is a stall, after which all jobs are filed anew
+    engine.advance(engine.cursor_ms + 1000)  # a jump over this many runs counts as a stall: all jobs are filed again
     pauses, begun = [0.0], 0.0
 
     def note(phase: str, _info: dict[str, int]) -> None:
@@ -103,7 +103,7 @@ def _median(values: list[float]) -> float:
 
 
 def add_growth(report: Report, sizes: list[int]) -> None:
-    """Measure what a run and an idle tick cost as the number of jobs grows."""
+    """Measure the cost of a run and of an idle tick by number of jobs."""
     per_run, idle = [], []
     for jobs in sizes:
         minute = in_process(__file__, "--measure", jobs, "minute", 60, 1000)
@@ -127,7 +127,7 @@ def add_growth(report: Report, sizes: list[int]) -> None:
 
 
 def add_mixed(report: Report, jobs: int) -> None:
-    """Measure intervals from a minute to a day: the edge of an hour, the garbage collector, the watchdog."""
+    """Measure intervals from a minute to a day: hour boundary, garbage collector, watchdog."""
     mixed = in_process(__file__, "--measure", jobs, "mixed", 60, 1000)
     what = f"{jobs:,} jobs from a minute to a day"
     report.add(f"{what}: build", mixed["build_s"], "s", limit="columns and slots are written once for each job")
@@ -149,7 +149,7 @@ def add_mixed(report: Report, jobs: int) -> None:
 
 
 def add_tenths(report: Report, jobs: int) -> None:
-    """Measure ticks of 100 ms: fire times are whole seconds, so nine of ten have nothing to do."""
+    """Measure ticks of 100 ms: fire times are whole seconds, so nine of ten ticks are idle."""
     tenth = in_process(__file__, "--measure", jobs, "minute", 600, 100)
     what = f"{jobs:,} jobs each minute, ticks of 100 ms"
     note = f"mean of 600 ticks, nine of ten of them idle; median {tenth['median_ms']:.3g} ms"
@@ -160,7 +160,7 @@ def add_tenths(report: Report, jobs: int) -> None:
 
 
 def main() -> None:
-    """Measure every size in a process of its own."""
+    """Measure every size in a separate process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--measure", nargs=4, metavar=("JOBS", "MIX", "TICKS", "TICK_MS"))

@@ -1,10 +1,10 @@
-"""Do so many tasks keep a grid of one minute? What that means, and the search for the largest number that does.
+"""Searches for the largest number of tasks that a scheduler keeps on a one-minute grid.
 
-Every task has to be sent once in each of two minutes that follow each other. Wheelbeat spreads tasks over the minute
-and says in each message for when it was: a minute are sixty such seconds, of which exactly as many messages as there
-are tasks have to arrive, 99 % of them within ``LATE_S``. The others fire when a minute has passed since their start, at
-first all at once, and then a minute after each run: they may drift, so that a task counts from one run to the next, has
-to run twice more after its first run, and 99 % of the runs may come ``LATE_S`` more than a minute after the one before.
+Keeping the grid means that every task is sent once in each of two consecutive minutes. Wheelbeat spreads tasks over the
+minute, and each message contains its fire time: over sixty such seconds exactly as many messages as tasks must arrive,
+99 % of them within ``LATE_S``. The peers fire all tasks together one minute after their start, and then each task one
+minute after its last run, so they may drift. Each task is therefore measured from run to run: it must run twice more
+after its first run, and 99 % of the runs must come at most ``LATE_S`` later than one minute after the previous one.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ LATE_S = 1.0
 LOOK_S = 5.0
 RATE_LOOKS = 6
 WARM_S = 200.0
-"""The first message of each task takes several times as long as the others: so long may it take until none is late."""
+"""Time limit until no run is late; the first message of each task takes several times as long as later ones."""
 GAIN = 1.2
-"""How much more is tried after a number that is kept."""
+"""Growth of the number of tasks after a success."""
 CLOSE = 0.05
-"""The search ends when what is kept and what is not are as close as this."""
+"""The search ends when success and failure are this close, relatively."""
 SAMPLES = 2_000
 
 
 class Attempt(NamedTuple):
-    """What became of one number of tasks."""
+    """Result for one number of tasks."""
 
     tasks: int
     kept: bool
     could: float
-    """So many would be sent in each minute at the rate that was seen."""
+    """Tasks per minute at the measured rate."""
     sent: Sequence[int]
-    """Runs of each minute."""
+    """Number of runs in each minute."""
     late_s: Sequence[float]
-    """Lateness of single runs, or of a sample of them, ascending."""
+    """Lateness of the runs, or of a sample of them, ascending."""
     why: str = ""
-    """What was missing."""
+    """Reason for the failure."""
 
 
 def search(
     first: int, most: int, attempt: Callable[[int], Attempt], *, rounds: int, go_on: Callable[[], bool]
 ) -> list[Attempt]:
-    """Try ``first``, then numbers that what was seen suggests, and halves between kept and not kept."""
+    """Try ``first``, then numbers suggested by the results, bisecting between success and failure."""
     tried: list[Attempt] = []
     tasks = min(first, most)
     while len(tried) < rounds and (not tried or go_on()):
@@ -68,7 +68,7 @@ def search(
 
 
 def keep_as_wheel(counting: Counting, tasks: int) -> Attempt:
-    """Watch a beat of wheelbeat whose ``tasks`` are due once a minute."""
+    """Observe a wheelbeat beat with ``tasks`` tasks, each due once a minute."""
     begun, at, counts = time.monotonic(), len(counting.seen), [counting.count]
     while True:
         time.sleep(LOOK_S)
@@ -87,13 +87,13 @@ def keep_as_wheel(counting: Counting, tasks: int) -> Attempt:
     while time.time() < first_s + 2 * GRID_S + 3 * LATE_S:
         time.sleep(LOOK_S)
         if weighted(counting.late_since(max(at, len(counting.seen) - 200)), 0.99) > 5 * LATE_S:
-            break  # it has fallen behind, and the rest would say the same
+            break  # it has fallen behind; the result cannot change
     could = (counting.count - count) / (time.monotonic() - begun) * GRID_S
     return judge_wheel(tasks, counting.by_second, counting.seen[at:], first_s, could)
 
 
 def judge_wheel(tasks: int, by_second: Mapping[int, int], seen: Sequence[Seen], first_s: int, could: float) -> Attempt:
-    """Say whether the two minutes from ``first_s`` on are whole and on time."""
+    """Judge whether the two minutes from ``first_s`` on are complete and on time."""
     minutes = [range(first_s + minute * GRID_S, first_s + (minute + 1) * GRID_S) for minute in (0, 1)]
     sent = [sum(by_second.get(second, 0) for second in minute) for minute in minutes]
     late = sorted((one.late_s, one.count) for one in seen if first_s <= one.fire_s < minutes[1].stop)
@@ -105,7 +105,7 @@ def judge_wheel(tasks: int, by_second: Mapping[int, int], seen: Sequence[Seen], 
 
 
 def keep_as_peer(reading: Any, tasks: int) -> Attempt:
-    """Watch a beat whose ``tasks`` are due at once at its start, and then a minute after each run."""
+    """Observe a beat whose ``tasks`` tasks fire together first, and then one minute after each run."""
     begun = time.monotonic()
     while len(reading.arrivals) < tasks:
         if time.monotonic() - begun > 2 * GRID_S:
@@ -119,7 +119,7 @@ def keep_as_peer(reading: Any, tasks: int) -> Attempt:
 
 
 def judge_peer(tasks: int, arrivals: Mapping[int, Sequence[float]]) -> Attempt:
-    """Say whether each task ran twice more, a minute after its run before; times are in seconds."""
+    """Judge whether each task ran twice more, one minute after its previous run; times are in seconds."""
     steps = [sorted(times[n] - times[n - 1] - GRID_S for times in arrivals.values() if len(times) > n) for n in (1, 2)]
     late = sorted(at - times[0] - n * GRID_S for times in arrivals.values() for n, at in enumerate(times[:3]) if n)
     sent = [len(minute) for minute in steps]
@@ -133,7 +133,7 @@ def judge_peer(tasks: int, arrivals: Mapping[int, Sequence[float]]) -> Attempt:
 
 
 def _spread(late: Sequence[tuple[float, int]]) -> list[float]:
-    """Return ``SAMPLES`` latenesses that stand for all runs."""
+    """Return ``SAMPLES`` lateness values representative of all runs."""
     runs = sum(count for _, count in late)
     if not runs:
         return []

@@ -1,9 +1,9 @@
 """Guards the cost of the hot paths without a clock: ``python benchmarks/guard.py [--store]``.
 
-Counts the functions that are called for a tick, a load, a block of rows that is compiled, a batch of edits and (with a
-Redis) a block of messages: the same on every machine and in every run, and what a careless loop over jobs multiplies.
-What numpy does inside one call is counted apart, as the elements of a shard's columns that are looked at: a scan of the
-whole table is one call too. A count may exceed the stored one by ``TOLERANCE``, here and in the tests.
+Counts function calls of a tick, a load, the compilation of a block of rows, a batch of edits and (with a Redis) a block
+of messages. The counts are equal on every machine and in every run, and a loop over jobs multiplies them. Work inside
+one numpy call is counted separately, as accessed elements of a shard's columns, because a scan of the whole table is
+also one call. A count may exceed the stored one by ``TOLERANCE``, here and in the tests.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 BASELINE = Path(__file__).parent / "baseline.json"
 TOLERANCE = 1.25
-"""Versions of Python and numpy differ by a few percent; what is guarded against is a loop, a hundredfold."""
+"""Versions of Python and numpy differ by a few percent; a loop over jobs multiplies a count a hundredfold."""
 JOBS = 100_000
 DAY_MS = 86_400_000
 BLOCK_ROWS = 10_000
@@ -44,7 +44,7 @@ MESSAGES = 12_000
 
 
 def calls(work: Callable[[], object]) -> int:
-    """Return how many functions, Python's and built-in ones, one call of ``work`` calls."""
+    """Return the number of function calls (Python and built-in) of one call of ``work``."""
     count = 0
 
     def note(_frame: object, event: str, _argument: object) -> None:
@@ -60,7 +60,7 @@ def calls(work: Callable[[], object]) -> int:
 
 
 class Watched(np.ndarray):
-    """A column that counts how many of its elements are looked at. Slices are watched too; what is computed is not."""
+    """A column that counts accesses to its elements, including those through slices but not through results."""
 
     touched = 0
 
@@ -71,7 +71,7 @@ class Watched(np.ndarray):
         return getattr(ufunc, method)(*map(_bare, inputs), **options)
 
     def __array_function__(self, function: Any, _types: Any, arguments: Any, options: Mapping[str, Any]) -> Any:
-        if function is np.searchsorted:  # looks at a few of them only
+        if function is np.searchsorted:  # accesses only a few elements
             Watched.touched += int(np.size(arguments[1])) * int(self.size).bit_length()
         else:
             Watched.touched += sum(one.size for one in arguments if isinstance(one, Watched))
@@ -91,7 +91,7 @@ class Watched(np.ndarray):
         bare[key] = _bare(value)
 
     def astype(self, *arguments: Any, **options: Any) -> Any:
-        """Count, as all of its like."""
+        """Count all elements."""
         return self._all().astype(*arguments, **options)
 
     def copy(self, *arguments: Any) -> Any:
@@ -116,13 +116,13 @@ def _bare(value: Any) -> Any:
 
 
 def watch(engine: Engine) -> None:
-    """Let the columns of all shards count."""
+    """Make the columns of all shards count."""
     for shard in engine.shards:
         shard.table.columns = Rows(*(column.view(Watched) for column in shard.table.columns))
 
 
 def touched(engine: Engine, work: Callable[[], object]) -> int:
-    """Return how many elements of the columns ``work`` looks at."""
+    """Return the number of column elements that ``work`` accesses."""
     watch(engine)
     Watched.touched = 0
     work()
@@ -130,7 +130,7 @@ def touched(engine: Engine, work: Callable[[], object]) -> int:
 
 
 def engines() -> tuple[Engine, Engine, Engine]:
-    """Return engines of which all jobs fire each minute, from a minute to a day, and once in ten years."""
+    """Return engines whose jobs fire every minute, at intervals from a minute to a day, and once in ten years."""
     mixed = engine_with(JOBS, MIXED_MS)
     minute = engine_with(JOBS, (MINUTE_MS,))
     idle = engine_with(JOBS, (3_650 * DAY_MS,))
@@ -140,12 +140,12 @@ def engines() -> tuple[Engine, Engine, Engine]:
 
 
 def tick(engine: Engine) -> Callable[[], object]:
-    """Return what lets one second pass."""
+    """Return a function that advances the engine by one second."""
     return lambda: engine.advance(engine.cursor_ms + 1_000)
 
 
 def measure() -> dict[str, int]:
-    """Count each path once, after it has been warmed up."""
+    """Count each path once, after a warm-up."""
     minute, mixed, idle = engines()
     ids = np.arange(0, JOBS, 50, dtype=np.int64)
     changed = ChangeBatch(batch_of(ids, np.full(len(ids), 120_000)), np.empty(0, np.int64))
@@ -182,9 +182,9 @@ def compiling() -> dict[str, int]:
 
 
 def rendering(url: str) -> dict[str, int]:
-    """Count a block of messages for the Redis at ``url``: the first of each monitor, and the following ones.
+    """Count a block of messages for the Redis at ``url``: the first of each monitor, and later ones.
 
-    The server is only asked what Celery's own message looks like; nothing is sent to it.
+    The connection only serves to record Celery's own message; nothing is sent to the server.
     """
     from dispatch import Absorbing, definitions
     from fast_bench import FastBench
@@ -198,7 +198,7 @@ def rendering(url: str) -> dict[str, int]:
         route = bench.route()
         bench.parts.engine.load(definitions(100, route), {})
         bench.pass_minutes()
-        bench.drain()  # the form of the messages is known now
+        bench.drain()  # the envelope is known now
         more = definitions(MESSAGES + 100, route).take(np.arange(100, MESSAGES + 100))
         bench.parts.engine.load(more, {})
         fast = bench.lanes.fast
@@ -227,7 +227,7 @@ def rendering(url: str) -> dict[str, int]:
 
 
 def worse(found: Mapping[str, int], stored: Mapping[str, int]) -> dict[str, int]:
-    """Return the counts that are too high, or that nothing is stored for."""
+    """Return the counts that are too high or have no stored value."""
     return {what: count for what, count in found.items() if count > TOLERANCE * stored.get(what, -1)}
 
 

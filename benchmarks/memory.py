@@ -1,8 +1,8 @@
-"""What a job takes in memory, and what a day of changes leaves behind: ``python benchmarks/memory.py [--full]``.
+"""Memory of a job, and memory growth over a day of changes: ``python benchmarks/memory.py [--full]``.
 
-Definitions are made up, with payloads of 100 bytes of their own; every size in a process of its own. The churn is a day
-of wheel time (quick: six hours) in ticks of a minute, in each hour of which a tenth of the jobs is replaced, half of
-those by other jobs, with the sweeps of the watchdog that move and drop payload pages.
+Definitions are synthetic, with distinct payloads of 100 bytes; every size runs in a separate process. The churn is a
+day of wheel time (quick: six hours) in ticks of a minute. In each hour a tenth of the jobs is replaced, half of those
+by other jobs, with the watchdog's sweeps, which move and drop payload pages.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 SLICES = 12
 """Batches of changes in an hour of the churn."""
 SWEEPS = 32
-"""Sweeps beside each of them."""
+"""Sweeps per batch."""
 MINUTE_MS = 60_000
 MANY = 1_000_000
-"""From so many jobs on, what every process has anyway does not count."""
+"""Number of jobs from which the memory of the bare process is negligible."""
 
 
 def measure(jobs: int) -> dict[str, float]:
-    """Load, settle, and look at the resident memory."""
+    """Load, settle, and measure the resident memory."""
     before = resident_bytes()
     engine = engine_with(jobs, MIXED_MS)
     engine.advance(engine.cursor_ms + 1_000)
@@ -42,7 +42,7 @@ def measure(jobs: int) -> dict[str, float]:
 
 
 def churn(jobs: int, hours: int) -> list[tuple[float, float]]:
-    """Replace a tenth of the jobs each hour, half of them by other jobs; returns (hour, resident bytes)."""
+    """Replace a tenth of the jobs each hour, half of them by other jobs; return (hour, resident bytes)."""
     engine = engine_with(jobs, MIXED_MS, tick_ms=MINUTE_MS)
     rng, choice = np.random.default_rng(2), np.array(MIXED_MS, np.int64)
     alive = np.arange(jobs, dtype=np.int64)
@@ -69,7 +69,7 @@ def churn(jobs: int, hours: int) -> list[tuple[float, float]]:
 
 
 def add_sizes(report: Report, sizes: Sequence[int]) -> None:
-    """Measure what a job takes, by number of jobs."""
+    """Measure the memory per job, by number of jobs."""
     each_b, whole = [], []
     for jobs in sizes:
         found: dict[str, Any] = in_process(__file__, "--measure", jobs)

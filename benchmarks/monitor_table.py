@@ -1,6 +1,6 @@
-"""A table of monitors on a server of its own, as large as asked for: what ``coldstart`` and ``edits`` read.
+"""A table of monitors of a given size on a private server, for ``coldstart`` and ``edits``.
 
-Written by plain SQL with the triggers off, and vacuumed, as a restored dump is. Arguments differ and have 100 bytes.
+Written by plain SQL with triggers disabled, and vacuumed, like a restored dump. Arguments are distinct, with 100 bytes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def postgres_table(monitors: int) -> Iterator[str]:
 
 
 def fill_postgres(connection: psycopg.Connection[Any], monitors: int) -> None:
-    """Write the rows first, the secondary indexes after them."""
+    """Write the rows, then create the secondary indexes."""
     with filled_by_sql(connection):
         for first in range(1, monitors + 1, PIECE):
             connection.execute(
@@ -61,7 +61,7 @@ def fill_postgres(connection: psycopg.Connection[Any], monitors: int) -> None:
 
 @contextmanager
 def filled_by_sql(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Let the block fill the table of monitors without triggers and secondary indexes; they come back after it."""
+    """Disable triggers and drop secondary indexes of the monitor table during the block; restore both after it."""
     execute = connection.execute
     execute("ALTER TABLE wheelbeat_monitor DISABLE TRIGGER USER")
     indexes = execute(

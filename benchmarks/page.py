@@ -1,6 +1,6 @@
 """Writes ``docs/explanation/benchmarks.md`` and its plots from ``results/*.json``: ``python benchmarks/page.py``.
 
-Nothing on the page is typed by hand, so it cannot say more than what was measured.
+The page contains no hand-written figure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ within one section compare. A *floor* is what the same work costs where it is le
 ORDER = ("coldstart", "memory", "engine", "edits", "admin", "dispatch", "shapes", "claims", "peers")
 WIDTH, HEIGHT, LEFT, BOTTOM = 640, 300, 70, 44
 MARKED = 30
-"""Points of a line up to which each gets a mark of its own."""
+"""Lines with at most this many points mark every point."""
 
 
 def section(document: dict[str, Any]) -> str:
@@ -71,7 +71,7 @@ def row(figure: dict[str, Any]) -> str:
 
 
 def against(value: float, unit: str, target: dict[str, Any] | None) -> str:
-    """Return the target, and by how much it is missed."""
+    """Return the target and, if missed, by how much."""
     if target is None:
         return ""
     wanted = Target(**target)
@@ -80,7 +80,7 @@ def against(value: float, unit: str, target: dict[str, Any] | None) -> str:
 
 
 def plot(title: str, points: list[list[float]]) -> str:
-    """Return a line as SVG; a logarithmic axis below where the points span more than a hundredfold."""
+    """Return a line as SVG; the x axis is logarithmic if the points span more than a hundredfold."""
     xs, ys = [point[0] for point in points], [point[1] for point in points]
     logarithmic = min(xs) > 0 and max(xs) / min(xs) > 100
     across = [math.log10(x) for x in xs] if logarithmic else xs

@@ -1,12 +1,12 @@
-"""Celery's own beat, django-celery-beat and redbeat beside wheelbeat: ``python benchmarks/peers.py [--full]``.
+"""Compares Celery's own beat, django-celery-beat and redbeat with wheelbeat: ``python benchmarks/peers.py [--full]``.
 
-Real ``celery beat`` processes, one after the other, on one private Redis and one private PostgreSQL. A run with few
-tasks shows start, drift, lateness and what idling costs. What a run costs a peer grows with the number of tasks, so the
-rate is measured with as many tasks as might keep a grid of one minute, all of them due faster than they can be sent;
-what was measured gives the next number, and the last two give an estimate, interpolated.
+Runs real ``celery beat`` processes one after the other, on one private Redis and one private PostgreSQL. A run with few
+tasks measures start, drift, lateness and idle cost. For the peers the cost of a run grows with the number of tasks, so
+the rate is measured with about as many tasks as could keep a one-minute grid, all due faster than they can be sent.
+Each result gives the next number to try; the last two are interpolated to an estimate.
 
-``--full`` lets the best peer and wheelbeat keep a real grid of one minute, and looks for the largest number of tasks of
-which they do (``grids.py`` says what that is).
+``--full`` also searches for the largest number of tasks with which the best peer and wheelbeat keep a real one-minute
+grid (defined in ``grids.py``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wheel_table import most_tasks, resize
 
 
 class Tried(NamedTuple):
-    """So many tasks were run, and at the rate that was seen so many would keep the grid."""
+    """A number of tasks, and the number that would keep the grid at the rate measured with it."""
 
     tasks: int
     can_keep: float
@@ -35,20 +35,20 @@ class Tried(NamedTuple):
 
 GRID_S = 60
 FEW, FEW_S = 200, 2
-"""Tasks of the run that shows start and drift, and their interval."""
+"""Number and interval of the tasks of the run that measures start and drift."""
 BURST_S = 2.0
-"""What is sent at first does not count: everything is due at once then."""
+"""Warm-up that is not counted: all tasks are due together at first."""
 WARM_S = 60.0
 ROUNDS = 4
-"""How many numbers are tried on a real grid at most."""
+"""Maximum number of tries on a real grid."""
 FIRST_OF_RATE = 0.5
-"""Of what wheelbeat keeps by its rate: in its first minute all messages are first ones, which cost more."""
+"""Share of wheelbeat's rate to try first: in the first minute every message is a first one, which costs more."""
 PEER_UNTIL_S, WHEEL_UNTIL_S = 500.0, 1_000.0
-"""How long the benchmark has been running when no other number is tried any more."""
+"""Run time after which no further number is tried."""
 
 
 def transactions(server: PrivatePostgres) -> int:
-    """Return how many transactions of the beats were committed so far."""
+    """Return the number of transactions that the beats have committed so far."""
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute("SELECT pg_stat_clear_snapshot()")
         found = connection.execute(
@@ -58,20 +58,20 @@ def transactions(server: PrivatePostgres) -> int:
 
 
 def drift_s(arrivals: dict[int, list[float]], interval_s: int) -> float | None:
-    """Return how much later each run is than one interval after the one before, on average; None with too few runs."""
+    """Return the mean delay of a run after one interval since the previous run; None with too few runs."""
     drifts = [(times[-1] - times[0]) / (len(times) - 1) - interval_s for times in arrivals.values() if len(times) > 2]
     return sum(drifts) / len(drifts) if drifts else None
 
 
 def off_grid_s(arrivals: dict[int, list[float]], interval_s: int) -> list[float]:
-    """Return how late each run came on the grid of its task's first run, ascending."""
+    """Return the lateness of each run on the grid of its task's first run, ascending."""
     return sorted(
         at - times[0] - number * interval_s for times in arrivals.values() for number, at in enumerate(times) if number
     )
 
 
 def few(report: Report, contender: Contender, servers: Servers, measure_s: float) -> None:
-    """Show start, drift, lateness and what idling costs."""
+    """Measure start, drift, lateness and idle cost."""
     name, note = contender.name, f"{FEW} tasks every {FEW_S} s, {measure_s:.0f} s"
     with started(Case(contender, FEW, FEW_S), servers, counting=False) as run:
         time.sleep(BURST_S)
@@ -108,13 +108,13 @@ def few(report: Report, contender: Contender, servers: Servers, measure_s: float
 
 
 def sustained(report: Report, case: Case, servers: Servers, measure_s: float) -> float:
-    """Return how many runs a second are sent when more are due than can be sent."""
+    """Return runs per second when more are due than can be sent."""
     ours = case.contender.name == OURS
     with started(case, servers, counting=ours) as run:
         begun = time.monotonic()
         time.sleep(BURST_S)
         while ours and run.reader.count < case.tasks and time.monotonic() - begun < WARM_S:
-            time.sleep(0.05)  # the first message of each of its tasks takes several times as long as the others
+            time.sleep(0.05)  # the first message of each task takes several times as long as later ones
         count, cpu, at = run.reader.count, cpu_s(run.pid), time.monotonic()
         time.sleep(measure_s)
         took_s = time.monotonic() - at
@@ -132,13 +132,13 @@ def sustained(report: Report, case: Case, servers: Servers, measure_s: float) ->
 
 
 def by_rate(report: Report, contender: Contender, servers: Servers, measure_s: float, rounds: int) -> float:
-    """Return how many tasks may keep the grid: the rate with N tasks says how many to try next."""
+    """Return an estimate of how many tasks keep the grid; each measured rate gives the next number."""
     tasks, tried = contender.tasks, list[Tried]()
     for _ in range(rounds):
         per_s = sustained(report, Case(contender, tasks, contender.interval_s), servers, measure_s)
         tried.append(Tried(tasks, GRID_S * per_s))
         if contender.name == OURS:
-            break  # what a run costs it does not grow with the number of tasks
+            break  # its cost of a run does not depend on the number of tasks
         tasks = max(100, int(crossing(tried)))
     found = crossing(tried)
     report.add(f"{contender.name}: tasks that would keep a grid of {GRID_S} s, by its rate", found, "tasks")
@@ -146,7 +146,7 @@ def by_rate(report: Report, contender: Contender, servers: Servers, measure_s: f
 
 
 def crossing(tried: list[Tried]) -> float:
-    """Return the number of tasks of which just all keep the grid, between the nearest that do and that do not."""
+    """Return the number of tasks interpolated between the largest that keeps the grid and the smallest that fails."""
     enough = max((one for one in tried if one.can_keep >= one.tasks), default=None)
     too_many = min((one for one in tried if one.can_keep < one.tasks), default=None)
     if enough is None or too_many is None or enough.tasks >= too_many.tasks:
@@ -157,9 +157,9 @@ def crossing(tried: list[Tried]) -> float:
 
 
 def on_a_grid(report: Report, contender: Contender, servers: Servers, by_its_rate: float, until_s: float) -> float:
-    """Look for the largest number of tasks that keeps a real grid of a minute.
+    """Search for the largest number of tasks that keeps a real one-minute grid.
 
-    None is tried that would end after ``until_s``. Of a peer that kept none of them its best rate counts.
+    Starts no try that would end after ``until_s``. For a peer without success its best rate is reported.
     """
     ours, database, took_s = contender.name == OURS, "", 0.0
 
@@ -206,7 +206,7 @@ def on_a_grid(report: Report, contender: Contender, servers: Servers, by_its_rat
 
 
 def main() -> None:
-    """Measure all of them."""
+    """Measure every scheduler."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--only", help="part of a name; writes no results")

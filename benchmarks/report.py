@@ -1,7 +1,7 @@
-"""What every benchmark has in common: the machine, a table for people, and JSON for ``docs/explanation/benchmarks.md``.
+"""Shared by the benchmarks: machine description, printed table, and JSON for ``docs/explanation/benchmarks.md``.
 
-A figure is worth little without what limits it: each one says so, and may name a floor that was measured in the same
-run; the ratio to it is what can be compared between machines.
+Each figure names its limiting factor and may have a floor measured in the same run; the ratio to the floor is
+comparable between machines.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ PACKAGES = ("celery", "kombu", "numpy", "psycopg", "redis", "django", "django-ce
 
 
 SERIES_POINTS = 200
-"""Points that a plot keeps of a distribution."""
+"""Number of points that a plot keeps of a distribution."""
 
 
 class Target(NamedTuple):
-    """What a figure is to be."""
+    """Target of a figure."""
 
     value: float
     at_least: bool
 
     def missed(self, value: float) -> bool:
-        """Say whether ``value`` is not what it is to be."""
+        """Return whether ``value`` misses the target."""
         return value < self.value if self.at_least else value > self.value
 
 
@@ -46,26 +46,26 @@ class Figure(NamedTuple):
     value: float
     unit: str
     floor: float | None = None
-    """What the same work costs where it is least, in the same unit and run."""
+    """Lower bound for the same work, in the same unit, measured in the same run."""
     target: Target | None = None
     note: str = ""
-    """How it was measured, and what was seen beside it."""
+    """Method and further observations."""
     limit: str = ""
-    """What limits it."""
+    """Limiting factor."""
 
 
 def at_most(value: float) -> Target:
-    """Return the target of a figure that is to be small."""
+    """Return an upper target."""
     return Target(value, at_least=False)
 
 
 def at_least(value: float) -> Target:
-    """Return the target of a figure that is to be large."""
+    """Return a lower target."""
     return Target(value, at_least=True)
 
 
 def machine() -> dict[str, Any]:
-    """Describe where this runs."""
+    """Return a description of this machine."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     model = next(
         (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
@@ -81,7 +81,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what is measured or compared."""
+    """Return the versions of the measured and compared packages."""
     found = {}
     for name in PACKAGES:
         try:
@@ -92,7 +92,7 @@ def versions() -> dict[str, str]:
 
 
 class Report:
-    """The figures of one benchmark; printed as they come, written at the end."""
+    """The figures of one benchmark; printed as they are added, written at the end."""
 
     def __init__(self, name: str, *, full: bool, **settings: Any) -> None:
         self.name = name
@@ -113,7 +113,7 @@ class Report:
         note: str = "",
         limit: str = "",
     ) -> None:
-        """Take in one figure and print it. ``limit``: what limits it."""
+        """Add one figure and print it. ``limit``: its limiting factor."""
         self.figures.append(Figure(what, float(value), unit, floor, target, note, limit))
         beside = f"   {value / floor:6.2f} × {shown(floor)} {unit}" if floor else ""
         if target is not None:
@@ -122,11 +122,11 @@ class Report:
         print(f"  {what:<66} {shown(value):>12} {unit:<10}{beside}  {note}", flush=True)
 
     def plot(self, name: str, points: list[tuple[float, float]]) -> None:
-        """Keep a series of points for a plot."""
+        """Add a series of points for a plot."""
         self._series[name] = [list(point) for point in points]
 
     def plot_distribution(self, name: str, values: Sequence[float]) -> None:
-        """Keep the shape of ``values``: below which of them lie how many percent."""
+        """Add the distribution of ``values`` (value by percentile) for a plot."""
         if len(values):
             ordered = sorted(values)
             shares = [number / SERIES_POINTS for number in range(SERIES_POINTS)] + [0.999, 1.0]
@@ -155,19 +155,19 @@ def _as_json(figure: Figure) -> dict[str, Any]:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the value below which ``share`` of the ascending values lie."""
+    """Return the quantile ``share`` of ascending values."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def shown(value: float) -> str:
-    """Return a number with three significant digits, and separators."""
+    """Return a number with three significant digits and thousands separators."""
     if value == 0:
         return "0"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def in_process(file: str, *arguments: object) -> Any:
-    """Run ``python file arguments…`` and return the JSON of its last line: each measurement gets clean memory."""
+    """Run ``python file arguments…`` and return the JSON of its last line; each measurement gets fresh memory."""
     command = [sys.executable, file, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -182,6 +182,6 @@ def resident_bytes(pid: int | str = "self", field: str = "VmRSS") -> int:
 
 
 def cpu_s(pid: int) -> float:
-    """Return user and system time of a process so far."""
+    """Return user plus system time of a process so far, in seconds."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,9 +1,9 @@
-"""What monitors of many kinds cost the fast lane: ``python benchmarks/shapes.py [--full]``.
+"""Cost of many distinct message shapes in the fast lane: ``python benchmarks/shapes.py [--full]``.
 
-As many monitors with a header of their own each as with none, in processes of their own, one after the other: an
-interval of a minute, so that a sixtieth is due in each second. Each second is offered and waited for until a private
-Redis has confirmed all of it; the longest one says whether every run is on time. The first minute learns everything,
-the second is as usual, and before the third the connection is cut.
+Compares monitors with a distinct header each to the same number without, in separate processes, one after the other.
+The interval is a minute, so a sixtieth is due per second. Each second is offered, and awaited until a private Redis has
+confirmed all of it; the longest second shows whether every run is on time. The first minute renders everything for the
+first time, the second is the normal case, and before the third the connection is cut.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SECOND_S = 1.0
 
 
 def minute(bench: FastBench) -> dict[str, float]:
-    """Let a minute be due, second after second; returns CPU for each run and the longest second."""
+    """Run a minute, second by second; return CPU time per run and the longest second."""
     began_s, runs, longest_s = time.process_time(), 0, 0.0
     for _ in range(60):
         second_s = time.perf_counter()
@@ -43,7 +43,7 @@ def minute(bench: FastBench) -> dict[str, float]:
 
 
 def measure(jobs: int, *, distinct: bool) -> dict[str, Any]:
-    """Send three minutes of ``jobs`` monitors, with a header of their own each if they are ``distinct``."""
+    """Send three minutes of ``jobs`` monitors, each with its own header if ``distinct``."""
     with PrivateRedis() as server, redis.Redis.from_url(server.url) as client, FastBench(make_app(server.url)) as bench:
         settle()
         before = resident_bytes()
@@ -69,7 +69,7 @@ def measure(jobs: int, *, distinct: bool) -> dict[str, Any]:
 
 
 def add(report: Report, jobs: int) -> None:
-    """Measure one size, both ways."""
+    """Measure one size, with and without distinct headers."""
     one = in_process(__file__, "--measure", jobs, 0)
     many = in_process(__file__, "--measure", jobs, 1)
     for when in ("first", "following", "after a reconnect"):

@@ -1,4 +1,4 @@
-"""Made-up definitions for benchmarks of the engine alone: ids in order, texts of their own, intervals as asked for."""
+"""Synthetic definitions for engine benchmarks: ascending ids, distinct texts, given intervals."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The table of monitors of ``peers``, which grows and shrinks between two beats.
+"""The monitor table of ``peers``, which grows and shrinks between two beats.
 
-Plain SQL, without triggers and without the indexes that only the admin needs.
+Plain SQL, without triggers and without the indexes that only the admin uses.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from celery_wheelbeat.beat.loading import available_bytes
 PIECE = 250_000
 WRITERS = 2
 JOB_BYTES = 250
-"""What a task takes in the beat, while it loads."""
+"""Memory per task in the beat while it loads."""
 BESIDE_BYTES = 8 << 30
-"""For the pieces of messages, Redis, PostgreSQL and its page cache."""
+"""Memory for cached parts of messages, Redis, PostgreSQL and its page cache."""
 MOST = 12_000_000
-"""Writing more takes longer than the rest of the benchmark."""
+"""Upper limit; writing more tasks takes longer than the rest of the benchmark."""
 INSERT = (
     "INSERT INTO wheelbeat_monitor (id, name, task, interval_ms, args) OVERRIDING SYSTEM VALUE"
     " SELECT n, 't' || n, 'bench.check', %s, '[' || n || ']' FROM generate_series(%s::bigint, %s::bigint) n"
@@ -33,12 +33,12 @@ TRIGGERS = (
 
 
 def most_tasks() -> int:
-    """Return how many tasks a beat on this machine has room for."""
+    """Return the number of tasks that fit into this machine's memory."""
     return min(MOST, max(1_000, ((available_bytes() or MOST * JOB_BYTES) - BESIDE_BYTES) // JOB_BYTES))
 
 
 def resize(url: str, tasks: int, interval_s: int) -> None:
-    """Bring the table to ``tasks`` monitors with ids from 1 on."""
+    """Resize the table to ``tasks`` monitors with ids from 1 on."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("ALTER TABLE wheelbeat_monitor DISABLE TRIGGER USER")
         for (name,) in connection.execute(INDEXES).fetchall():

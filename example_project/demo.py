@@ -1,7 +1,7 @@
 """``make demo``: prepares the database, starts the target, the admin, a worker and the beat, and reports once a second.
 
-Everything runs on loopback in processes of its own, with logs under ``var/log``. Ctrl-C, SIGTERM or a closed terminal
-ends them all; when one of them ends by itself, the demo shows the end of its log and ends too.
+Everything runs on loopback in separate processes, with logs under ``var/log``. Ctrl-C, SIGTERM or a closed terminal
+stops all of them. If one exits by itself, the demo prints the end of its log and exits, too.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ HERE = Path(__file__).resolve().parent
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
 PORTS = 100
-"""How many ports are tried."""
+"""Number of ports to try."""
 USER = "admin"
 
 
 class DemoFailed(Exception):
-    """Something did not start, or ended by itself; the message says what and shows its log."""
+    """A part did not start, or exited by itself; the message names it and shows its log."""
 
 
 class Part:
-    """One process of the demo, in a session of its own: Ctrl-C reaches only the demo, which ends its parts in order."""
+    """One process of the demo, in its own session: Ctrl-C reaches only the demo, which stops its parts in order."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
@@ -49,14 +49,14 @@ class Part:
         self.pid = self._process.pid
 
     def check(self) -> None:
-        """Raise DemoFailed when the process has ended."""
+        """Raise DemoFailed if the process has exited."""
         code = self._process.poll()
         if code is not None:
             tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
             raise DemoFailed(f"{self.name} ended with code {code}; end of {self.log}:\n{tail}")
 
     def end(self) -> None:
-        """Ask the process to end, and after ten seconds end it and its children by force."""
+        """Terminate the process; after ten seconds kill it with its children."""
         self._signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_TIMEOUT_S)
@@ -70,7 +70,7 @@ class Part:
 
 
 class Demo:
-    """The parts that run, in the order of their start; ended in the opposite order. One at a time for a folder."""
+    """The running parts in start order; stopped in reverse order. One demo per folder at a time."""
 
     def __init__(self, var: Path, stopping: threading.Event) -> None:
         self.logs = var / "log"
@@ -98,7 +98,7 @@ class Demo:
         return part
 
     def check(self) -> None:
-        """Raise DemoFailed when any part has ended."""
+        """Raise DemoFailed if any part has exited."""
         for part in self.parts:
             part.check()
 
@@ -113,9 +113,9 @@ class Demo:
 
 
 def port_near(wanted: int) -> int:
-    """Return ``wanted``, or the first port above it that nobody of loopback listens on.
+    """Return ``wanted``, or the first port above it without a listener on loopback.
 
-    A port that the kernel chooses would not do: until the server takes it, any outgoing connection may.
+    A port chosen by the kernel is not used: an outgoing connection could take it before the server binds it.
     """
     for port in range(wanted, wanted + PORTS):
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -147,7 +147,7 @@ def prepare(target: str) -> None:
 
 
 def where_to_look(port: int, logs: Path) -> str:
-    """Return what a person wants to know once everything runs."""
+    """Return the addresses and credentials to print once everything runs."""
     return (
         f"\n  status page  http://127.0.0.1:{port}/"
         f"\n  admin        http://127.0.0.1:{port}/admin/   (user {USER}, password {USER})"

@@ -1,7 +1,7 @@
-"""Make the pictures of the documentation: run the demo on a database of its own and photograph the admin.
+"""Makes the screenshots of the documentation: runs the demo on a separate database and captures the admin.
 
-``.venv/bin/python example_project/screenshots.py`` needs Chromium with chromedriver and takes about three minutes: the
-charts of the last hour need some to show.
+``.venv/bin/python example_project/screenshots.py`` needs Chromium with chromedriver. It takes about three minutes, so
+that the charts of the last hour have data.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MINUTES_WANTED = 2
 
 
 def wait(what, condition, seconds=START_S):
-    """Return what ``condition`` returns as soon as that is true."""
+    """Wait until ``condition`` returns a true value and return it."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > deadline:
@@ -38,13 +38,13 @@ def wait(what, condition, seconds=START_S):
 
 
 def installed(*names):
-    """Return the path of the first of these programs that is on PATH."""
+    """Return the path of the first of these programs found on PATH."""
     found = next(filter(None, map(shutil.which, names)), None)
     return found or sys.exit(f"{' or '.join(names)} is not installed: the pictures are made with Chromium")
 
 
 def chromium(profile):
-    """Start a headless browser of the size of the pictures."""
+    """Start a headless browser with the size of the screenshots."""
     options = webdriver.ChromeOptions()
     options.binary_location = installed("chromium", "google-chrome", "chromium-browser")
     for argument in ("headless", "no-sandbox", "disable-gpu", "window-size=1280,1000", f"user-data-dir={profile}"):
@@ -53,7 +53,7 @@ def chromium(profile):
 
 
 def status():
-    """Return the status document of the beat of the demo, or None."""
+    """Return the status document of the demo's beat, or None."""
     from django_wheelbeat.models import Beat
 
     row = Beat.objects.order_by("-seen_at").first()
@@ -61,7 +61,7 @@ def status():
 
 
 class Camera:
-    """Opens pages of the admin and keeps pictures of them."""
+    """Opens pages of the admin and saves screenshots of them."""
 
     def __init__(self, driver, site):
         self.driver, self.site = driver, site
@@ -88,7 +88,7 @@ class Camera:
 
 
 def photograph(camera):
-    """Take every picture."""
+    """Take every screenshot."""
     from datetime import timedelta
 
     from django_wheelbeat.models import Monitor
@@ -107,7 +107,7 @@ def photograph(camera):
 
 
 def main():
-    """Run the demo, take the pictures, end it."""
+    """Run the demo, take the screenshots, stop it."""
     IMAGES.mkdir(exist_ok=True)
     port = port_near(8010)
     with tempfile.TemporaryDirectory() as folder:

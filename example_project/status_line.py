@@ -1,4 +1,4 @@
-"""The demo's line of status, from the row that the beat writes every two seconds; nothing else asks the beat."""
+"""The demo's status line, read from the row that the beat writes every two seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SILENT_S = 6.0
 
 
 def status_line(pid: int) -> str | None:
-    """Return what the beat with process id ``pid`` last said, or None while it has not said that it runs."""
+    """Return the latest status line of the beat with process id ``pid``, or None until it reports that it runs."""
     from django.utils import timezone
 
     from django_wheelbeat.models import Beat
@@ -25,7 +25,7 @@ def status_line(pid: int) -> str | None:
 
 
 def describe(status: dict[str, Any]) -> str:
-    """Return a status document (``docs/reference/status.md``) in one line."""
+    """Return a status document (``docs/reference/status.md``) as one line."""
     jobs, runs, lateness = status["jobs"], status["runs"], status["lateness"]
     skipped = runs["skipped"]
     parts = [

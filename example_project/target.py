@@ -1,7 +1,7 @@
-"""The server that the demo checks: paths that are fine, slow, down, hang up, or flap. Standard library only.
+"""The server that the demo checks: sites that are up, slow, down, hang up, or flap. Standard library only.
 
-``/ok/7  /slow/7  /down/7  /hangup/7  /flap/7``: the number makes each one a site of its own. A flapping site is down
-for a third of its period of 45 to 120 seconds.
+``/ok/7  /slow/7  /down/7  /hangup/7  /flap/7``: each number is a separate site. A flapping site is down for a third of
+its period of 45 to 120 seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 def is_up(behaviour: str, number: str, now_s: float) -> bool:
-    """Whether the site answers well at ``now_s``: a pure function, so every process sees the same outages."""
+    """Whether the site is up at ``now_s``; a pure function, so every process sees the same outages."""
     if behaviour != "flap":
         return behaviour in ("ok", "slow")
     digest = zlib.crc32(number.encode())
@@ -40,7 +40,7 @@ class Target(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *args: object) -> None:
-        """Say nothing: a line per check would drown the demo's log."""
+        """Log nothing: one line per check would flood the demo's log."""
 
 
 if __name__ == "__main__":

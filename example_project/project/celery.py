@@ -1,4 +1,4 @@
-"""The Celery app, as Celery's guide for Django has it: nothing here knows of the scheduler."""
+"""The Celery app, as in Celery's guide for Django; it does not refer to the scheduler."""
 
 import os
 

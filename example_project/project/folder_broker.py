@@ -1,9 +1,9 @@
-"""kombu's filesystem transport with messages that appear whole.
+"""kombu's filesystem transport, with atomic writes and atomic reads of messages.
 
-kombu creates a message's file first and fills it then; a worker that looks in between reads nothing and stops. Here a
-file gets the name that workers look for when it is complete. And kombu copies a message that it takes where the folder
-for temporary files is on another disk, which two workers can do at once; here taking is renaming, which only one can.
-For the embedded demo; real brokers need nothing of this.
+kombu creates the file of a message and fills it afterwards; a worker that reads in between gets an empty message and
+stops. Here a file is renamed to its final name once it is complete. If the folder for temporary files is on another
+disk, kombu takes a message by copying it, which two workers can do at the same time; here taking is a rename, which
+succeeds once. For the embedded demo only; real brokers do not need this.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READ_AGAIN_MAX = 100
 
 
 class Channel(filesystem.Channel):
-    """Channel whose files are never seen half-written."""
+    """Channel whose files are never read half-written."""
 
     def _put(self, queue: str, payload: Any, **_kwargs: Any) -> None:
         name = f"{round(time.monotonic() * 1000)}_{uuid.uuid4()}.{queue}.msg"
@@ -41,7 +41,7 @@ class Channel(filesystem.Channel):
             try:
                 (folder / name).rename(taken)
             except FileNotFoundError:
-                continue  # another worker was faster
+                continue  # another worker took it
             payload = loads(taken.read_text(encoding="utf-8"))
             taken.unlink()
             return payload
@@ -56,7 +56,7 @@ class Channel(filesystem.Channel):
 
 
 def _once_it_is_written(read: Callable[..., Any], *arguments: Any) -> Any:
-    """Read the file of an exchange, again while another process is creating it."""
+    """Read the file of an exchange; retry while another process is creating it."""
     for _ in range(READ_AGAIN_MAX):
         try:
             return read(*arguments)

@@ -1,6 +1,6 @@
 """Settings of the example project.
 
-Embedded by default: SQLite, and kombu's filesystem transport as the broker, so that nothing has to be installed.
+Embedded by default: SQLite, and kombu's filesystem transport as the broker; no server has to be installed.
 ``WHEELBEAT_EXAMPLE=services`` switches to PostgreSQL and Redis (or, through ``WHEELBEAT_EXAMPLE_BROKER``, RabbitMQ).
 """
 
@@ -71,7 +71,7 @@ else:
         "default": {
             "ENGINE": "django.db.backends.sqlite3",
             "NAME": VAR / "example.sqlite3",
-            # Web server, workers and beat write to one file: WAL lets readers go on, and a writer waits for its turn.
+            # Web server, workers and beat share one file: with WAL readers do not block, and writers wait in turn.
             "OPTIONS": {
                 "timeout": 20,
                 "transaction_mode": "IMMEDIATE",
@@ -99,11 +99,11 @@ TIME_ZONE = "UTC"
 STATIC_URL = "static/"
 
 CELERY_TASK_IGNORE_RESULT = True
-"""``check_url`` stores what it found itself; nobody reads Celery's own result. Without a result backend the claims by
-which workers drop copies of runs need a place of their own: ``CELERY_WHEELBEAT_DEDUP_URL``.
+"""``check_url`` stores its findings itself, so Celery's results are not needed. Without a result backend, the claims by
+which workers drop duplicate messages need a store of their own: ``CELERY_WHEELBEAT_DEDUP_URL``.
 """
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BEAT_SCHEDULE = {
-    # Entries of the code and monitors of the admin run side by side.
+    # Entries in code and monitors in the admin run side by side.
     "forget-old-checks": {"task": "uptime.tasks.forget_old_checks", "schedule": timedelta(minutes=10)},
 }

@@ -1,4 +1,4 @@
-"""The status page at the root, the admin under /admin/."""
+"""URLs: the status page at the root, the admin under ``/admin/``."""
 
 from django.contrib import admin
 from django.urls import path

@@ -1,1 +1,1 @@
-"""What is checked, what was found, and what happens when a site goes down."""
+"""Checks of sites, their results, and incidents when a site goes down."""

@@ -1,4 +1,4 @@
-"""Checks in the admin, to read only; monitors are edited in the admin that celery-wheelbeat brings."""
+"""Read-only admin of checks; monitors are edited in celery-wheelbeat's own admin."""
 
 from django.contrib import admin
 

@@ -1,4 +1,4 @@
-"""When a site goes down its monitor is sped up; when it is back, or after two minutes, the normal pace returns."""
+"""Speeds up the monitor of a site that is down, until the site is up again or two minutes have passed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ FAILURES = 2
 """Failed checks in a row that open an incident."""
 EVERY = timedelta(seconds=2)
 LASTS = timedelta(minutes=2)
-"""The pace of an incident ends by itself, without a write: a site that stays down is not hammered for ever."""
+"""An incident ends by itself, without a write, so a site that stays down is not checked at this pace for ever."""
 
 
 def follow(monitor: Monitor, failures: int, *, up: bool) -> None:
-    """Open, leave or end the incident of ``monitor`` after a check."""
+    """Open, keep or end the incident of ``monitor`` after a check."""
     is_slower = monitor.interval_ms is None or timedelta(milliseconds=monitor.interval_ms) > EVERY
     if failures == FAILURES and is_slower:
         monitor.speed_up(EVERY, LASTS)

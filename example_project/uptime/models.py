@@ -8,12 +8,12 @@ from django_wheelbeat.models import Monitor
 
 
 class Site(models.Model):
-    """What is known now about the URL that a monitor checks."""
+    """Current state of the URL that a monitor checks."""
 
     monitor = models.OneToOneField(Monitor, on_delete=models.CASCADE, primary_key=True)
     up = models.BooleanField()
     since = models.DateTimeField()
-    """When it went up or down."""
+    """Instant of the last change between up and down."""
     failures = models.PositiveIntegerField(default=0)
     """Failed checks in a row."""
     checked_at = models.DateTimeField()
@@ -38,7 +38,7 @@ class Check(models.Model):
     class Meta:
         indexes = [models.Index(fields=["fire_at"], name="uptime_check_fire_at")]
         constraints = [
-            # A run has one fire time; a message that the broker delivered twice stores one check.
+            # A run has one fire time, so a message delivered twice stores one check.
             models.UniqueConstraint(fields=["monitor", "fire_at"], name="uptime_check_one_per_run"),
         ]
 

@@ -1,4 +1,4 @@
-"""One HTTP request, and what came of it. Knows neither Django nor Celery."""
+"""One HTTP request and its result. Imports neither Django nor Celery."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TIMEOUT_S = 5.0
 
 
 class Probe(NamedTuple):
-    """What one request found."""
+    """Result of one request."""
 
     up: bool
     status: int | None
@@ -20,7 +20,7 @@ class Probe(NamedTuple):
 
 
 def probe(url: str, timeout_s: float = TIMEOUT_S) -> Probe:
-    """GET ``url`` and say whether it answered with a status below 400; never raises for what a server can do."""
+    """GET ``url`` and return whether the status was below 400; never raises for any behaviour of the server."""
     parts = urlsplit(url)
     kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
     if parts.scheme not in kinds or not parts.hostname:

@@ -25,7 +25,7 @@ logger = get_task_logger(__name__)
 
 @shared_task(bind=True)
 def check_url(self: Task, url: str) -> dict[str, Any]:
-    """Check ``url`` and store what was found under the monitor that sent this run."""
+    """Check ``url`` and store the result for the monitor that sent this run."""
     started = timezone.now()
     found = probe(url)
     headers = self.request.headers or {}
@@ -37,7 +37,7 @@ def check_url(self: Task, url: str) -> dict[str, Any]:
 
 
 def record(monitor: Monitor, fire_at: datetime, started: datetime, found: Probe) -> None:
-    """Store one check, bring the state of the site up to date, and follow the incident."""
+    """Store one check, update the state of the site, and open or end its incident."""
     error = found.error[:200]
     with transaction.atomic():
         _, is_new = Check.objects.get_or_create(

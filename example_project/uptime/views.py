@@ -21,7 +21,7 @@ BARS = 24
 
 
 def status_page(request: HttpRequest) -> HttpResponse:
-    """Render the state of all monitors, from three queries however many there are."""
+    """Render the state of all monitors with three queries, regardless of their number."""
     now = timezone.now()
     recent: dict[int, deque[Check]] = defaultdict(lambda: deque(maxlen=BARS))
     for check in Check.objects.filter(fire_at__gte=now - WINDOW).order_by("fire_at"):

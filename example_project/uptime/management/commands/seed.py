@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SHOPS = ["anchor", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "iris", "juniper"]
 PAGES = ["home", "login", "search", "cart", "checkout", "account", "api/orders", "api/stock", "images", "health"]
 PACES = [(10_000, 4), (30_000, 8), (60_000, 5), (300_000, 1)]
-"""Interval in milliseconds, and how many of eighteen monitors have it."""
+"""Interval in milliseconds → number of monitors, out of eighteen, that have it."""
 CRONS = [
     ("* * * * *", "UTC"),
     ("*/2 * * * *", "UTC"),
@@ -31,7 +31,7 @@ CRONS = [
 
 
 class Command(BaseCommand):
-    """Create the monitors of the demo; those that exist keep what was edited, apart from the target's address."""
+    """Creates the monitors of the demo; existing ones keep their edits, except for the target's address."""
 
     help = __doc__
 
