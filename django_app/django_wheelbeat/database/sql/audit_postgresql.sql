@@ -1,6 +1,6 @@
--- The audit: for each statement one row per monitor with the columns that changed, or one row for all of them.
--- {pairs} builds column → [before, after] out of rows o and n; {counts} builds column → number of monitors.
--- wheelbeat.bulk makes one row of many statements: new for the first of them, which leaves the id of its row there.
+-- The audit: each statement writes one row per monitor with the changed columns, or one row for all monitors.
+-- {pairs} builds column → [before, after] from rows o and n; {counts} builds column → number of monitors.
+-- wheelbeat.bulk combines many statements in one row: "new" for the first, which sets it to the id of its row.
 
 -- name: function_wheelbeat_audit_changes
 CREATE OR REPLACE FUNCTION {schema}.wheelbeat_audit_changes() RETURNS trigger

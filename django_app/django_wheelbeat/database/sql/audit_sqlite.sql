@@ -1,4 +1,4 @@
--- The audit, a row per monitor: SQLite has no triggers per statement. {pairs…} is the text of a JSON object.
+-- The audit, one row per monitor: SQLite has no statement-level triggers. {pairs…} is the text of a JSON object.
 
 -- name: trigger_wheelbeat_audit_insert
 CREATE TRIGGER wheelbeat_audit_insert AFTER INSERT ON wheelbeat_monitor

@@ -1,6 +1,6 @@
--- Indexes for the admin's filters that Django cannot say for this vendor alone. A partial index costs nothing to the
--- monitors that it leaves out, and has the others in the order of the list. That of the tags is not partial: only then
--- does the planner use its statistics, and know a rare tag from a frequent one.
+-- Indexes for the admin's filters that Django cannot declare for a single vendor. A partial index costs nothing for
+-- monitors outside of it, and has the others in the order of the list. The index of tags is not partial, because the
+-- planner uses the statistics of full indexes only, and needs them to distinguish rare from frequent tags.
 
 -- name: wheelbeat_monitor_by_cron
 CREATE INDEX wheelbeat_monitor_by_cron ON wheelbeat_monitor (name) WHERE cron > ''

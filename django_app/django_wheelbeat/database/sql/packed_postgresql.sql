@@ -1,6 +1,6 @@
--- The column that a beat reads a large table by: everything of a fixed width that it wants of a monitor, in 54 bytes, and
--- NULL where the monitor has anything rare, or a name or arguments that have to be looked at one by one. Its format is
--- that of celery_wheelbeat/sources/packed.py. A later change of the type of one of these columns has to drop it first.
+-- Column packed, which beats read from large tables: all fixed-width values of a monitor in 54 bytes, or NULL if the
+-- monitor has rare values, or a name or arguments that need individual checks. The format is defined in
+-- celery_wheelbeat/sources/databases/packed.py. To change the type of a column used here, drop packed first.
 
 -- name: function
 -- Whether args and kwargs are JSON that can be sent: no NaN, no number beyond float8 (it would become Infinity), no half

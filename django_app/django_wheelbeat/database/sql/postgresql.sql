@@ -1,7 +1,7 @@
--- One log row per changed monitor, one INSERT per statement (statement_triggers_postgresql.sql calls it). {schema} is the
--- schema of the tables; {logged} compares rows o and n, {rearming} OLD and NEW; {who} and {why}: actors.py.
--- Trigger functions run with the rights of their owner, so a role that may edit monitors needs no more. Without JIT: a
--- session keeps the plan of its largest statement, and would compile it anew for each single row that it edits later.
+-- One log row per changed monitor, one INSERT per statement (called by statement_triggers_postgresql.sql). {schema} is
+-- the schema of the tables; {logged} compares rows o and n, {rearming} OLD and NEW; {who} and {why}: see actors.py.
+-- Trigger functions run with the rights of their owner, so a role needs only the right to edit monitors. JIT is off: a
+-- session keeps the plan of its largest statement and would compile it again for every single row edited later.
 
 -- name: function_wheelbeat_log_changes
 CREATE OR REPLACE FUNCTION {schema}.wheelbeat_log_changes() RETURNS trigger

@@ -1,5 +1,5 @@
--- Row-level triggers. A trigger cannot name an actor by itself: the one row of wheelbeat_actor does, in the same
--- transaction. Instants have six decimals, as Django writes them, because they are compared as text. {logged} and {rearming} compare OLD and NEW.
+-- Row-level triggers. The actor is passed in the single row of wheelbeat_actor, in the same transaction. Instants have
+-- six decimals, as Django writes them, because they are compared as text. {logged} and {rearming} compare OLD and NEW.
 
 -- name: trigger_wheelbeat_log_insert
 CREATE TRIGGER wheelbeat_log_insert AFTER INSERT ON wheelbeat_monitor

@@ -1,4 +1,4 @@
--- What calls wheelbeat_log_changes and wheelbeat_audit_changes, once for each statement: {job} is log or audit.
+-- Triggers that call wheelbeat_log_changes and wheelbeat_audit_changes once per statement; {job} is log or audit.
 
 -- name: insert
 CREATE OR REPLACE TRIGGER wheelbeat_{job}_insert AFTER INSERT ON {schema}.wheelbeat_monitor

@@ -1,4 +1,4 @@
--- Keeps wheelbeat_monitor.active_before; see stretches_postgresql.sql.
+-- Maintains wheelbeat_monitor.active_before; see stretches_postgresql.sql.
 
 -- name: trigger_wheelbeat_keep_stretches
 CREATE TRIGGER wheelbeat_keep_stretches AFTER UPDATE ON wheelbeat_monitor

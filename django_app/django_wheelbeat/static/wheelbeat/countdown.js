@@ -1,4 +1,4 @@
-/* Counts the end of an incident down: <time data-countdown datetime="…">. The server has rendered the instant. */
+/* Counts down to the end of an incident: <time data-countdown datetime="…">. The server renders the instant. */
 "use strict";
 
 (() => {

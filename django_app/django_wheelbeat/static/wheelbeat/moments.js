@@ -1,4 +1,4 @@
-/* Adds to each <time data-moment datetime="…"> how far away it is, and the zone of the browser. */
+/* Adds the distance from now and the browser's time zone to each <time data-moment datetime="…">. */
 "use strict";
 
 (() => {

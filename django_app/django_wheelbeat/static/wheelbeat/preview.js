@@ -1,6 +1,5 @@
-/* Keeps the preview panel of the monitor form up to date while somebody types; the browser's own time zone takes the
-   place of the site's.
-   The page works without this file: the server renders the same panel. Only text is inserted, never markup. */
+/* Updates the preview panel of the monitor form while the user types; shows the browser's time zone instead of the
+   site's. The page works without this file: the server renders the same panel. Only text is inserted, never markup. */
 "use strict";
 
 (() => {

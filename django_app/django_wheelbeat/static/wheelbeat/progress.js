@@ -1,4 +1,4 @@
-/* Asks for the next step of a bulk action. Without this file the button does. */
+/* Requests the next step of a bulk action; without this file the user presses the button. */
 "use strict";
 
 document.querySelector("form[data-continues]")?.submit();
