@@ -1,7 +1,7 @@
 """Envelopes of AMQP 0-9-1: the method frame, the content header and the body frames of one ``basic.publish``.
 
-The header carries three lengths in front of everything that varies; they are kept as the *opening* of each job. A body
-longer than a frame is split as the connection's ``frame_max`` wants it, so an envelope belongs to one connection.
+The content header has three lengths before everything that varies; they are cached as the *opening* of each job. A body
+is split at the connection's ``frame_max``, so an envelope belongs to one connection.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _METHOD, _HEADER, _BODY = 1, 2, 3
 _END = b"\xce"
 _FRAME_EXTRA = 8
 _INNER = b"\x07headersF"
-"""Begin of a table within the headers: some tracing tools repeat them there."""
+"""Start of a nested table ``headers``, in which some tracing tools repeat the headers."""
 _ROUTING_KEY_AT = 7 + 4 + 2 + 1
-"""In a method frame of ``basic.publish``, behind the name of the exchange: its head, method, reserved word, length."""
+"""Bytes before the routing key of ``basic.publish``, without the exchange: frame head, method, reserved word, length."""
 _TABLE_LENGTH = 4
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS = 1 << 15, 1 << 14, 1 << 13
 
 
 class _Method(NamedTuple):
-    """A method frame whose routing key is a job's own, up to the length of the content header behind it."""
+    """A method frame with a job-specific routing key, up to the length field of the content header."""
 
     before: bytes
     key_bytes: int
@@ -146,7 +146,7 @@ class AmqpEnvelope(Envelope):
         return super().render(pieces, stamps)
 
     def _own_method(self, wire: bytes, header: int, sample: Sample) -> _Method | None:
-        """Return how the method frame is written for each job; None where its routing key is not in it."""
+        """Return the method frame as a template for the routing key; None if the key is not in it."""
         at = _ROUTING_KEY_AT + len(self.exchange.encode())
         key = sample.own.routing_key.encode()
         if wire[at : at + 1 + len(key)] != bytes((len(key),)) + key:
@@ -180,7 +180,7 @@ def _frame_end(wire: bytes, start: int, kind: int) -> int:
 
 
 def _table_at(wire: bytes, payload: int) -> int:
-    """Return where the table of headers begins in the content header at ``payload``."""
+    """Return the offset of the headers table in the content header at ``payload``."""
     (flags,) = struct.unpack_from(">H", wire, payload + 12)
     if not flags & _HEADERS or flags & 1:
         raise Uncut(f"its properties are not as expected: flags {flags:#06x}")

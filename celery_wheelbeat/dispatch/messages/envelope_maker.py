@@ -1,7 +1,7 @@
-"""Makes envelopes: asks Celery for two messages of a route, cuts the first, and proves the cut with the second.
+"""Makes envelopes: records two messages of a form from Celery, cuts the first, and proves the cut with the second.
 
-Runs in the thread and on the connection that the fast lane publishes with, because a message carries both. The result
-is an envelope or a reason; in doubt it is a reason.
+Runs in the thread and on the connection with which the fast lane publishes, because a message depends on both. The
+result is an envelope, a refusal, or a reason; in doubt, a reason.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 
 _serialize: Any = serialization.dumps
 _OF_ROUTE = (FailureKind.POISON, FailureKind.UNROUTABLE)
-"""Failures that every message of a form would have."""
+"""Failures that apply to every message of a form."""
 _TRIES = 4
-"""Recordings, because some are of no use: an instant that ends in zeros is written with fewer digits."""
+"""Most recordings for one proof: a time that ends in zeros is written with fewer digits and is of no use."""
 
 
 class Arguments(NamedTuple):
-    """Arguments of one job that a recording can be made with."""
+    """Arguments of one job, for a recording."""
 
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
@@ -62,23 +62,23 @@ class Arguments(NamedTuple):
 
 
 class Recorder(Protocol):
-    """One connection that messages can be recorded on."""
+    """A connection on which messages can be recorded."""
 
     producer: Any
-    """kombu ``Producer`` on the channel that is recorded."""
+    """kombu ``Producer`` on the recorded channel."""
 
     def record(self, publish: Callable[[], Any]) -> Recording:
-        """Call ``publish`` and return its message; see ``capture``."""
+        """Call ``publish`` and return its message; see ``recording``."""
 
     def envelope(self, recording: Recording, sample: Sample, body: TaskBody) -> Envelope:
         """Cut an envelope; raises ``Uncut``."""
 
     def try_out(self, recording: Recording) -> str:
-        """Return why the broker would not take the message; empty where it would, or cannot be asked."""
+        """Return why the broker refuses the message; empty if it accepts it or cannot be asked."""
 
 
 class EnvelopeMaker:
-    """See the module. ``make_entry(form, name, arguments)`` builds a ``ScheduleEntry``."""
+    """Makes and compares envelopes. ``make_entry(form, name, arguments)`` builds a ``ScheduleEntry``."""
 
     def __init__(
         self,
@@ -90,11 +90,10 @@ class EnvelopeMaker:
         quiet: Callable[[], Any],
         bypass_hooks: bool = False,
     ) -> None:
-        """``options``: what the celery lane adds to each message where the user has not set it.
+        """``options``: defaults of message options, as the celery lane adds them; the user's options win.
 
         ``quiet``: context in which this thread logs no line per run.
-        ``bypass_hooks``: leave out of account who listens to signals, has patched or overridden something; see
-        ``wheelbeat_dispatch=fast``.
+        ``bypass_hooks``: ignore signal receivers, patches and overrides; see ``wheelbeat_dispatch=fast``.
         """
         self._quiet = quiet
         self._bypass_hooks = bypass_hooks
@@ -104,12 +103,12 @@ class EnvelopeMaker:
         self._make_entry = make_entry
         self._options = options
         self._attempt: Attempt | None = None
-        """The last one."""
+        """The last attempt."""
 
     def make(self, form: Form, candidates: Sequence[Arguments]) -> Answer:
-        """Return the envelope of ``form``, or why there is none. ``candidates``: arguments of some of its jobs.
+        """Return the envelope of ``form``, or why it has none. ``candidates``: arguments of some of its jobs.
 
-        Raises only what means that the connection is lost, or that another one should be tried.
+        Raises only if the connection is lost, or if its server accepts nothing at the moment.
         """
         try:
             fitting = [candidate for candidate in candidates if self._fits(form, candidate)]
@@ -131,7 +130,7 @@ class EnvelopeMaker:
             return Refusal(reason, error) if is_routes else reason
 
     def differs(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
-        """Compare ``envelope`` with a message that Celery makes now; returns what differs, empty where nothing does."""
+        """Compare ``envelope`` with a message that Celery makes now; returns the difference, empty if none."""
         try:
             recording, sample = self._record(form, arguments)
             if recording.key != envelope.key:
@@ -141,9 +140,9 @@ class EnvelopeMaker:
             return self._diagnosis_unless_lost(error)[0].reason
 
     def _diagnosis_unless_lost(self, error: Exception) -> tuple[Diagnosis, bool]:
-        """Return what is known of user code's ``error``, or of one route's, and whether it left the publish call.
+        """Return the diagnosis of an ``error`` of user code or of one form, and whether it left the publish call.
 
-        Raises it where the connection is gone, or its server takes nothing now: that says nothing about the route.
+        Raises ``error`` if the connection is lost or its server accepts nothing now, which does not concern the form.
         """
         connection = self._recorder.producer.connection
         of_publish = self._attempt is not None and self._attempt.left_publish(error)
@@ -153,7 +152,7 @@ class EnvelopeMaker:
         return found, of_publish
 
     def _fits(self, form: Form, candidate: Arguments) -> bool:
-        """Say whether a message can be made of these arguments: else it would be their fault, and not the form's."""
+        """Return whether the arguments fit signature and serializer; if not, the form is not to blame."""
         task = self._app.tasks.get(form.task)
         check = getattr(task, "__header__", None) if getattr(task, "typing", False) else None
         options = self._make_entry(form, "", candidate).options
@@ -165,11 +164,11 @@ class EnvelopeMaker:
         except (TypeError, EncodeError):
             return False
         except SerializerNotInstalled:
-            return True  # is the form's fault
+            return True  # concerns the form, not the arguments
         return True
 
     def _try(self, form: Form, first: Arguments, second: Arguments, observers: Sequence[str]) -> Answer:
-        """Prove an envelope; more than once, since observers write instants, too."""
+        """Make and prove an envelope; up to ``_TRIES`` times, because times written by observers vary in length."""
         why = ""
         for _ in range(_TRIES):
             try:
@@ -192,7 +191,7 @@ class EnvelopeMaker:
             recording, sample, TaskBody(self._app, recording, self._app.tasks.get(form.task))
         )
         if envelope.lifetime is not None:
-            time.sleep(0.002)  # a fixed instant of expiry shows only if time has passed between the two
+            time.sleep(0.002)  # two recordings at different times reveal a fixed expiry
         again, other = self._record(form, second._replace(own=_invented(form)))
         if again.key != envelope.key or rendered(envelope, again, other) != again.wire:
             return f"two messages of {form.task} differ in more than id, time and arguments"
@@ -200,7 +199,7 @@ class EnvelopeMaker:
         return Refusal(refusal) if refusal else envelope
 
     def _record(self, form: Form, arguments: Arguments) -> tuple[Recording, Sample]:
-        """Have Celery make a message; another one where the expiry happens to have no microseconds."""
+        """Record a message of Celery's; again if its expiry happens to have no microseconds."""
         for _ in range(_TRIES - 1):
             recording, sample = self._record_once(form, arguments)
             if has_all_digits(recording):
@@ -210,7 +209,7 @@ class EnvelopeMaker:
     def _record_once(self, form: Form, arguments: Arguments) -> tuple[Recording, Sample]:
         sample = Sample(
             str(uuid.uuid4()),
-            random.randint(FIRST_FIRE_MS, LAST_FIRE_MS),  # noqa: S311 - a value to be found again, not a secret
+            random.randint(FIRST_FIRE_MS, LAST_FIRE_MS),  # noqa: S311 - a recognisable value, not a secret
             f"wheelbeat {uuid.uuid4()}",
             arguments.args,
             arguments.kwargs,
@@ -234,7 +233,7 @@ class EnvelopeMaker:
 
 
 def rendered(envelope: Envelope, recording: Recording, sample: Sample) -> bytes:
-    """Render with ``envelope`` the message that ``recording`` holds, as the queue would get it."""
+    """Render the message of ``recording`` with ``envelope``, as the queue would receive it."""
     pieces = envelope.pieces(envelope.body.of(sample.args, sample.kwargs), sample.name, sample.own)
     stamps = Stamps(
         ids=rows_of([recording.headers["id"].encode()]),
@@ -248,6 +247,6 @@ def rendered(envelope: Envelope, recording: Recording, sample: Sample) -> bytes:
 
 
 def _invented(form: Form) -> Own:
-    """Return what could be a job's own, unlike that of any job: what it is must not matter."""
+    """Return random job-specific options: the envelope must not depend on their values."""
     headers = {name: f"wheelbeat {uuid.uuid4()}" for name in form.names}
     return Own(headers, "".join(random.choices(ascii_letters, k=form.key_bytes)))  # noqa: S311 - protects nothing

@@ -1,7 +1,7 @@
-"""Detection: who could see or change a message on Celery's own path, so that the fast lane must not take it.
+"""Detects code that could see or change a message on Celery's publish path, which keeps it on the celery lane.
 
-Everything here is a question about the process as it is now; whoever keeps an answer compares a ``Guard`` before each
-use, and ``settings_token`` about once a second. A reason is a sentence for people: what it is, and what to do about it.
+The answers describe the process at the time of the call. A caller that caches one compares a ``Guard`` before each use,
+and ``settings_token`` about once a second. A reason is a sentence for users: the cause, and the remedy.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _OPTIONS = {
 
 
 class Hook(NamedTuple):
-    """Somebody else's code on the way of a message."""
+    """Code of the user or of a third party on the publish path."""
 
     package: str
-    """Top-level package of the code; empty where it cannot be told."""
+    """Top-level package of the code; empty if unknown."""
     what: str
 
 
 def package_of(function: Any) -> str:
-    """Return the top-level package whose code a function is; wrappers of foreign kinds have none."""
+    """Return the top-level package of a function's code; empty for built-in kinds of wrappers."""
     plain = function.__func__ if type(function) is MethodType else function
     if type(plain) is not FunctionType:
         return type(plain).__module__.partition(".")[0] if type(plain).__module__ != "builtins" else ""
@@ -59,18 +59,18 @@ def _is_genuine(function: Any) -> bool:
 
 
 def hooks(app: Any, scheduler: Any, task: str) -> list[Hook]:
-    """Return everything that is patched, overridden or connected on the way of the messages of ``task``."""
+    """Return every patch, override and signal receiver on the publish path of ``task``."""
     return [*_patches(app, scheduler), *_overrides(app.tasks.get(task)), *_receivers(task)]
 
 
 def all_hooks(app: Any, scheduler: Any) -> list[Hook]:
-    """Return the same for the messages of all tasks that are registered, and of those that somebody listens for."""
+    """Return every hook of all registered tasks, and receivers connected to any sender."""
     overridden = {hook: None for task in app.tasks.values() for hook in _overrides(task)}
     return [*_patches(app, scheduler), *overridden, *_receivers(None)]
 
 
 def _path(app: Any, scheduler: Any, backend: Any) -> dict[str, Any]:
-    """Return the functions that a message passes on its way. Cheap: some look-ups of attributes."""
+    """Return name → function for the publish path. Cheap: a few attribute look-ups."""
     amqp = app.amqp
     return {
         "Scheduler.apply_entry": scheduler.apply_entry,
@@ -106,7 +106,7 @@ def _overrides(task: Any) -> Iterator[Hook]:
 
 
 def _receivers(task: str | None) -> Iterator[Hook]:
-    """Yield who is told of messages of ``task``; None: of any."""
+    """Yield the signal receivers for messages of ``task``; None: of any task."""
     for signal in SIGNALS:
         for (_, sender), reference in signal.receivers or ():
             receiver = reference() if isinstance(reference, ReferenceType) else reference
@@ -119,13 +119,13 @@ def _receivers(task: str | None) -> Iterator[Hook]:
 
 
 def _named(code: Any) -> str:
-    """Name a function or an object for people: the same in each process, as it becomes a label of a metric."""
+    """Name a function or an object; the same in every process, because the name becomes a metric label."""
     module, name = getattr(code, "__module__", ""), getattr(code, "__qualname__", type(code).__qualname__)
     return f"{module}.{name}"
 
 
 def configuration_reasons(app: Any) -> list[str]:
-    """Return what in the configuration keeps every message on the celery lane."""
+    """Return the settings that keep every message on the celery lane, as reasons."""
     conf = app.conf
     reasons = []
     if conf.task_always_eager:
@@ -143,7 +143,7 @@ def configuration_reasons(app: Any) -> list[str]:
 
 
 def entry_reasons(app: Any, entry: Any) -> list[str]:
-    """Return what in an entry and its task keeps its messages on the celery lane, whoever else is on the way."""
+    """Return the properties of an entry and its task that keep its messages on the celery lane, as reasons."""
     reasons = [
         f"its option {name!r} says that it {meaning}"
         for name, meaning in _OPTIONS.items()
@@ -159,18 +159,18 @@ def entry_reasons(app: Any, entry: Any) -> list[str]:
 
 
 class Guard:
-    """Tells cheaply when an answer about hooks may have become wrong: compare what a call returns with the last one."""
+    """Detects cheaply that an answer about hooks may be out of date: the token of a call differs from the last one."""
 
     def __init__(self, app: Any, scheduler: Any) -> None:
         self._app = app
         self._scheduler = scheduler
         self._backend: type = Backend
-        """The class: the backend itself may be another one in each thread."""
-        with suppress(Exception):  # whatever a backend that cannot be built raises: each send says so
+        """The class, because the backend object is per thread."""
+        with suppress(Exception):  # each send reports a backend that cannot be built
             self._backend = type(app.backend)
 
     def __call__(self) -> tuple[object, ...]:
-        """Return a token that changes when somebody connects a signal, patches a function, swaps routes, or forks."""
+        """Return a token that changes with a connected signal, a patched function, swapped routes, or a fork."""
         amqp = self._app.amqp
         return (
             os.getpid(),
@@ -182,6 +182,6 @@ class Guard:
 
 
 def settings_token(app: Any) -> tuple[object, ...]:
-    """Return the settings that shape messages. Slow (Celery's ``conf``): not for every batch."""
+    """Return the settings that affect messages. Slow (Celery's ``conf``); not for every batch."""
     conf = app.conf
     return (*(conf.get(key) for key in _CONF_KEYS), id(conf.get("task_routes")), str(app.timezone))

@@ -1,7 +1,7 @@
-"""Capture: lets Celery make one message and records its bytes instead of sending them.
+"""Records the bytes of one message that Celery makes, instead of sending them.
 
-A channel of our own is dressed so that everything up to the wire is Celery's and kombu's own code, declarations
-included, and only the last step is recorded. Nothing is ever published here. The channel is left as it was.
+The last step before the wire is replaced on an instance of our own channel; everything before it, declarations included,
+is Celery's and kombu's own code. Nothing is published here. The channel is restored afterwards.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Taken(NamedTuple):
 
 @contextmanager
 def _dressed(target: Any, **attributes: Any) -> Iterator[None]:
-    """Set attributes of an instance for a while; its class is not touched."""
+    """Set attributes of an instance inside the context; its class is not changed."""
     before = {name: target.__dict__.get(name, _MISSING) for name in attributes}
     target.__dict__.update(attributes)
     try:
@@ -67,7 +67,7 @@ def _dressed(target: Any, **attributes: Any) -> Iterator[None]:
 
 @contextmanager
 def _prepared(channel: Any) -> Iterator[list[_Taken]]:
-    """Note the arguments of ``prepare_message``: the body as it was serialized, and the headers."""
+    """Record the arguments of ``prepare_message``: the serialized body, headers and properties."""
     taken: list[_Taken] = []
     prepare = channel.prepare_message
 
@@ -89,16 +89,16 @@ def _prepared(channel: Any) -> Iterator[list[_Taken]]:
 
 
 def record_redis(channel: Any, publish: Callable[[], Any]) -> Recording:
-    """Call ``publish``, which sends one message on ``channel`` (kombu, Redis), and return what it would have pushed.
+    """Call ``publish``, which sends one message on ``channel`` (kombu, Redis), and return the value it would push.
 
-    Raises ``Uncut`` where it is not exactly one push to one list.
+    Raises ``Uncut`` unless it is exactly one push to one list.
     """
     pushed: list[tuple[str, str | bytes]] = []
     messages: list[Any] = []
     put = channel._put
 
     class _Client:
-        """Stands in for redis-py while one message is put into a queue."""
+        """Replaces the redis-py client while one message is put into a queue."""
 
         @staticmethod
         def lpush(key: str, value: str | bytes) -> None:
@@ -109,7 +109,7 @@ def record_redis(channel: Any, publish: Callable[[], Any]) -> Recording:
         yield _Client()
 
     def record_put(queue: str, message: Any, **kwargs: Any) -> None:
-        if queue in (getattr(channel, "_expires", None) or ()):  # kombu 5.5 knows no such queues
+        if queue in (getattr(channel, "_expires", None) or ()):  # kombu 5.5 has no expiring queues
             raise Uncut(f"the queue {queue!r} expires, which takes further commands")
         messages.append(message)
         with _dressed(channel, conn_or_acquire=no_connection):

@@ -1,7 +1,7 @@
 """Envelopes of the Redis transport: one element of a variadic LPUSH, in the Redis protocol.
 
-The value is JSON text that starts with the body; everything that varies lies in it as text. Its length stands in front
-of it, so that is kept with the body of each job.
+The value is JSON text that starts with the body; all varying values are text in it. The protocol puts its length in
+front, so the length is cached with the body of each job.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class RedisEnvelope(Envelope):
         return repr(seconds).encode()
 
     def unframed(self, message: bytes) -> bytes:
-        """See ``Envelope``; raises ``Uncut`` where the length in front is wrong."""
+        """See ``Envelope``; raises ``Uncut`` if the length in front is wrong."""
         length, _, value = message[1:-2].partition(b"\r\n")
-        # a recorded time of enqueuing has as many digits as the moment wants, ours always six decimals
+        # a recorded enqueuing time has a variable number of digits, a rendered one always six decimals
         if int(length) != len(value) and Hole.QUEUED_AT not in self.skeleton.holes:
             raise Uncut(f"its length is {len(value)} bytes, computed were {int(length)}")
         return value
@@ -109,4 +109,4 @@ def _repr_text(encoded: Encoded) -> bytes:
 
 
 def _text(value: str) -> bytes:
-    return encode_basestring_ascii(value).encode()  # what json.dumps makes of a text
+    return encode_basestring_ascii(value).encode()  # as json.dumps encodes text

@@ -1,7 +1,7 @@
-"""Task body: the serialized arguments of a message and their reprs, made as Celery makes them, a few times faster.
+"""The body of a message: serialized arguments and their reprs, as Celery makes them, a few times faster.
 
-What it makes is compared with Celery's own message when an envelope is made, and again later on samples; so it may
-follow Celery's code closely, but must never be trusted without that comparison.
+The output is compared with Celery's own message when an envelope is made, and later on samples. It must never be used
+without that comparison.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIMPLE = (int, float, bool, type(None))
 
 
 class Encoded(NamedTuple):
-    """What a message says of its arguments."""
+    """The arguments of a message, encoded."""
 
     body: bytes
     args_repr: str
@@ -57,19 +57,19 @@ class TaskBody:
         self._levels = app.conf.get("task_repr_maxlevels", 3)
         self._check = getattr(task, "__header__", None) if getattr(task, "typing", False) else None
         self._json_tail = f", {_to_json(self._embed)}]" if self._may_be_quick() else ""
-        """What comes behind the arguments in JSON; empty where the body is not as kombu's JSON makes it."""
+        """JSON after the arguments; empty if the body is not kombu's plain JSON, which disables the batch path."""
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Encoded:
-        """Encode the arguments of a message. Raises what the task's signature check and the serializer raise."""
+        """Encode the arguments of a message. Exceptions of the signature check and the serializer propagate."""
         return Encoded(self.encode(args, kwargs), *self.reprs(args, kwargs))
 
     def of_payload(self, payload: bytes) -> Encoded:
-        """Encode ``[args, kwargs]``, JSON; raises what ``of`` raises and what is wrong with the JSON."""
+        """Encode the JSON text ``[args, kwargs]``. Raises as ``of`` does, and for invalid JSON."""
         args, kwargs = _loads(payload)
         return self.of(args, kwargs)
 
     def of_payloads(self, payloads: Sequence[bytes]) -> list[Encoded | Exception]:
-        """Encode many payloads, each as ``of_payload`` does, flat ones several times faster."""
+        """Encode many payloads, each as ``of_payload`` does; flat ones are several times faster."""
         flat = [number for number, payload in enumerate(payloads) if is_flat(payload)] if self._json_tail else []
         if not flat:
             return [self._tried(payload) for payload in payloads]
@@ -109,7 +109,7 @@ class TaskBody:
         return is_kombus and shown_whole and self._serializer == "json" and not self._compression
 
     def identity(self) -> tuple[object, ...]:
-        """Return what decides about its bytes."""
+        """Return the values that determine its bytes."""
         return (self._serializer, self._compression, repr(self._embed), self._args_max, self._kwargs_max, self._levels)
 
     def _read_embed(self, recording: Recording) -> Any:
@@ -118,7 +118,7 @@ class TaskBody:
         return embed
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        """Return the body of a message. Raises what the task's signature check and the serializer raise."""
+        """Return the body of a message. Exceptions of the signature check and the serializer propagate."""
         if self._check is not None:
             self._check(*args, **kwargs)
         _, _, body = _serialize((args or (), kwargs or {}, self._embed), serializer=self._serializer)
@@ -135,7 +135,7 @@ class TaskBody:
 
 
 def _quick_repr(whole: Any, values: Any, longest: int) -> str | None:
-    """Return ``repr(whole)`` where ``saferepr`` gives the same: flat, short, plain text; else None."""
+    """Return ``repr(whole)`` if ``saferepr`` gives the same (flat values, short plain text), else None."""
     if type(whole) is dict:
         for key in whole:
             if type(key) is not str or not _is_plain(key):
@@ -158,20 +158,20 @@ def _is_plain(text: str) -> bool:
 _PLAIN = rb"[^\[\]{}'\\\x7f-\xff]*"
 _FLAT = re.compile(rb"\[\[%b\]\s*,\s*\{%b\}\]" % (_PLAIN, _PLAIN))
 _LONGEST = 256
-"""Longer ones are rare, and may be cut short in a repr."""
+"""Flat payloads are shorter than this; longer ones are rare and may be truncated in a repr."""
 _scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 LONGEST_REPR = _LONGEST + 8
-"""No repr of the arguments of a flat payload is longer."""
+"""Bound on the length of the reprs of a flat payload."""
 
 
 class FlatColumns(NamedTuple):
-    """Flat payloads, decoded and written again."""
+    """Flat payloads, decoded and encoded again, one element per payload."""
 
     values: list[tuple[list[Any], dict[str, Any]]]
     json: list[str]
-    """What the encoder writes between ``[[`` and ``}]``."""
+    """Output of the encoder between ``[[`` and ``}]``."""
     args_reprs: list[str]
     """Without brackets."""
     kwargs_reprs: list[str]
@@ -179,7 +179,7 @@ class FlatColumns(NamedTuple):
 
 
 def is_flat(payload: bytes) -> bool:
-    """Whether ``payload`` may be part of ``encode``; if it is JSON at all."""
+    """Return whether ``encode`` can take ``payload``: no nesting, no quotes or escapes in text. Not a check of JSON."""
     return (
         len(payload) < _LONGEST
         and _FLAT.fullmatch(payload) is not None
@@ -189,10 +189,10 @@ def is_flat(payload: bytes) -> bool:
 
 
 def encode(payloads: Sequence[bytes], to_json: Callable[[Any], str]) -> FlatColumns | None:
-    """Encode flat payloads (at least one) with ``to_json``; None where one of them is no JSON.
+    """Encode flat payloads (at least one) with ``to_json``; None if one of them is not JSON.
 
-    They cannot be mistaken for each other: at the end of a payload no string is open, and what it has opened it has
-    closed, or the whole is no JSON.
+    Joining the payloads cannot merge or split them: a flat payload leaves no string or bracket open at its end, or the
+    joined text is not JSON.
     """
     text = "[" + ",".join([payload.decode("ascii") for payload in payloads]) + "]"
     try:

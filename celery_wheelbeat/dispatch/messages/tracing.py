@@ -1,11 +1,11 @@
-"""Observers: tracing tools that only add headers to a message. Their headers become holes that the fast lane fills.
+"""Observers: tracing tools that only add headers to messages. The fast lane fills these headers in as holes.
 
-The Celery integrations of OpenTelemetry and Sentry. Both would start a trace of its own for each run; here its id is
-the run id, so a trace is found by the run and the other way round. Their spans of the publishing itself are not made.
-Any other value that varies is found out by the comparison of two messages.
+Supported are the Celery integrations of OpenTelemetry and Sentry. Each starts one trace per run; the fast lane uses the
+run id as its trace id, so a trace is found by its run and vice versa. Their publish spans are not created. The
+comparison of two messages detects any other header that varies.
 
-With ``monitor_beat_tasks`` Sentry also checks in for runs, which only its own code on the celery lane can do:
-``check_ins`` tells which jobs these are.
+With ``monitor_beat_tasks``, Sentry also checks in for runs. Only its own code can do that, on the celery lane;
+``check_ins`` returns the jobs concerned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.kinds import Int64s
 
 OBSERVERS = {"sentry_sdk": "Sentry", "opentelemetry": "OpenTelemetry"}
-"""Top-level package → name."""
+"""Top-level package → name of the tool."""
 _TRACE = re.compile(r"(?:00-)?([0-9a-f]{32})-([0-9a-f]{16})(?:-[0-9a-f]{1,2})?")
 _CHANCE = re.compile(r"sentry-sample_rand=(0\.\d{6})(?!\d)")
 _QUEUED_AT = "sentry-task-enqueued-time"
@@ -39,36 +39,36 @@ QUEUED_AT_WIDTH = 17
 STARTED_AT_WIDTH = 20
 """The same with nine decimals."""
 _HEX_DIGITS = np.array([at for at in range(36) if at not in (8, 13, 18, 23)])
-"""Where a UUID as text has digits and no hyphens."""
+"""Positions of the hex digits in the text of a UUID."""
 _CHECK_IN_FROM_MS = 60_000
 """Sentry does not check in for shorter intervals."""
 
 
 class Traces(NamedTuple):
-    """What the holes of observers are filled with, one element per message."""
+    """Fillings of the observers' holes, one element per message."""
 
     traces: Octets
     """32 hex digits."""
     spans: Octets
     """16 hex digits."""
     chances: Octets
-    """``0.`` and six digits: Sentry compares it with sample rates."""
+    """``0.`` and six digits; Sentry compares the number with sample rates."""
     queued_at_s: float
-    """The same for all."""
+    """The same for all messages."""
     started_at: bytes
-    """Text of seconds with nine decimals; the same for all."""
+    """Seconds with nine decimals, as text; the same for all messages."""
     other_traces: Octets
-    """Of the second observer, as ``traces``: both tools are given the run id; what Celery renders has two ids."""
+    """Trace ids of the second observer. The fast lane gives both tools the run id; Celery's message has two ids."""
     other_spans: Octets
 
 
 class CheckIns(NamedTuple):
-    """Whose runs Sentry checks in for. ``excluded``: patterns of plain names (``exclude_beat_tasks``)."""
+    """The jobs that Sentry checks in for: all but ``excluded``, patterns of plain names (``exclude_beat_tasks``)."""
 
     excluded: tuple[str, ...]
 
     def of(self, names: Iterable[str], interval_ms: Int64s) -> NDArray[np.bool_]:
-        """Say for each job whether it may be one of them; ``interval_ms`` ≤ 0: not an interval."""
+        """Return for each job whether Sentry may check in for it; ``interval_ms`` ≤ 0: not an interval."""
         found = np.array([not self._excludes(name) for name in names], np.bool_)
         return found & ((interval_ms <= 0) | (interval_ms >= _CHECK_IN_FROM_MS))
 
@@ -78,7 +78,7 @@ class CheckIns(NamedTuple):
 
 
 def check_ins() -> CheckIns | None:
-    """Return whom Sentry checks in for; None where it is not asked to."""
+    """Return the jobs that Sentry checks in for; None if check-ins are off."""
     sentry: Any = sys.modules.get("sentry_sdk")
     integration: Any = sentry.get_client().get_integration("celery") if sentry is not None else None
     if not getattr(integration, "monitor_beat_tasks", False):
@@ -87,7 +87,7 @@ def check_ins() -> CheckIns | None:
 
 
 def only_observers(hooks: Sequence[Hook]) -> bool:
-    """Say whether nobody but known observers is on the way."""
+    """Return whether all hooks belong to known observers."""
     return all(hook.package in OBSERVERS for hook in hooks)
 
 
@@ -97,7 +97,7 @@ def names_of(hooks: Sequence[Hook]) -> list[str]:
 
 
 def marks_of_observers(headers: dict[str, Any], write_time: Callable[[float], bytes]) -> list[Mark]:
-    """Return the marks of what observers put into ``headers``. ``write_time`` writes seconds as the transport does."""
+    """Return the marks of the observers' values in ``headers``. ``write_time`` encodes seconds for the transport."""
     marks = []
     if found := _ids_of(headers):
         trace, span = found[0]
@@ -118,7 +118,7 @@ def marks_of_observers(headers: dict[str, Any], write_time: Callable[[float], by
 
 
 def traces_of(headers: dict[str, Any]) -> Traces:
-    """Return what observers put into one recorded message."""
+    """Return the observers' values in one recorded message."""
     found = _ids_of(headers) or [(b"", b"")]
     chance = _CHANCE.search(str(headers.get("baggage", "")))
     return Traces(
@@ -133,7 +133,7 @@ def traces_of(headers: dict[str, Any]) -> Traces:
 
 
 def _ids_of(headers: dict[str, Any]) -> list[tuple[bytes, bytes]]:
-    """Return trace and span id of each observer that has written some."""
+    """Return (trace id, span id) of each observer that wrote them."""
     found = [_TRACE.fullmatch(str(headers.get(name, ""))) for name in ("traceparent", "sentry-trace")]
     return [(one[1].encode(), one[2].encode()) for one in found if one is not None]
 
@@ -146,7 +146,7 @@ def new_traces(ids: Octets, nonces: Octets, entropy: bytes, now_s: float) -> Tra
     chances = np.frombuffer(entropy, np.uint32) % 1_000_000
     micros = int(now_s * 1_000_000)
     if micros % 10 == 0:
-        micros += 1  # six decimals for certain: every message is as long as its envelope says
+        micros += 1  # keeps all six decimals, on which the length of the message depends
     traces, spans = ids[:, _HEX_DIGITS], nonces[:, :16]
     return Traces(
         traces,

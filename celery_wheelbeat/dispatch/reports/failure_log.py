@@ -1,7 +1,6 @@
-"""Failure lines: what the broker says about runs that it does not take, once a minute for each reason.
+"""Log lines about runs that were refused, unroutable or expired: one a minute for each reason.
 
-A refusal concerns thousands of runs at a time and comes again every second, so a line per run would bury the log.
-Owned by one thread each.
+A refusal concerns thousands of runs and repeats every second, so a line per run would flood the log.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ logger = logging.getLogger("celery.beat")
 
 EVERY_S = 60.0
 SUBJECTS_MAX = 20
-"""Lines within ``EVERY_S``; their subjects name queues or jobs, of which there may be many."""
+"""Most lines within ``EVERY_S``; subjects name queues or jobs, of which there may be many."""
 
 _KINDS = (FailureKind.REFUSED, FailureKind.UNROUTABLE, FailureKind.EXPIRED)
 """Losses of the connection, quarantines and errors of user code are logged where they happen."""
 
 
 class Pace:
-    """Says which lines are due: one a minute about each subject, and about few subjects."""
+    """Rate limit of log lines: one a minute per subject, up to ``SUBJECTS_MAX`` subjects."""
 
     def __init__(self) -> None:
         self._logged: dict[Hashable, float] = {}
-        """Subject → when a line about it was due, monotonic."""
+        """Subject → monotonic time of its last line."""
 
     def is_due(self, subject: Hashable, now_s: float) -> bool:
-        """Say whether to log a line about ``subject`` now; the next one is due in a minute."""
+        """Return whether to log a line about ``subject`` now; if so, the next one is due in a minute."""
         since_s = self._logged.get(subject)
         if since_s is not None and now_s - since_s < EVERY_S:
             return False
@@ -48,13 +47,13 @@ class Pace:
 
 
 class FailureLines:
-    """See the module."""
+    """Logs failures by kind and reason."""
 
     def __init__(self) -> None:
         self._pace = Pace()
 
     def note(self, failures: Iterable[Failed], now_s: float) -> None:
-        """Log what is new among ``failures``, which were learnt of together."""
+        """Log one line per kind and reason among ``failures`` that is due."""
         counts = Counter((one.kind, one.reason) for one in failures if one.kind in _KINDS)
         for (kind, reason), runs in counts.items():
             if not self._pace.is_due((kind, reason), now_s):

@@ -1,7 +1,7 @@
-"""Lateness of confirmed runs: quantiles of the last minute or two, and a histogram since the start of the process.
+"""Lateness of confirmed runs: quantiles of the last one to two minutes, and a histogram since the start of the process.
 
-Quantiles come from buckets that grow by an eighth of a power of two: each is at most 9 % too high, whatever the number
-of runs. Two halves of a minute each, so that old runs leave without a list of them.
+Quantiles come from buckets that grow by an eighth of a power of two: each is at most 9 % too high, for any number of
+runs. Two windows of a minute each expire old runs without a list of them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import NamedTuple
 _STEPS = 8
 """Buckets per doubling."""
 _BUCKETS = 30 * _STEPS
-"""Up to 2**30 ms, twelve days; what is later counts in the last one."""
+"""Up to 2**30 ms, twelve days; greater lateness counts in the last bucket."""
 _HALF_S = 60.0
 
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Upper bounds, inclusive, of the histogram; frozen, because alarms and graphs are built on them."""
+"""Upper bounds, inclusive, of the histogram; frozen, because alarms and dashboards depend on them."""
 _BOUNDS_MS = tuple(round(bound_s * 1000) for bound_s in BOUNDS_S)
 
 
 class Quantiles(NamedTuple):
-    """Lateness in seconds (confirmed minus fire time) of ``runs`` runs; zeros where there were none."""
+    """Lateness in seconds (confirmed minus fire time) of ``runs`` runs; zeros if there were none."""
 
     runs: int
     p50_s: float
@@ -34,13 +34,13 @@ class Histogram(NamedTuple):
     """Lateness of every run confirmed since the start of the process."""
 
     counts: tuple[int, ...]
-    """Runs per bound of ``BOUNDS_S``, each run in the first that it does not exceed, and those beyond the last."""
+    """Runs per bound of ``BOUNDS_S`` (the first that a run does not exceed), and last the runs beyond all bounds."""
     sum_s: float
     """Sum of all latenesses; a run confirmed ahead of its fire time (a clock set back) counts as 0."""
 
 
 class Lateness:
-    """See the module. Owned by the scheduling thread."""
+    """Counts the lateness of confirmed runs."""
 
     def __init__(self) -> None:
         self._ever = [0] * (len(BOUNDS_S) + 1)
@@ -58,11 +58,11 @@ class Lateness:
         self._ever_ms += max(0, lateness_ms) * runs
 
     def histogram(self) -> Histogram:
-        """Return what was noted since the start."""
+        """Return the histogram since the start."""
         return Histogram(tuple(self._ever), self._ever_ms / 1000)
 
     def quantiles(self, now_s: float) -> Quantiles:
-        """Return the quantiles of what was noted within the last one to two minutes."""
+        """Return the quantiles of the last one to two minutes."""
         self._turn(now_s)
         counts = [now + before for now, before in zip(self._now.counts, self._before.counts, strict=True)]
         total = sum(counts)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LINES_MAX = 100
-"""Runs of one tick that get a line each."""
+"""Most runs of one tick that are logged with a line each."""
 _PER_RUN = ("Scheduler: Sending due task", "%s sent.")
 _FAILED = "Message Error: %s\n%s"
-"""As Celery's ``apply_entry`` has it."""
+"""Format string in Celery's ``apply_entry``."""
 
 
 class SendLines(logging.Filter):
@@ -33,12 +33,12 @@ class SendLines(logging.Filter):
         self._lock = threading.Lock()
         self._tick = 0
         self._single = 0
-        """Runs of this tick that got a line each."""
+        """Runs of this tick with a line each."""
         self._summed = 0
-        """Those that did not."""
+        """Runs of this tick without one, for the summary."""
 
     def admit(self, runs: int) -> bool:
-        """Say whether ``runs`` more of this tick get a line each; all of them or none, which are summed up then."""
+        """Return whether ``runs`` more of this tick are logged with a line each; if not, they go to the summary."""
         with self._lock:
             if self._single + runs <= LINES_MAX:
                 self._single += runs
@@ -47,23 +47,23 @@ class SendLines(logging.Filter):
             return False
 
     def turn(self, tick: int) -> None:
-        """Sum up what got no line of its own as soon as there is another ``tick``."""
+        """Log the summary of the last tick when ``tick`` is a new one."""
         if tick != self._tick:
             self._tick = tick
             self._sum_up()
 
     def install(self) -> None:
-        """Begin to filter."""
+        """Add the filter to the logger."""
         self._logger.addFilter(self)
 
     def remove(self) -> None:
-        """Leave the logger as it was."""
+        """Log the last summary and remove the filter."""
         self._sum_up()
         self._logger.removeFilter(self)
 
     @contextmanager
     def of(self, runs: int) -> Iterator[None]:
-        """Write no line per run that this thread sends where ``runs`` more would be too many for this tick."""
+        """Inside the context, drop this thread's lines per run if ``runs`` more exceed the limit of this tick."""
         self._thread.sends, self._thread.quiet = True, not self.admit(runs)
         try:
             yield
@@ -72,7 +72,7 @@ class SendLines(logging.Filter):
 
     @contextmanager
     def none(self) -> Iterator[None]:
-        """Write no line at all for what this thread does: a message is recorded, not sent."""
+        """Inside the context, drop all of this thread's lines per run: a message is recorded, not sent."""
         self._thread.sends = self._thread.quiet = True
         try:
             yield
@@ -80,7 +80,7 @@ class SendLines(logging.Filter):
             self._thread.sends = self._thread.quiet = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Drop the lines of single runs while this thread is quiet, and Celery's tracebacks while it sends."""
+        """Drop lines of single runs while this thread is quiet, and Celery's tracebacks while it sends."""
         if getattr(self._thread, "sends", False) and str(record.msg) == _FAILED:
             return False
         return not (getattr(self._thread, "quiet", False) and str(record.msg).startswith(_PER_RUN))
