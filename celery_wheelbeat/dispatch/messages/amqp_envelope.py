@@ -35,7 +35,7 @@ _FRAME_EXTRA = 8
 _INNER = b"\x07headersF"
 """Start of a nested table ``headers``, in which some tracing tools repeat the headers."""
 _ROUTING_KEY_AT = 7 + 4 + 2 + 1
-"""Bytes before the routing key of ``basic.publish``, without the exchange: frame head, method, reserved word, length."""
+"""Bytes before the routing key of ``basic.publish``, besides the exchange: frame head, method, reserved, length."""
 _TABLE_LENGTH = 4
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS = 1 << 15, 1 << 14, 1 << 13
 

@@ -64,7 +64,7 @@ def hooks(app: Any, scheduler: Any, task: str) -> list[Hook]:
 
 
 def all_hooks(app: Any, scheduler: Any) -> list[Hook]:
-    """Return every hook of all registered tasks, and receivers connected to any sender."""
+    """Return the same for all registered tasks, with every receiver of a publish signal."""
     overridden = {hook: None for task in app.tasks.values() for hook in _overrides(task)}
     return [*_patches(app, scheduler), *overridden, *_receivers(None)]
 

@@ -1,7 +1,7 @@
 """Records the bytes of one message that Celery makes, instead of sending them.
 
-The last step before the wire is replaced on an instance of our own channel; everything before it, declarations included,
-is Celery's and kombu's own code. Nothing is published here. The channel is restored afterwards.
+The last step before the wire is replaced on one channel object; everything before it, declarations included, is
+Celery's and kombu's own code. Nothing is published here. The channel is restored afterwards.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class FlatColumns(NamedTuple):
 
 
 def is_flat(payload: bytes) -> bool:
-    """Return whether ``encode`` can take ``payload``: no nesting, no quotes or escapes in text. Not a check of JSON."""
+    """Return whether ``encode`` can take ``payload``: short, no nesting, no apostrophe, escape or non-ASCII."""
     return (
         len(payload) < _LONGEST
         and _FLAT.fullmatch(payload) is not None
