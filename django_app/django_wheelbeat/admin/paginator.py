@@ -104,7 +104,7 @@ SORTED_AT_ONCE = 1_000
 class Selection:
     """A filtered PostgreSQL queryset that is ordered by one text or integer column.
 
-    Looks for rows at the begin of the order first; sorts the whole selection only if that finds too few.
+    Looks for rows at the beginning of the order first; sorts the whole selection only if that finds too few.
     """
 
     def __init__(self, queryset: Any, order: str) -> None:

@@ -1,6 +1,6 @@
 """Progress of a bulk change that may take several requests.
 
-A walk ascends the primary keys up to the greatest one at its begin, so monitors added later are not changed. Its state
+A walk ascends the primary keys up to the greatest one at its start, so monitors added later are not changed. Its state
 travels through the browser, signed: the server stores nothing, and only a confirmed walk can be continued. A step is
 bounded in time: it always completes its first chunk, and starts another only within STEP_S.
 """
@@ -40,7 +40,7 @@ class Walk(NamedTuple):
     """Greatest primary key processed."""
     until: int
     total: int
-    """Number of monitors at the begin."""
+    """Number of monitors when the walk started."""
     seen: int = 0
     refused: int = 0
     entries: Entries = Entries()

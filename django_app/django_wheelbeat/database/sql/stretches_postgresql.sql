@@ -1,6 +1,6 @@
 -- Maintains wheelbeat_monitor.active_before: the stretches in which a monitor was enabled with its current schedule.
--- Pausing appends one, a change of the schedule clears it, and other writes to it are reverted. {stretch} is the text of
--- one stretch; {rescheduled} compares OLD and NEW.
+-- Pausing appends one, a change of the schedule clears it, and other writes to it are reverted. {stretch} is the text
+-- of one stretch; {rescheduled} compares OLD and NEW.
 
 -- name: function_wheelbeat_keep_stretches
 CREATE OR REPLACE FUNCTION {schema}.wheelbeat_keep_stretches() RETURNS trigger
