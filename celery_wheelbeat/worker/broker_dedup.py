@@ -1,9 +1,9 @@
-"""Help from brokers that drop copies themselves: Amazon SQS FIFO queues, and RabbitMQ's deduplication plug-in.
+"""Deduplication by the broker: Amazon SQS FIFO queues, and RabbitMQ's deduplication plug-in.
 
-``publish_properties`` names a message for the broker as its claim is named: by task id, fire time, nesting and retries.
-The id alone would not do: a job may choose a constant one, and a retry is published under the old one; the broker would
-swallow what follows. Its memory is short (SQS: 5 minutes; the plug-in: while the message is queued, or its cache), so
-that it is a first line and no more.
+``publish_properties`` identifies a message to the broker as its claim key does: by task id, fire time, nesting and
+retries. The id alone is not enough: a job may choose a constant id, and a retry keeps its id; the broker would drop the
+later messages. Brokers remember messages for a short time (SQS: 5 minutes; the plug-in: while the message is queued, or
+in its cache), so this only supplements claims.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
 
 RABBITMQ_HEADER = "x-deduplication-header"
-"""Read by rabbitmq-message-deduplication from the headers of a message."""
+"""Message header that rabbitmq-message-deduplication reads."""
 SQS_PROPERTY = "MessageDeduplicationId"
-"""Passed on by kombu from the properties of a message to queues whose name ends in ``.fifo``."""
+"""Message property that kombu passes to queues whose name ends in ``.fifo``."""
 
 
 def publish_properties(run: Mapping[str, Any], transport: str) -> dict[str, Any]:
-    """Return the options of ``apply_async`` that name a run for a broker that can drop copies; ``{}`` else.
+    """Return the options of ``apply_async`` that identify a run to a deduplicating broker; ``{}`` for other brokers.
 
-    ``run`` is the headers of its message, ``transport`` kombu's driver type (``sqs``, ``amqp``). Merge ``headers`` into
-    the headers of the message. A name is 32 hex digits, which any broker takes, whatever the task id holds.
+    ``run``: headers of its message; ``transport``: kombu's driver type (``sqs``, ``amqp``). Merge ``headers`` into the
+    headers of the message. The identifier is 32 hex digits, valid for any broker and any task id.
     """
     match transport.lower():
         case "sqs":
@@ -44,9 +44,9 @@ def _name_of(run: Mapping[str, Any]) -> str:
 
 
 def name_runs(transport: str) -> None:
-    """Give every run that this process publishes its ``publish_properties``: ``wheelbeat_broker_dedup`` of a beat.
+    """Add ``publish_properties`` to every run that this process publishes (``wheelbeat_broker_dedup`` of a beat).
 
-    A receiver of ``before_task_publish`` sees every message, so these runs are sent by Celery's own code.
+    Connects a receiver of ``before_task_publish``, so these runs take the celery lane.
     """
 
     def name_run(
@@ -62,14 +62,14 @@ def name_runs(transport: str) -> None:
 
 
 def renumber_attempts() -> None:
-    """Let retries and waiting runs, which inherit the headers of their first message, be other messages to RabbitMQ."""
+    """Give retries and waiting runs, which inherit the headers of their first message, identifiers of their own."""
     before_task_publish.connect(_renumber, weak=False, dispatch_uid="celery_wheelbeat.renumber_attempts")
 
 
 def _renumber(headers: MutableMapping[str, Any] | None = None, **_: object) -> None:
     if headers and FIRE_MS in headers and RABBITMQ_HEADER in headers:
         if headers.get(WAITING):
-            # each time a run waits is a message of its own, and two of them may be on their way
+            # each wait of a run publishes another message, and two of them may be in flight
             del headers[RABBITMQ_HEADER]
         else:
             headers[RABBITMQ_HEADER] = _name_of(headers)

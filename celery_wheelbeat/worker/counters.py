@@ -1,7 +1,7 @@
-"""Counters of what became of messages, summed over the processes of a worker's pool.
+"""Counters of the outcomes of messages, summed over the pool processes of a worker.
 
-They live in memory that a fork shares. Each pool process adds to a column of its own, so that none ever waits for
-another, and one that is killed leaves what it has counted.
+The counters are in memory shared across forks. Each pool process adds to its own column: processes never wait for each
+other, and the counts of a killed process stay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMES = (
 
 
 class Counters:
-    """Sums by name; pool processes that were not forked (spawn) count for themselves only."""
+    """Sums by name; spawned (not forked) pool processes count for themselves only."""
 
     def __init__(self) -> None:
         self._columns = memoryview(mmap.mmap(-1, COLUMNS * len(NAMES) * 8)).cast("Q")
@@ -40,9 +40,9 @@ class Counters:
         self._lock = threading.Lock()
 
     def use_column(self, index: int) -> None:
-        """Count in column ``index`` from now on: 0 for the main process, 1 + n for the n-th pool process."""
+        """Use column ``index`` from now on: 0 for the main process, 1 + n for the n-th pool process."""
         self._start = (index % COLUMNS) * len(NAMES)
-        self._lock = threading.Lock()  # the fork may have copied a lock that was held
+        self._lock = threading.Lock()  # the fork may have copied a held lock
 
     def add(self, name: str, count: int = 1) -> None:
         """Add ``count`` to ``name``."""

@@ -1,7 +1,7 @@
-"""The headers of a message as a worker reads them.
+"""The ``wheelbeat_*`` headers of a message, read by a worker.
 
-``dispatch.messages.claim_headers`` writes them; ``RunHeaders.read`` reads them back. A message without
-``wheelbeat_fire_ms`` is not ours and costs a worker one look-up.
+``dispatch.messages.claim_headers`` writes them. A message without ``wheelbeat_fire_ms`` does not come from wheelbeat and
+costs a worker one look-up.
 """
 
 from __future__ import annotations
@@ -28,44 +28,43 @@ NAME = "periodic_task_name"
 DEATHS = "x-death"
 """Written by RabbitMQ: why and how often a message was dead-lettered."""
 DELIVERED_BEFORE = ("rejected", "delivery_limit")
-"""Reasons of RabbitMQ for which only a message that a consumer has had is dead-lettered."""
+"""RabbitMQ's reasons of dead-lettering that imply a delivery to a consumer."""
 
 
 class RunHeaders(NamedTuple):
-    """What the headers of one message say about its run."""
+    """The run of one message, from its headers."""
 
     task_id: str
     fire_ms: int
     due_ms: int
-    """Fire time, or the later instant up to which the message was to wait (``eta``)."""
+    """Fire time, or the message's ``eta`` if that is later."""
     nonce: str
     nesting: int
     retries: int
     redelivered: bool
     """The broker delivers the message again."""
     dead_lettered: bool
-    """It was delivered, and dead-lettered by RabbitMQ since."""
+    """RabbitMQ has delivered the message before and then dead-lettered it."""
     waiting: bool
     claim_ttl_s: int
     """0 = the worker's own setting."""
     overlap: str
-    """``allow``, ``skip`` or ``queue_one``; empty where the message does not say."""
+    """``allow``, ``skip`` or ``queue_one``; empty if the message has no such header."""
     job: str
-    """Namespace and key of the job: what must not overlap."""
+    """Namespace and key of the job, whose runs must not overlap."""
     node: str = ""
-    """The worker, where each is to execute the run."""
+    """Name of the worker if every worker executes the run (broadcast), else empty."""
     name: str = ""
-    """Name of the job: the headers say which one it is, whatever id it has chosen."""
+    """Key of the job, from the headers; independent of a task id that the job chooses."""
     owner: str = ""
-    """The name of this delivery in the worker; empty where its main process has not seen it."""
+    """Owner name of this delivery in the worker; empty if the main process has not seen it."""
 
     @classmethod
     def read(cls, task_id: str, request: Mapping[str, Any]) -> RunHeaders:
         """Read the request of a message that has ``wheelbeat_fire_ms``.
 
-        A message without a nonce counts as a copy of its own kind: all such messages of one run are one message.
-        Raises ValueError for a time that no store could keep: it is refused here, or the store's refusal would pass
-        for an outage.
+        All messages of one run without a nonce count as the same message. Raises ValueError for a time that no store
+        can hold: the store's error would be mistaken for an outage.
         """
         get = request.get
         delivery, eta = get("delivery_info") or {}, get("eta")
@@ -95,16 +94,16 @@ class RunHeaders(NamedTuple):
             str(get(NAME) or ""),
             str(delivery.get(DELIVERY) or ""),
         )
-        return tuple.__new__(cls, values)  # the constructor with its keywords takes three times as long
+        return tuple.__new__(cls, values)  # the constructor with keywords takes three times as long
 
     @property
     def begun(self) -> bool:
-        """Whether the message continues a run that a worker has taken up before."""
+        """Whether the message continues a run that a worker has received before."""
         return self.retries > 0 or self.nesting > 0 or self.waiting or self.dead_lettered
 
 
 def _had_a_consumer(deaths: Any) -> bool:
-    """Whether a message with these ``x-death`` had reached a consumer; people who publish by hand write anything."""
+    """Return whether ``x-death`` shows a delivery to a consumer; tolerates any value, as publishers may forge it."""
     if not isinstance(deaths, (list, tuple)):
         return False
     return any(isinstance(death, dict) and death.get("reason") in DELIVERED_BEFORE for death in deaths)

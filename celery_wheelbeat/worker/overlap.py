@@ -1,7 +1,7 @@
-"""Overlap: what happens to a run whose lease is held by another execution. A pure decision.
+"""Overlap: the decision about a run whose lease another execution holds. Pure.
 
-The lease of a job is taken by the execution, after its claim is won, never by the publisher: a lost message then holds
-nothing. What has begun is never skipped: a retry and a redelivery wait.
+The execution takes the lease after it has won its claim; the publisher never does, so a lost message holds no lease. A
+run that has begun is never skipped: retries and redeliveries wait.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Contention(Enum):
-    """What a run does while another execution holds its lease."""
+    """Action of a run while another execution holds its lease."""
 
     SKIP = "skip"
     WAIT = "wait"
@@ -26,15 +26,15 @@ class Contention(Enum):
 
 
 class Lease(NamedTuple):
-    """A store's answer to who holds a lease."""
+    """A store's answer to ``acquire``."""
 
     granted: bool
     fence: int
-    """Grows with every new owner: pass it on to what the task writes to, so that a late writer can be refused."""
+    """Fencing token, grows with every new owner. Tasks pass it to the systems they write to, to reject late writers."""
 
 
 def lease_name(run: RunHeaders, policy: Policy, task: str) -> str | None:
-    """Name the lease that ``run`` needs before it may execute, None where it needs none."""
+    """Return the name of the lease that ``run`` needs before it may execute; None if it needs none."""
     if policy.overlap and policy.overlap != "allow":
         name = f"task:{task}"
     elif not policy.overlap and run.overlap in ("skip", "queue_one") and run.job:
@@ -47,12 +47,12 @@ def lease_name(run: RunHeaders, policy: Policy, task: str) -> str | None:
 
 
 def place_name(lease: str) -> str:
-    """Name the one place in the queue for ``lease``; it is leased like the lease itself."""
+    """Return the name of the single waiting place for ``lease``, which is itself a lease."""
     return f"place:{lease}"
 
 
 def contend(run: RunHeaders, policy: Policy, verdict: Verdict) -> Contention:
-    """Decide for a run that won its claim with ``verdict`` and found its lease taken."""
+    """Decide about a run that won its claim with ``verdict`` and found its lease taken."""
     begun = verdict is Verdict.HELD or run.retries > 0 or (verdict is Verdict.REOPENED and not run.waiting)
     if begun:
         return Contention.WAIT

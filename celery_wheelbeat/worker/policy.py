@@ -1,4 +1,4 @@
-"""What one task asks of the worker: ``@app.task(wheelbeat={"overlap": "skip", "outage": "closed"})``."""
+"""Options of one task for the worker side: ``@app.task(wheelbeat={"overlap": "skip", "outage": "closed"})``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.worker.headers import RunHeaders
 
 LEASE_MAX_S = 604_800
-"""A week: what died holds up its job no longer."""
+"""A week: the longest time that a dead execution may block its job."""
 CHOICES = {
     "outage": ("open", "closed"),
     "overlap": ("", "allow", "skip", "queue_one"),
@@ -25,34 +25,34 @@ CHOICES = {
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The choices for one task; anything not chosen comes from the settings."""
+    """The options of one task; options that it does not set come from the settings."""
 
     outage: str = "open"
-    """Claim store down: ``open`` = run, perhaps twice; ``closed`` = give back to the broker."""
+    """Claim store down: ``open`` = run, perhaps twice; ``closed`` = return to the broker."""
     overlap: str = ""
-    """Runs of this task must not overlap, whatever their job; empty = as the message says."""
+    """Overlap mode of all runs of this task, regardless of their job; empty = as the message specifies."""
     exclusive: bool = False
-    """A redelivery waits until the execution before it is known to be dead."""
+    """A redelivery waits until the previous execution is known to be dead."""
     stale: str = "run"
-    """A run older than its claim is remembered: ``run`` it with a warning, or ``drop`` it."""
+    """For a run overdue longer than the TTL of its claim: ``run`` it with a warning, or ``drop`` it."""
     key: str = "id"
     """Copies are recognised by task ``id``, or by ``content``: task, arguments and fire time."""
     lease_s: float = 30.0
-    """A lease is free this long after its worker died."""
+    """Seconds after which the lease of a dead worker is free."""
     wait_s: float = 5.0
-    """How often a waiting run looks whether the lease is free."""
+    """Seconds between two attempts of a waiting run to get the lease."""
 
     def job_of(self, run: RunHeaders) -> str:
-        """Name the job that copies of ``run`` must share; empty where their content alone makes them copies."""
+        """Return the job that copies of ``run`` must share; empty if equal content alone makes them copies."""
         return "" if self.key == "content" else run.name
 
     @classmethod
     def of(cls, settings: Settings) -> Policy:
-        """Return the policy of a task that chooses nothing itself."""
+        """Return the policy of a task without options of its own."""
         return cls(outage=settings.dedup_outage, exclusive=settings.dedup_exclusive, key=settings.dedup_key)
 
     def choose(self, name: str, choices: Mapping[str, Any], *, acks_late: bool) -> Policy:
-        """Return this policy with what task ``name`` chooses; raises ``InvalidSetting`` where it cannot be kept."""
+        """Return this policy with the options of task ``name``; raises ``InvalidSetting`` for contradictory ones."""
         known = {item.name: item.type for item in fields(self)}
         if not isinstance(choices, Mapping):
             raise InvalidSetting(f"task {name}: wheelbeat = {choices!r}, expected a dict of {', '.join(sorted(known))}")

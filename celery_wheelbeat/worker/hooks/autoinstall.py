@@ -1,4 +1,4 @@
-"""Installs the worker side without a line in the app: by ``wheelbeat_worker = True``, or with ``django_wheelbeat``."""
+"""Install the worker side without code in the app: by ``wheelbeat_worker = True``, or with ``django_wheelbeat``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery_wheelbeat.worker import install
 def install_where_wanted(*, by_default: bool = False) -> None:
     """Install into every worker that starts in this process and whose app has ``wheelbeat_worker`` on.
 
-    ``by_default`` says what counts where the setting is not given. Calling it again adds to what was wanted before.
+    ``by_default`` applies if the setting is not given. A further call can only widen an earlier one.
     """
 
     def wanted(app: Any) -> bool:
@@ -31,6 +31,6 @@ def install_where_wanted(*, by_default: bool = False) -> None:
             install_side(current_app)
             side_of(current_app).enter_process(sender)
 
-    # the second one is for pool processes that were spawned instead of forked: nothing else has run in those
+    # the second is for spawned pool processes, in which nothing else has run
     celeryd_init.connect(main_process, weak=False, dispatch_uid=f"celery_wheelbeat.autoinstall.{by_default}")
     worker_process_init.connect(pool_process, weak=False, dispatch_uid=f"celery_wheelbeat.autoinstall.{by_default}")

@@ -1,7 +1,7 @@
-"""The weaker hook, for a Celery whose tracer cannot be guarded: ``Task.before_start``, which is public.
+"""The weaker hook, ``Task.before_start``, for a Celery whose tracer cannot be guarded.
 
-It acts after ``task_prerun`` and after ``track_started``: a dropped copy is seen by signal handlers, and it turns a
-stored result into STARTED where ``task_track_started`` is on and the result backend overwrites.
+It runs after ``task_prerun`` and after ``track_started``: signal handlers see a dropped copy, and a stored result
+becomes STARTED if ``task_track_started`` is on and the result backend overwrites.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ADMISSION = "wheelbeat_admission"
 
 
 def guard_before_start(tasks: Mapping[str, Any], gate: Doorkeeper) -> None:
-    """Put ``gate`` before ``before_start`` of every task's class; call it before the tracers are built."""
+    """Call ``gate`` in ``before_start`` of every task's class; install before the tracers are built."""
     for task in tasks.values():
         cls = type(task)
         if not hasattr(cls.before_start, "wheelbeat_gate"):

@@ -1,7 +1,7 @@
-"""``celery -A proj inspect wheelbeat_claims``: what a worker says about its hook, its claim store and its counters.
+"""``celery -A proj inspect wheelbeat_claims``: hook, claim store and counters of each worker.
 
-``celery inspect`` accepts only commands that are registered in its own process. So this module is imported wherever
-the package is, with the commands of the ``celery`` program and with the worker side, whatever switches that on.
+``celery inspect`` accepts only commands registered in its own process. This module is therefore imported with the
+commands of the ``celery`` program and with the worker side, however that is installed.
 """
 
 from __future__ import annotations

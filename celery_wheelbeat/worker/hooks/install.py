@@ -1,9 +1,8 @@
-"""The worker side of one app: what ``install`` puts into its workers, and when each part comes to life.
+"""The worker side of one app: its parts and the moments at which they start.
 
-Main process, before the pool is forked: settings and task options are checked, the store is chosen and prepared, the
-hook proves itself. Pool process, after its tracers were built: the gate is put around them. Main process, after every
-(re)connect: the same for pools without processes, then the keeper starts. A worker whose store is down starts
-nevertheless; one whose options contradict each other does not.
+Main process, before the fork: check settings and task options, choose and prepare the store, self-test the hook. Pool
+process, after its tracers are built: wrap them with the gate. Main process, after every (re)connect: the same for pools
+without processes, then start the keeper. A worker starts although its store is down; contradictory options stop it.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FLAGGING_TRANSPORTS = ("amqp", "redis")
-"""Driver types whose ``redelivered`` is set on every redelivery; the other virtual transports never show it."""
+"""Driver types that set ``redelivered`` on every redelivery; the other virtual transports never set it."""
 
 
 class WorkerSide:
-    """The worker side of ``app``. Nothing happens before ``activate``."""
+    """The worker side of ``app``; inactive until ``activate``."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -55,7 +54,7 @@ class WorkerSide:
         """``trace``, ``before_start`` or ``off``: how runs are stopped before their task starts."""
         self._activated = False
         self._renumbers = False
-        """Whether retries need another name at the broker. Never in a beat: a receiver would slow its messages down."""
+        """Whether retries need their own broker identifiers. Never in a beat: a receiver would slow its messages."""
         self._pace = Pace(time.monotonic())
         self._keeper: Keeper | None = None
 
@@ -96,22 +95,22 @@ class WorkerSide:
         self.gate = gate
 
     def enter_process(self, hostname: str | None = None) -> None:
-        """Put the gate around the tracers of a process that executes tasks, and prove that it stands there."""
+        """Wrap the tracers of a process that executes tasks with the gate, and self-test the hook."""
         self.counters.use_column(1 + getattr(current_process(), "index", -1))
-        self.activate()  # news only to a pool process that was spawned instead of forked
+        self.activate()  # has an effect only in a spawned pool process
         self.guard_tracers()
         if self.gate is not None and self.hook == "trace" and (reason := why_not_live(self.app)):
             logger.critical("Copies of runs are not dropped in this process (%s): %s", hostname, reason)
 
     def guard_tracers(self) -> None:
-        """Put the gate around every tracer of this process; needed again whenever Celery has rebuilt them."""
+        """Wrap every tracer of this process with the gate; repeat after Celery has rebuilt them."""
         if self.gate is not None and self.hook == "trace":
             guard_all(self.app.tasks, self.gate)
         if self._renumbers:
             renumber_attempts()
 
     def start_keeper(self) -> None:
-        """Start the thread that prolongs leases and claims; in the main process, once."""
+        """Start the keeper, once, in the main process."""
         if self.gate is not None and self._keeper is None:
             lease_s = self.gate.shortest_lease_s()
             executions = Executions(self.gate)
@@ -121,18 +120,18 @@ class WorkerSide:
             self._keeper.start()
 
     def stop_keeper(self) -> None:
-        """End that thread."""
+        """Stop the keeper."""
         if self._keeper is not None:
             self._keeper.stop()
             self._keeper = None
 
     def receive(self, request: Any) -> None:
-        """Note a message that the main process hands to the pool."""
+        """Register a message that the main process passes to the pool."""
         if self.gate is not None:
             self.deliveries.receive(self.gate, request)
 
     def report(self) -> Mapping[str, Any]:
-        """Return what ``celery inspect wheelbeat_claims`` shows of this worker."""
+        """Return this worker's answer to ``celery inspect wheelbeat_claims``."""
         counters = self.counters.totals()
         rate = self._pace.per_s(time.monotonic(), counters["elected"])
         return {"hook": self.hook, "store": self.where, "counters": counters, "elected_per_s": rate}
@@ -143,7 +142,7 @@ class WorkerSide:
         except ClaimStoreDown as error:
             logger.warning("%s; this worker starts without it", error)
         finally:
-            close()  # no connection is to be open when the pool forks
+            close()  # no connection may be open when the pool forks
 
     def _choose_hook(self, gate: Gate) -> None:
         reason = why_not_live(self.app)
@@ -161,14 +160,14 @@ class WorkerSide:
 
 
 class ActivateStep(bootsteps.Step):  # type: ignore[misc]  # celery has no types
-    """Of the worker: activates while it is built, so that contradicting options stop it."""
+    """Worker bootstep: activates in its constructor, so that contradictory options stop the worker."""
 
     def __init__(self, worker: Any, **_: Any) -> None:
         side_of(worker.app).activate()
 
 
 class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types
-    """Of the consumer: guards the tracers that every (re)connect rebuilds."""
+    """Consumer bootstep: wraps the tracers that every (re)connect rebuilds."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -179,7 +178,7 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no
         side.start_keeper()
 
     def shutdown(self, consumer: Any) -> None:
-        """When the worker ends."""
+        """Stop the keeper when the worker ends."""
         side_of(consumer.app).stop_keeper()
 
 
@@ -187,12 +186,12 @@ _sides: dict[int, WorkerSide] = {}
 
 
 def installed_side(app: Any) -> WorkerSide | None:
-    """Return the worker side of ``app``, None where it is not installed."""
+    """Return the worker side of ``app``, or None if it is not installed."""
     return _sides.get(id(_plain(app)))
 
 
 def side_of(app: Any) -> WorkerSide:
-    """Return the worker side of ``app``; raises KeyError where it is not installed."""
+    """Return the worker side of ``app``; raises KeyError if it is not installed."""
     return _sides[id(_plain(app))]
 
 

@@ -1,8 +1,8 @@
-"""Copies that the worker's main process discards before any gate sees them: they are not to write over a result.
+"""Keep copies that the worker's main process discards before the gate from overwriting a result.
 
-A message that has expired or is revoked is discarded by Celery without asking anybody, and its result becomes REVOKED.
-Some result backends (``django-db``) then lose what the elected message has stored. So its claim is asked first: where
-another message was elected, or this one has run to its end, nothing is written. Without an answer Celery has its way.
+Celery discards an expired or revoked message and stores REVOKED as its result. In some result backends (``django-db``)
+that overwrites the result of the elected message. The claim is therefore read first: if another message was elected, or
+this one has finished, nothing is written. If the store does not answer, Celery writes REVOKED.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Revocations:
         self._breaker = Breaker()
 
     def concern_a_copy(self, task: Any, task_id: str, request: Mapping[str, Any]) -> bool:
-        """Say whether the discarded message ``request`` is a copy of a run that has a result of its own."""
+        """Return whether the discarded message ``request`` is a copy of a run with a result of its own."""
         if not self._breaker.allows(time.monotonic()):
             return False
         try:
             is_copy = self._is_copy(task, RunHeaders.read(task_id, request), request)
         except (TypeError, ValueError):
-            return False  # headers that are not ours
+            return False  # not wheelbeat's headers
         except ClaimStoreDown as error:
             if self._breaker.failed(time.monotonic()):
                 logger.warning("%s; until it does, a copy that expires may write over the result of its run", error)
@@ -65,7 +65,7 @@ class Revocations:
 
 
 def guard_results(tasks: Mapping[str, Any], revocations: Revocations) -> None:
-    """Let ``revocations`` judge before the result backends of ``tasks`` write REVOKED; once for each class."""
+    """Ask ``revocations`` before the result backends of ``tasks`` write REVOKED; patches each class once."""
     for cls in {type(task.backend) for task in tasks.values()}:
         if not hasattr(cls.mark_as_revoked, "wheelbeat_guard"):
             cls.mark_as_revoked = _guarded(cls.mark_as_revoked, tasks, revocations)

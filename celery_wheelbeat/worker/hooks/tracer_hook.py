@@ -1,9 +1,9 @@
-"""The hook in Celery's worker: the gate stands around ``task.__trace__`` in the process that executes.
+"""The hook in Celery's worker: the gate wraps ``task.__trace__`` in the process that executes.
 
-There it acts before signals, before ``track_started`` and before the task's own code, so that a dropped copy leaves no
-trace in the result. ``__trace__`` is not public: a self-test at start proves that this Celery calls it, and otherwise
-``before_start`` is used, which is public and weaker. A dropped copy must never be reported as a success: on the pools
-without processes Celery would then take a later redelivery of the elected message for a repetition.
+It acts before signals, ``track_started`` and the task's own code, so a dropped copy leaves no trace in the result.
+``__trace__`` is not public: a self-test at start proves that this Celery calls it; otherwise the public but weaker
+``before_start`` is used. A dropped copy must never be reported as a success: on pools without processes, Celery would
+then treat a later redelivery of the elected message as a repetition.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Doorkeeper(Protocol):
-        """What the hook needs of a gate."""
+        """The gate as the hook uses it."""
 
         def admit(
             self, task: Any, task_id: str, args: Any, kwargs: Any, request: MutableMapping[str, Any]
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
             """Decide about a message."""
 
         def settle(self, admission: Admission, state: str | None) -> None:
-            """Take note of the end of an execution."""
+            """Record the end of an execution."""
 
 
 logger = logging.getLogger(__name__)
@@ -43,14 +43,14 @@ PROBE = "celery_wheelbeat.probe"
 
 
 def guard_all(tasks: Mapping[str, Any], gate: Doorkeeper) -> None:
-    """Put ``gate`` around the tracer of every task that has one; once only, however often it is called."""
+    """Wrap the tracer of every task that has one with ``gate``; idempotent."""
     for task in tasks.values():
         if task.__trace__ is not None and not hasattr(task.__trace__, "wheelbeat_gate"):
             task.__trace__ = guarded(task, task.__trace__, gate)
 
 
 def guarded(task: Any, trace: Callable[..., Any], gate: Doorkeeper) -> Callable[..., Any]:
-    """Return ``trace`` with ``gate`` in front of it. Messages that are not ours cost one look-up."""
+    """Return ``trace`` with ``gate`` in front of it. Messages of other publishers cost one look-up."""
 
     def trace_if_admitted(uuid: str, args: Any, kwargs: Any, request: Any = None) -> Any:
         if not request or FIRE_MS not in request:
@@ -75,7 +75,7 @@ def guarded(task: Any, trace: Callable[..., Any], gate: Doorkeeper) -> Callable[
 
 
 def _refused(refusal: Exception) -> Any:
-    """Return what the tracer returns when a task raises ``Ignore`` or ``Reject``."""
+    """Return the tracer's result for a task that raises ``Ignore`` or ``Reject``."""
     state = REJECTED if isinstance(refusal, Reject) else IGNORED
     kind: Callable[..., Exception] = type(refusal)
     return trace_ok_t(_told(kind, refusal.args), TraceInfo(state, refusal), 0.0, None)
@@ -83,7 +83,7 @@ def _refused(refusal: Exception) -> Any:
 
 @lru_cache(maxsize=REFUSALS_KEPT)
 def _told(kind: Callable[..., Exception], arguments: tuple[Any, ...]) -> ExceptionInfo:
-    """Return the refusal as Celery hands it on, the same for each of its kind: a traceback costs more than a claim."""
+    """Return the refusal as Celery passes it on, one cached object per kind: a traceback costs more than a claim."""
     try:
         raise kind(*arguments)
     except (Ignore, Reject):
@@ -91,7 +91,7 @@ def _told(kind: Callable[..., Exception], arguments: tuple[Any, ...]) -> Excepti
 
 
 class _ProbeGate:
-    """Refuses everything and remembers that it was asked."""
+    """Refuses every message and records that it was asked."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -105,9 +105,9 @@ class _ProbeGate:
 
 
 def why_not_live(app: Any) -> str | None:
-    """Send a probe through the function that Celery's pools call; returns what is wrong with the hook, or None.
+    """Send a probe through the function that Celery's pools call; returns the fault of the hook, or None.
 
-    Run it where tasks execute: after the tracers were built, before the first message.
+    Run it where tasks execute, after the tracers are built and before the first message.
     """
     bodies_run = []
 

@@ -1,4 +1,4 @@
-"""One message in front of the gate, and what the gate decides about it. Values only."""
+"""Values of the gate: the message it judges and its decision."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class Admission(NamedTuple):
-    """What the gate decided, and what has to be settled after the execution."""
+    """The gate's decision, and the claim and lease to settle after the execution."""
 
     refusal: Exception | None = None
-    """``Ignore`` = acknowledge and forget, ``Reject`` = give back to the broker; None = execute."""
+    """``Ignore`` = acknowledge and drop, ``Reject`` = return to the broker; None = execute."""
     key: str = ""
     execution: str = ""
-    """Empty where the run executes without a claim."""
+    """Empty if the run executes without a claim."""
     lease: str | None = None
     owner: str = ""
 
@@ -33,14 +33,14 @@ class Needed(NamedTuple):
 
     @classmethod
     def by(cls, run: RunHeaders, name: str, policy: Policy, time_limit_s: float, execution: str) -> Needed:
-        """Say who is to own the lease ``name``, and for how long where the main process does not prolong it."""
+        """Return owner and length of the lease ``name``; it is longer if the main process cannot renew it."""
         if run.owner:
             return cls(name, run.owner, policy.lease_s)
         return cls(name, execution, max(policy.lease_s, time_limit_s))
 
 
 class Attempt(NamedTuple):
-    """One message in front of the gate."""
+    """One message that asks for admission."""
 
     task: Any
     args: Any

@@ -1,8 +1,8 @@
-"""Executions whose pool process died: the worker's main process opens their claims.
+"""Open the claims of executions whose pool process died; runs in the worker's main process.
 
-A process that is killed, or exceeds its hard time limit, notes nothing. Its message may come back without a sign that
-it was delivered before, if somebody publishes it again; with the claim open it runs at once, and does not wait until
-the claim has expired. Celery passes each such end to ``Backend.mark_as_failure``, in the main process and nowhere else.
+A process that is killed, or exceeds its hard time limit, cannot mark its claim. Its message may come back without a
+redelivered flag if it is published again; with the claim open, it runs at once instead of waiting until the claim
+expires. Celery passes each such end to ``Backend.mark_as_failure``, in the main process only.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ logger = logging.getLogger(__name__)
 
 
 class Deaths:
-    """Notes the ends that no pool process could note. Used by the threads of the main process."""
+    """Marks the ends that pool processes could not mark. Used by the threads of the main process."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._breaker = Breaker()
 
     def note(self, task: Any, task_id: str, request: Mapping[str, Any]) -> None:
-        """Open the claim of the execution of ``request``, where it holds one."""
+        """Open the claim of the execution of ``request``, if it holds one."""
         if not self._breaker.allows(time.monotonic()):
             return
         try:
             run = RunHeaders.read(task_id, request)
             content = (task.name, request.get("args"), request.get("kwargs"))
-            # a message that shares an id with another has a claim apart; which one it is, only its execution tells
+            # a message that shares its id with another run has its own claim; only the execution shows which one
             for key in claims_of(run, self._gate.policy_of(task), *content):
                 if self._gate.store.mark(key, execution_token(run.owner), state_after(None)):
                     break
         except (TypeError, ValueError):
-            return  # headers that are not ours
+            return  # not wheelbeat's headers
         except ClaimStoreDown as error:
             if self._breaker.failed(time.monotonic()):
                 logger.warning("the death of an execution could not be noted: %s", error)
@@ -56,7 +56,7 @@ class Deaths:
 
 
 def guard_failures(tasks: Mapping[str, Any], deaths: Deaths) -> None:
-    """Let ``deaths`` see what the result backends of ``tasks`` store as a failure; once for each class."""
+    """Call ``deaths`` before the result backends of ``tasks`` store a failure; patches each class once."""
     for cls in {type(task.backend) for task in tasks.values()}:
         if not hasattr(cls.mark_as_failure, "wheelbeat_guard"):
             cls.mark_as_failure = _guarded(cls.mark_as_failure, tasks, deaths)

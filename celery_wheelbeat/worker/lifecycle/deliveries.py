@@ -1,9 +1,9 @@
-"""The deliveries that a worker's pool executes, as its main process sees them: named, and their leases prolonged.
+"""Deliveries that a worker's pool executes, as known to its main process: owners of leases to renew.
 
-The main process names every delivered message of a run before the pool sees it, and prolongs the leases of those that
-Celery counts as active. A pool process that is killed, or ends by its hard time limit, is no longer active: its lease
-ends by itself. A task that holds the GIL for minutes cannot starve the renewal of a prefork
-pool, because it does not run in this process.
+The main process gives every delivered message of a run an owner name before the pool sees it, and renews the leases of
+deliveries that Celery counts as active. A pool process that is killed, or ends by its hard time limit, is not active
+any more, so its lease expires. In a prefork pool, a task that holds the GIL for minutes cannot starve the renewal,
+because it runs in another process.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Delivery(NamedTuple):
     lease: str
     lease_s: float
     request: weakref.ref[Any]
-    """Celery's request; it is gone when the message is settled."""
+    """Weak reference to Celery's request, which disappears when the message is settled."""
 
 
 class Deliveries:
-    """Names deliveries, and keeps those that need a lease. Filled by the consumer's thread, read by the keeper's."""
+    """Names deliveries and keeps those that need a lease. The consumer's thread writes, the keeper's thread reads."""
 
     def __init__(self) -> None:
         self._boot = uuid.uuid4().hex
@@ -44,7 +44,7 @@ class Deliveries:
         self._lock = threading.Lock()
 
     def receive(self, gate: Gate, request: Any) -> None:
-        """Name the delivery of ``request`` where it is a run, and the worker where each is to execute it."""
+        """Put an owner name into ``delivery_info`` of a run, and the worker's name if every worker executes it."""
         headers, delivery = request.request_dict, request.delivery_info
         if FIRE_MS not in headers:
             return
@@ -56,14 +56,14 @@ class Deliveries:
         try:
             lease = lease_name(RunHeaders.read(request.id, headers), policy, task.name)
         except (TypeError, ValueError):
-            return  # the gate says so when it executes
+            return  # the gate reports it when it executes
         if lease is None:
             return
         with self._lock:
             self._held[owner] = Delivery(owner, lease, policy.lease_s, weakref.ref(request))
 
     def executing(self, active: Collection[Any]) -> list[Delivery]:
-        """Return the deliveries among Celery's ``active`` requests, and forget the settled ones."""
+        """Return the deliveries among Celery's ``active`` requests; drop the settled ones."""
         with self._lock:
             alive = {owner: delivery for owner, delivery in self._held.items() if delivery.request() is not None}
             self._held = alive
@@ -76,7 +76,7 @@ class Deliveries:
 
 
 def _is_broadcast(request: Any) -> bool:
-    """Whether the message came by a fanout exchange: every queue behind it has the same message."""
+    """Return whether the message came through a fanout exchange, which copies it to every queue."""
     exchange = request.delivery_info.get("exchange")
     consumed = request.app.amqp.queues.consume_from.values()
     return any(queue.exchange.name == exchange and queue.exchange.type == "fanout" for queue in consumed)

@@ -1,9 +1,9 @@
-"""The executions of a worker that may outlive their claims, as its main process sees them.
+"""Executions that may outlive their claims, as known to the worker's main process.
 
-A claim is remembered for a time that suits the interval of its job, and a run may take longer. While Celery counts an
-execution as active its claim is prolonged: a redelivery beside it finds it running, and one after it finds its end. An
-execution that ends within a third of that time costs nothing here. The pool process says nothing to the main process
-about its claim, so the claim is named anew from the message.
+The TTL of a claim follows the interval of its job, and a run may take longer. While Celery counts the execution as
+active, its claim is prolonged: a redelivery meanwhile finds it running, a later one finds its outcome. An execution
+that ends within a third of the TTL causes no traffic. The pool process does not report its claim to the main process;
+the key is computed again from the message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROLONGED_PER_TTL = 3
 
 
 class Execution(NamedTuple):
-    """One whose claim has to be prolonged now."""
+    """An execution whose claim must be prolonged now."""
 
     request: Any
     run: RunHeaders
@@ -34,7 +34,7 @@ class Execution(NamedTuple):
 
     @property
     def nonce(self) -> str:
-        """What the claim keeps of the message's nonce."""
+        """The part of the message's nonce that the claim stores."""
         return nonce_token(self.run.nonce)
 
     def claims(self) -> Iterator[str]:
@@ -43,7 +43,7 @@ class Execution(NamedTuple):
 
 
 def claims_of(run: RunHeaders, policy: Policy, task: str, args: Any, kwargs: Any) -> Iterator[str]:
-    """Name the claim that a message asks for, then the one that it asks for where another run has the same id."""
+    """Yield the claim key of a message, then the key that it uses if another run has the same id."""
     identity = content_id(task, args, kwargs) if policy.key == "content" else run.task_id
     yield claim_key(identity, run.fire_ms, run.nesting, run.retries, run.node)
     yield claim_key(
@@ -52,16 +52,16 @@ def claims_of(run: RunHeaders, policy: Policy, task: str, args: Any, kwargs: Any
 
 
 class Executions:
-    """Executions by Celery's request, which is gone when the message is settled. Used by the keeper's thread alone."""
+    """Instants of prolongation by Celery's request (weak). Only the keeper's thread uses it."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._prolonged_s: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
 
     def due(self, active: Collection[Any], now_s: float, turn_s: float) -> list[Execution]:
-        """Return those of Celery's ``active`` requests whose claim was not prolonged for a third of its time.
+        """Return the ``active`` requests of Celery whose claim was not prolonged for a third of its TTL.
 
-        ``turn_s`` is how long ago the last call may be: an execution that was not seen then has begun since.
+        ``turn_s``: upper bound of the time since the last call; a request not seen then has begun since.
         """
         found = []
         for request in active:

@@ -1,4 +1,4 @@
-"""How fast a total grew lately. No clock of its own."""
+"""Recent growth rate of a counter. Pure: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ WINDOW_S = 60.0
 
 
 class Pace:
-    """The growth of a total over the last minute, or since the beginning where that is shorter.
+    """Growth of a total over the last minute, or since the first note if that is shorter.
 
-    Instants are monotonic seconds given by the caller. Noted by one thread, read by another: a reader may miss the
-    newest note, and no more.
+    Instants are monotonic seconds. One thread writes, another reads: a reader may miss the newest note.
     """
 
     def __init__(self, now_s: float) -> None:
         self._notes = deque([(now_s, 0)])
 
     def note(self, now_s: float, total: int) -> None:
-        """Remember ``total``; only notes that the window still needs are kept."""
+        """Record ``total``; notes outside the window are dropped."""
         self._notes.append((now_s, total))
         while self._notes[1][0] <= now_s - WINDOW_S:
             self._notes.popleft()
 
     def per_s(self, now_s: float, total: int) -> float:
-        """Return by how much per second the total has grown to ``total``."""
+        """Return the growth per second up to ``total``."""
         since_s, before = self._notes[0]
         return (total - before) / max(1.0, now_s - since_s)

@@ -1,6 +1,6 @@
-"""The keeper: a thread of the worker's main process that looks after what its store holds, and notes the pace.
+"""The keeper: a thread of the worker's main process that maintains the store and records the rate of runs.
 
-It prolongs the leases and claims of what executes, and removes expired claims.
+It renews leases and prolongs claims of active executions, and purges expired claims.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ logger = logging.getLogger(__name__)
 
 RENEWALS_PER_LEASE = 3
 LOST_AFTER = 2
-"""Renewals that fail in a row before a lease counts as lost: one may meet an execution that has just ended."""
+"""Failed renewals in a row after which a lease counts as lost; a single one may hit an execution that just ended."""
 PURGE_EVERY_S = 30.0
 PURGE_ROWS = 1_000
 PURGE_PAUSE_S = 0.02
-"""Between two batches, so that a purge takes a small part of the server."""
+"""Pause between two batches of a purge, to limit the load on the server."""
 
 
 class Keeper:
-    """Started after the pool was forked; a store that is down costs a warning per turn and nothing else.
+    """Started after the pool is forked. A store that is down causes one warning per loop.
 
     ``lease_s`` is the shortest lease that any task of this worker takes.
     """
@@ -61,14 +61,14 @@ class Keeper:
         self._purge_at_s = time.monotonic() + PURGE_EVERY_S
         self._turn_s = lease_s / RENEWALS_PER_LEASE
         self._missed: dict[str, int] = {}
-        """Renewals that failed in a row, by owner, once one has succeeded."""
+        """Owner → failed renewals in a row; an owner is added by its first successful renewal."""
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; leases that are still held end by themselves."""
+        """Stop the thread; leases still held expire."""
         self._stop.set()
         self._thread.join(timeout=5)
 
@@ -105,7 +105,7 @@ class Keeper:
 
     def _prolong(self) -> None:
         for execution in self._executions.due(_alive(active_requests), time.monotonic(), self._turn_s):
-            # a message that shares an id with another has a claim apart; which one it is, only its nonce tells
+            # a message that shares its id with another run has a claim of its own; only the nonce shows which one
             any(self._store.prolong(key, execution.nonce, execution.ttl_s) for key in execution.claims())
 
     def _purge(self) -> None:
@@ -114,7 +114,7 @@ class Keeper:
 
 
 def _alive(requests: Iterable[Any]) -> list[Any]:
-    """Return what a weak set holds, although other threads add to it."""
+    """Copy a weak set to which other threads add."""
     while True:
         with suppress(RuntimeError):
             return list(requests)
