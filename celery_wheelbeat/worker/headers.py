@@ -1,7 +1,7 @@
 """The ``wheelbeat_*`` headers of a message, read by a worker.
 
-``dispatch.messages.claim_headers`` writes them. A message without ``wheelbeat_fire_ms`` does not come from wheelbeat and
-costs a worker one look-up.
+``dispatch.messages.claim_headers`` writes them. A message without ``wheelbeat_fire_ms`` does not come from wheelbeat;
+it costs a worker one look-up.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RunHeaders(NamedTuple):
     node: str = ""
     """Name of the worker if every worker executes the run (broadcast), else empty."""
     name: str = ""
-    """Key of the job, from the headers; independent of a task id that the job chooses."""
+    """The job as the headers name it; independent of a task id that the job chooses."""
     owner: str = ""
     """Owner name of this delivery in the worker; empty if the main process has not seen it."""
 
