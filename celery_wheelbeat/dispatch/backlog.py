@@ -1,7 +1,7 @@
 """The backlog of a lane: runs that are due and not settled, as (job, fire time) pairs.
 
 Every offered run is *pending* until it leaves in exactly one way: confirmed, or skipped with a reason. Pairs, not
-bytes: 20 B each in arrays, bounded by ``limit`` whatever the broker does. The backlog never renders, sends or waits.
+bytes: 20 B each in arrays, always bounded by ``limit``. The backlog never renders, sends or waits.
 
 Two queues: *late* holds the runs that waited when the destination last failed, *fresh* holds later runs of other jobs.
 Each gets a share of every ``take``, so draining an outage does not delay current runs. The runs of one job are sent in

@@ -1,8 +1,8 @@
 """Classifies an exception raised while publishing: the run was not sent, perhaps sent, or can never be sent.
 
 Invariant: a failure is ``REFUSED`` only if the broker itself refused. Everything else that may have crossed the wire is
-``UNCERTAIN``; the run is then sent again with the same id and a fresh nonce. An exception of user code before the
-publish call is ``ERROR`` whatever its type: it concerns one run and says nothing about the connection.
+``UNCERTAIN``; the run is then sent again with the same id and a fresh nonce. Any exception of user code before the
+publish call is ``ERROR``: it concerns one run and says nothing about the connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BatchFailed: type[Exception] = getattr(kombu.exceptions, "BatchPublishError", kombu.exceptions.OperationalError)
-"""Raised for a batch of which any part may have been stored (kombu ≥ 5.7)."""
+"""Raised for a failed batch, any part of which may have been stored (kombu ≥ 5.7)."""
 
 _KNOWN: tuple[tuple[Any, FailureKind], ...] = (
     (BatchFailed, FailureKind.UNCERTAIN),

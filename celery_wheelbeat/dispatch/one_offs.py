@@ -1,9 +1,9 @@
 """One-off jobs: which of them have their run in flight, and which are done.
 
-A one-off is done after its first confirmed run. A ``once`` job is identified by its instant and has that one run,
-whatever else is edited. Any other one-off is identified by the time at which its definition came into force; an edit
-that arms it again makes a new one. A fire time belongs to the definition that was in the wheel when the run became due;
-it is never compared with the database's clock. This module holds ids and times only; the lanes disable jobs.
+A one-off is done after its first confirmed run. A ``once`` job is identified by its instant and has that one run; edits
+of other columns do not matter. Any other one-off is identified by the time at which its definition came into force; an
+edit that arms it again makes a new one. A fire time belongs to the definition that was in the wheel when the run became
+due; it is never compared with the database's clock. This module holds ids and times only; the lanes disable jobs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The clock, and the one place that decides what a jump of it means.
+"""The clock, and the classification of its jumps.
 
-Only ``SystemClock`` reads the time. ``ClockGuard`` is pure: it compares pairs of wall clock and monotonic clock and
-says what to do; it must never let time go backwards without saying so.
+Only ``SystemClock`` reads the time. ``ClockGuard`` is pure: it compares successive pairs of wall clock and monotonic
+clock. The time that it returns never goes backwards, except with ``Motion.BACK``.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 WAIT_MS: Final = 5_000
-"""A clock that is behind by no more than this is waited for."""
+"""A wall clock that is behind by at most this is waited for."""
 JUMP_MS: Final = 1_000
-"""Wall clock and monotonic clock may part by this much between two looks before it counts as a step."""
+"""Largest difference between the two clocks' progress from one look to the next that does not count as a step."""
 HOLD_S: Final = 60.0
 """A step forward moves the stored mark only after it has held for this long, in monotonic seconds."""
 
 
 class Clock(Protocol):
-    """Where the present comes from."""
+    """Source of the current time."""
 
     def wall_ms(self) -> int:
         """Return integer milliseconds since the Unix epoch, UTC."""
@@ -41,17 +41,17 @@ class SystemClock:
 
 
 class Motion(Enum):
-    """How time went on since the last look."""
+    """How the clocks moved since the last look."""
 
     STEADY = "steady"
     STALLED = "stalled"
-    """Nobody looked for a while: garbage collection, SIGSTOP, a long load."""
+    """The process did not look for a while: garbage collection, SIGSTOP, a long load."""
     FORWARD = "forward"
-    """The wall clock jumped ahead of the monotonic one: a step, or the machine was suspended."""
+    """The wall clock moved ahead of the monotonic one: it was stepped, or the machine was suspended."""
     WAIT = "wait"
-    """The wall clock is at most 5 s behind what was handed out before: nothing is due until it has caught up."""
+    """The wall clock is at most 5 s behind the time returned before: nothing is due until it has caught up."""
     BACK = "back"
-    """The wall clock was set back further than that: the wheel is rebuilt and follows it."""
+    """The wall clock was set back by more than 5 s: the wheel is rebuilt and follows it."""
 
 
 class Reading(NamedTuple):
@@ -59,17 +59,17 @@ class Reading(NamedTuple):
 
     motion: Motion
     now_ms: int
-    """The instant to advance to; never behind the one before, except with ``BACK``."""
+    """The instant to advance to; not before the last one, except with ``BACK``."""
     gap_ms: int
-    """Length of the stall or step, 0 where there was none; positive also for ``WAIT`` and ``BACK``."""
+    """Length of the stall or step, 0 if none; positive also for ``WAIT`` and ``BACK``."""
     steps: int
-    """How many times the clock was set back by more than 5 s."""
+    """Number of times that the clock was set back by more than 5 s."""
     mark_limit_ms: int | None
-    """The stored mark must not pass this instant while a step forward has not yet held long enough."""
+    """Upper bound of the stored mark while a step forward has not yet held for ``HOLD_S``; else None."""
 
     @property
     def skip_reason(self) -> str:
-        """Why runs are not replayed if the gap is too long for it."""
+        """Skip reason for runs that are not replayed because the gap is too long."""
         return "stall" if self.motion is Motion.STALLED else "clock"
 
 
@@ -80,10 +80,10 @@ class _Hold(NamedTuple):
 
 
 class ClockGuard:
-    """Compares successive looks at a clock. Owned by the scheduling thread."""
+    """Compares successive readings of a clock."""
 
     def __init__(self, *, steps: int = 0, stall_ms: int = 2_000) -> None:
-        """``steps``: the number kept with the mark. ``stall_ms``: a longer pause between looks is a stall."""
+        """``steps``: the number stored with the mark. ``stall_ms``: a longer pause between looks is a stall."""
         self.steps = steps
         self._stall_ms = stall_ms
         self._reached_ms: int | None = None
@@ -92,7 +92,7 @@ class ClockGuard:
         self._hold: _Hold | None = None
 
     def look(self, wall_ms: int, monotonic_s: float) -> Reading:
-        """Take in one pair and decide. The first pair is always steady."""
+        """Classify one pair of clock values. The first pair is always ``STEADY``."""
         if self._reached_ms is None:
             self._reached_ms = wall_ms
             motion, gap_ms = Motion.STEADY, 0
@@ -126,7 +126,7 @@ class ClockGuard:
         return Motion.STEADY, 0
 
     def _limit_ms(self, monotonic_s: float) -> int | None:
-        """What the wall clock would show without the step that is on probation."""
+        """Return the time that the wall clock would show without the forward step on hold; None without one."""
         if self._hold is None:
             return None
         return self._hold.wall_ms + round((monotonic_s - self._hold.monotonic_s) * 1000)

@@ -1,8 +1,8 @@
-"""A queue between threads: any thread puts values, one thread takes them in order. Its owner bounds their number.
+"""A queue between threads: any thread puts values, one thread gets them in order. The users bound its length.
 
-The queues of the standard library are not safe in a thread that executes signal handlers: an exception of a handler
-can leave a ``Queue`` locked, and a handler that outlasts the time-out makes ``SimpleQueue.get`` wait for ever (before
-Python 3.13).
+The standard library's queues are not safe in a thread that runs signal handlers: an exception from a handler can leave
+a ``Queue`` locked, and a handler that outlasts the time-out makes ``SimpleQueue.get`` wait for ever (before Python
+3.13).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Mailbox(Generic[T]):
-    """Any thread puts, one thread gets."""
+    """Unbounded queue; any thread puts, one thread gets."""
 
     def __init__(self) -> None:
         self._values: deque[T] = deque()
@@ -30,7 +30,7 @@ class Mailbox(Generic[T]):
         self._wake.ring()
 
     def get(self, timeout_s: float = 0.0) -> T:
-        """Take the oldest value, waiting up to ``timeout_s`` for one; raises ``queue.Empty``."""
+        """Remove and return the oldest value, waiting up to ``timeout_s``; raises ``queue.Empty``."""
         deadline_s = time.monotonic() + timeout_s
         while not self._values:
             if not self._wake.wait(deadline_s - time.monotonic()):
@@ -38,7 +38,7 @@ class Mailbox(Generic[T]):
         return self._values.popleft()
 
     def empty(self) -> bool:
-        """Whether nothing waits."""
+        """Return whether the mailbox is empty."""
         return not self._values
 
     def __len__(self) -> int:

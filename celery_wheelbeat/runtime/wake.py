@@ -1,7 +1,7 @@
-"""A wait that other threads can end. The scheduling thread waits here for outcomes, edits and news of the I/O thread.
+"""A wait that other threads can end. The scheduling thread waits here for outcomes, edits and messages of the I/O thread.
 
-It consists of one lock. A signal handler may call ``ring`` while it interrupts the wait; an exception of a handler
-leaves nothing locked; and ``Lock.acquire`` keeps its deadline however often and long it is interrupted.
+It is one lock. A signal handler may call ``ring`` while it interrupts the wait, an exception from a handler leaves
+nothing locked, and ``Lock.acquire`` keeps its deadline across any number of interruptions.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import threading
 
 
 class Wake:
-    """Rung by any thread, waited on by one."""
+    """Wake-up of one waiting thread by any other."""
 
     def __init__(self) -> None:
         self._unrung = threading.Lock()
-        """Held while nobody has rung."""
+        """Locked until ``ring`` is called; ``wait`` acquires it."""
         self._unrung.acquire()
 
     def ring(self) -> None:
@@ -25,5 +25,5 @@ class Wake:
             return
 
     def wait(self, seconds: float) -> bool:
-        """Wait up to ``seconds``; returns whether it was rung. Rings that came meanwhile count once."""
+        """Wait up to ``seconds``; returns whether ``ring`` was called. Several calls count once."""
         return self._unrung.acquire(timeout=max(0.0, seconds))

@@ -1,7 +1,9 @@
-"""The settings of a beat: one frozen, typed table of every ``wheelbeat_*`` key, its bounds and its meaning.
+"""The settings of a beat: one frozen, typed table of every ``wheelbeat_*`` key with its default, bounds and meaning.
 
-``Settings.from_conf`` reads it from ``app.conf`` once, at start; what it accepts is valid as a whole. It must never
-guess: a key that does not exist and a value out of bounds are errors that name the key, the value and the remedy.
+Job: ``Settings.from_conf`` reads and validates ``app.conf`` once, at start; ``urls`` parses URLs of servers without
+showing them. A ``Settings`` object is valid as a whole and immutable, so any thread may read it.
+
+Never: guess. An unknown key or a value out of bounds is an error that names the key, the value and the remedy.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ PREFIX = "wheelbeat_"
 
 
 class Setting(NamedTuple):
-    """What a value of one setting has to be. ``kind``: ``float int bool str``, or ``tuple`` for a list of texts."""
+    """Type and bounds of one setting. ``kind``: ``float int bool str``, or ``tuple`` for a list of texts."""
 
     kind: type
     doc: str
@@ -31,7 +33,7 @@ class Setting(NamedTuple):
     choices: tuple[object, ...] = ()
 
     def expected(self) -> str:
-        """Say in words which values are valid."""
+        """Return the valid values in words."""
         if self.choices:
             return "one of " + ", ".join(repr(choice) for choice in self.choices)
         if self.kind is bool:
@@ -45,7 +47,7 @@ class Setting(NamedTuple):
         return f"{noun}{unit} from {self.low:,} to {self.high:,}"
 
     def read(self, value: object) -> object:
-        """Return ``value`` in its type, or raise ``ValueError`` where it is not what is expected."""
+        """Return ``value`` converted to ``kind``; raises ``ValueError`` if it is not valid."""
         if isinstance(value, timedelta) and self.unit == "seconds":
             value = value.total_seconds()
         if self.kind in (int, float):
@@ -80,7 +82,7 @@ def _setting(default: object, kind: type, doc: str, **limits: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Every setting under its key without ``wheelbeat_``; times in seconds unless a property says ``_ms``."""
+    """Every setting under its key without ``wheelbeat_``; times are in seconds unless the name ends in ``_ms``."""
 
     tick: float = _setting(
         1.0,
@@ -291,11 +293,11 @@ class Settings:
     def from_conf(cls, conf: Mapping[str, Any]) -> Settings:
         """Read the settings from Celery's ``app.conf``, or any mapping of ``wheelbeat_*`` keys.
 
-        None is a value only where it is the default. Raises ``InvalidSetting`` for an unknown key, for one written in
-        a form that Celery does not see (``WHEELBEAT_TICK`` beside a namespace), and for a value that is not what the
-        table expects.
+        None is a valid value only if it is the default. Raises ``InvalidSetting`` for an unknown key, for a key in a
+        form that Celery does not read (``WHEELBEAT_TICK`` beside a namespace), and for a value that the table does not
+        allow.
         """
-        conf = getattr(conf, "data", conf)  # an app.conf that nobody has read yet does not know its keys
+        conf = getattr(conf, "data", conf)  # app.conf has no keys before its first attribute is read
         table = specifications()
         _refuse_unknown(conf, table)
         given = {}
@@ -316,7 +318,7 @@ class Settings:
 
 
 def specifications() -> dict[str, Setting]:
-    """Return the table: name without prefix → what its value has to be."""
+    """Return the table: name without prefix → its ``Setting``."""
     return {item.name: item.metadata["setting"] for item in fields(Settings)}
 
 

@@ -1,6 +1,6 @@
-"""URLs of servers: read, and spoken of without what they hold.
+"""URLs of servers: parsing, and errors that never show more of a URL than its scheme.
 
-A URL holds a password, and so may any piece of it that could not be understood. No message shows more than its scheme.
+A URL contains a password, and so may any part of it that cannot be parsed.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ UNREADABLE = "cannot be read: in a password, write / ? # [ ] @ : % as %2F %3F %2
 
 
 def scheme_of(url: str) -> str:
-    """Return the scheme, to be shown in place of the URL; ``unknown`` where it has none."""
+    """Return the scheme, shown in messages in place of the URL; ``unknown`` if it has none."""
     name, is_url, _ = url.partition("://")
     return name if is_url and _SCHEME.fullmatch(name) else "unknown"
 
 
 def split_url(what: str, url: str) -> SplitResult:
-    """Split ``url``, whose port is a number or missing; raises ``InvalidSetting`` that names ``what`` it is for."""
+    """Split ``url``. Raises ``InvalidSetting``, which names ``what``, if it or its port cannot be parsed."""
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError:  # whose text shows a piece of the URL
+    except ValueError:  # its text quotes a part of the URL
         raise InvalidSetting(f"{what} ({scheme_of(url)}) {UNREADABLE}") from None
     return parts
 
 
 def conninfo_of(what: str, url: str) -> dict[str, Any]:
-    """Read the parameters of a ``postgresql://`` URL, as ``split_url`` does; raises ImportError without its driver."""
+    """Return the parameters of a ``postgresql://`` URL. Raises as ``split_url`` does, or ImportError without psycopg."""
     import psycopg  # noqa: PLC0415 - an optional extra
 
     try:
         given = psycopg.conninfo.conninfo_to_dict(url)
         ports = str(given.get("port") or "").split(",")  # one for each host
-    except psycopg.Error:  # whose text shows the URL
+    except psycopg.Error:  # its text quotes the URL
         ports = ["unread"]
     if not all(port.isdecimal() for port in ports if port):
         raise InvalidSetting(f"{what} ({scheme_of(url)}) {UNREADABLE}")

@@ -216,7 +216,7 @@ class Layout:
 
 
 class Blocks:
-    """Cuts waiting runs into blocks by count and by bytes; owned by the scheduling thread."""
+    """Cuts waiting runs into blocks by count and by bytes."""
 
     def __init__(self, backlog: Backlog, runs: int) -> None:
         """``runs``: most runs in one block."""

@@ -11,12 +11,12 @@ EXEC = b"*1\r\n$4\r\nEXEC\r\n"
 
 
 def bulk(value: bytes) -> bytes:
-    """Return a bulk string."""
+    """Return ``value`` as a bulk string (RESP)."""
     return b"$%d\r\n%b\r\n" % (len(value), value)
 
 
 def command(*words: bytes) -> bytes:
-    """Return a command."""
+    """Return ``words`` as a command, an array of bulk strings (RESP)."""
     return b"*%d\r\n%b" % (len(words), b"".join(map(bulk, words)))
 
 

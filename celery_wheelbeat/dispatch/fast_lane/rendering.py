@@ -74,7 +74,7 @@ class Unfit(Exception):
 
 
 class JobMessages:
-    """Renders messages with a part cache; owned by the scheduling thread."""
+    """Renders messages with a part cache."""
 
     def __init__(self, engine: Engine, *, limit_bytes: int) -> None:
         """``limit_bytes``: memory for cached parts."""

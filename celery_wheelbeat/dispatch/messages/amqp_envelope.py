@@ -56,7 +56,7 @@ class _Method(NamedTuple):
 
 
 class AmqpEnvelope(Envelope):
-    """See the module."""
+    """Envelope for one AMQP connection with the given ``frame_max``."""
 
     def __init__(self, recording: Recording, sample: Sample, body: TaskBody, *, frame_max: int) -> None:
         super().__init__(recording, body)

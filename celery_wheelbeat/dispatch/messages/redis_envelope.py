@@ -41,7 +41,7 @@ _WIDTHS = {
 
 
 class RedisEnvelope(Envelope):
-    """See the module. ``base64``: the channel's ``body_encoding``."""
+    """Envelope for Redis lists. ``base64``: whether the channel's ``body_encoding`` is base64."""
 
     def __init__(self, recording: Recording, sample: Sample, body: TaskBody, *, base64: bool) -> None:
         super().__init__(recording, body)
