@@ -36,7 +36,7 @@ def split_url(what: str, url: str) -> SplitResult:
 
 
 def conninfo_of(what: str, url: str) -> dict[str, Any]:
-    """Return the parameters of a ``postgresql://`` URL. Raises as ``split_url`` does, or ImportError without psycopg."""
+    """Return the parameters of a ``postgresql://`` URL; raises as ``split_url``, or ImportError without psycopg."""
     import psycopg  # noqa: PLC0415 - an optional extra
 
     try:
