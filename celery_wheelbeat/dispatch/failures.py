@@ -1,4 +1,4 @@
-"""Classifies an exception raised while publishing: the run was not sent, perhaps sent, or can never be sent.
+"""Classifies an exception of a publish: the run was not sent, perhaps sent, or can never be sent.
 
 Invariant: a failure is ``REFUSED`` only if the broker itself refused. Everything else that may have crossed the wire is
 ``UNCERTAIN``; the run is then sent again with the same id and a fresh nonce. Any exception of user code before the

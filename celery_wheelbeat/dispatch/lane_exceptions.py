@@ -1,4 +1,4 @@
-"""Exceptions from the lane of a route: single jobs that leave the fast lane, and jobs that no lane can send.
+"""Single jobs that leave the fast lane against the rule of their route, and jobs that no lane can send.
 
 ``Outsiders`` adds to ``lane_rules`` the reasons that only show at run time: arguments that do not render, entries that
 were handed out to user code, check-ins of Sentry. ``Refused`` quarantines jobs. Neither sends or moves runs.

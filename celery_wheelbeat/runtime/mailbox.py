@@ -1,8 +1,8 @@
-"""A queue between threads: any thread puts values, one thread gets them in order. The users bound its length.
+"""A queue between threads: any thread puts values, one thread gets them in order.
 
-The standard library's queues are not safe in a thread that runs signal handlers: an exception from a handler can leave
-a ``Queue`` locked, and a handler that outlasts the time-out makes ``SimpleQueue.get`` wait for ever (before Python
-3.13).
+Its users bound its length. The standard library's queues are not safe in a thread that runs signal handlers: an
+exception from a handler can leave a ``Queue`` locked, and a handler that outlasts the time-out makes
+``SimpleQueue.get`` wait for ever (before Python 3.13).
 """
 
 from __future__ import annotations

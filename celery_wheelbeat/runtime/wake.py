@@ -1,7 +1,8 @@
-"""A wait that other threads can end. The scheduling thread waits here for outcomes, edits and the I/O thread.
+"""A wait that other threads can end.
 
-It is one lock. A signal handler may call ``ring`` while it interrupts the wait, an exception from a handler leaves
-nothing locked, and ``Lock.acquire`` keeps its deadline across any number of interruptions.
+The scheduling thread waits here for outcomes, edits and messages of the I/O thread. It is one lock. A signal handler
+may call ``ring`` while it interrupts the wait, an exception from a handler leaves nothing locked, and ``Lock.acquire``
+keeps its deadline across any number of interruptions.
 """
 
 from __future__ import annotations

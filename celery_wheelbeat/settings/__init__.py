@@ -1,7 +1,8 @@
-"""The settings of a beat: one frozen, typed table of every ``wheelbeat_*`` key with its default, bounds and meaning.
+"""The settings of a beat: a frozen, typed table of every ``wheelbeat_*`` key.
 
-Job: ``Settings.from_conf`` reads and validates ``app.conf`` once, at start; ``urls`` parses URLs of servers without
-showing them. A ``Settings`` object is valid as a whole and immutable, so any thread may read it.
+Job: the table holds default, bounds and meaning of each key. ``Settings.from_conf`` reads and validates ``app.conf``
+once, at start; ``urls`` parses URLs of servers without showing them. A ``Settings`` object is valid as a whole and
+immutable, so any thread may read it.
 
 Never: guess. An unknown key or a value out of bounds is an error that names the key, the value and the remedy.
 """

@@ -1,4 +1,4 @@
-"""The celery lane as the scheduling thread sees it: from due runs to submitted ones, and from outcomes to the ledger.
+"""The celery lane on the scheduling thread: from due runs to the publisher, from outcomes to the ledger.
 
 Runs wait as pairs in the backlog and are rendered from the definition that is current when they are submitted. Every
 outcome ends in the ledger; no run is dropped without a reason.

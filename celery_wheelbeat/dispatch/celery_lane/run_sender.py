@@ -1,8 +1,8 @@
-"""Sends runs through Celery's own ``apply_entry`` on one connection, in a batch or singly, and returns their outcomes.
+"""Sends runs through Celery's own ``apply_entry``, in a batch or singly, and returns their outcomes.
 
-User code runs here: lazy arguments, routers, overridden methods. Its exception fails its own run and no other; only an
-exception that leaves the publish call describes the broker. A ``BaseException`` ends the beat, as with Celery's own
-scheduler, after the other runs of the chunk are sent.
+All runs of a call use one connection. User code runs here: lazy arguments, routers, overridden methods. Its exception
+fails its own run and no other; only an exception that leaves the publish call describes the broker. A ``BaseException``
+ends the beat, as with Celery's own scheduler, after the other runs of the chunk are sent.
 """
 
 from __future__ import annotations

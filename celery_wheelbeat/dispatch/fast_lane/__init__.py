@@ -1,4 +1,4 @@
-"""The fast lane: messages are copied from envelopes by numpy, thousands at a time, and written in batches.
+"""The fast lane: numpy copies messages from envelopes, thousands at a time, and they are sent in batches.
 
 Job: take blocks of pending runs, group them by form, render each group from its envelope, submit batches, and settle
 their outcomes. Redis takes MULTI + LPUSH + EXEC; RabbitMQ takes pre-encoded frames and answers with publisher confirms.

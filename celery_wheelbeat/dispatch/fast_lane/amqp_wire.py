@@ -1,4 +1,4 @@
-"""The RabbitMQ connection of the fast lane: pre-encoded frames, publisher confirms, returns and refusals.
+"""The RabbitMQ connection of the fast lane: finished frames, publisher confirms, returns, refusals.
 
 At least once: a message without ``basic.ack`` when the connection is lost is ``UNCERTAIN``. A message counts as sent
 only with an ack and without a ``basic.return``. Declarations and the recording of messages use a second channel, so a

@@ -1,4 +1,4 @@
-"""Values exchanged by the fast lane and its sender (batches, outcomes, answers), and the making of batches.
+"""Values exchanged by the fast lane and its sender: batches, outcomes, answers; and how batches are made.
 
 A batch is immutable and belongs to the sender until its outcome has been polled.
 """

@@ -1,4 +1,4 @@
-"""Canary: compares the envelopes in use with Celery's current rendering, one envelope a second, in turn.
+"""Canary: compares the envelopes in use with Celery's current rendering, one a second, in turn.
 
 A difference is counted and logged, and moves the form to the celery lane; it never stops a run. The sender does the
 rendering.

@@ -1,4 +1,4 @@
-"""The fast lane as the scheduling thread sees it: from due runs to submitted batches, and from outcomes to the ledger.
+"""The fast lane on the scheduling thread: from due runs to batches, from outcomes to the ledger.
 
 A run moves to the celery lane, with a reason, unless its message is certain to equal Celery's own: its form has no
 envelope, its job is a one-off, or its arguments do not render. The sender does all I/O.

@@ -1,4 +1,4 @@
-"""Publisher of the fast lane: one thread that writes batches to one connection and reports their outcomes.
+"""Publisher of the fast lane: one thread writes batches to one connection and reports their outcomes.
 
 Invariant: every submitted batch has exactly one ``Outcome``, or none after ``close``; at most ``window`` batches are in
 flight. The sender never renders a batch, never decides what is sent, and never blocks its caller.

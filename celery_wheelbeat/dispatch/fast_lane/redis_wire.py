@@ -1,8 +1,8 @@
-"""The Redis connection of the fast lane. A batch is MULTI, one LPUSH per list, a marker ("applied"), and EXEC.
+"""The Redis connection of the fast lane: a batch is MULTI, one LPUSH per list, a marker, and EXEC.
 
-After a lost connection, the old connection is found by its client name and killed; then the marker shows which batches
-were applied. Where the server does not allow this, or has no transactions, batches in flight are ``UNCERTAIN``. A run
-counts as sent only after the reply to EXEC, with every element checked.
+The marker says that a batch was applied. After a lost connection, the old connection is found by its client name and
+killed; then the marker shows which batches were applied. Where the server does not allow this, or has no transactions,
+batches in flight are ``UNCERTAIN``. A run counts as sent only after the reply to EXEC, with every element checked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Renders the messages of a batch: from runs and the columns of their jobs to the columns that fill an envelope.
+"""Renders the messages of a batch: from runs and their jobs' columns to the fillings of an envelope.
 
 Parts are rendered from the current payloads and cached (``part_cache``). A job that does not render is reported with
 the reason and never stops the others. Sends nothing and decides nothing.

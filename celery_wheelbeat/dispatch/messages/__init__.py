@@ -1,4 +1,4 @@
-"""Message bytes: how one message of Celery's becomes a template, and how the template is filled for thousands of runs.
+"""Message bytes: one message of Celery's becomes a template, which is filled for thousands of runs.
 
 Job: record two messages that Celery makes for one form, cut the first into constants and holes, prove the cut by
 rendering the second byte by byte, and fill the holes from columns of run ids, fire times and cached per-job parts.

@@ -1,4 +1,4 @@
-"""Envelopes of AMQP 0-9-1: the method frame, the content header and the body frames of one ``basic.publish``.
+"""Envelopes of AMQP 0-9-1: method frame, content header and body frames of one ``basic.publish``.
 
 The content header has three lengths before everything that varies; they are cached as the *opening* of each job. A body
 is split at the connection's ``frame_max``, so an envelope belongs to one connection.

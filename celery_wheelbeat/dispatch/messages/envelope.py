@@ -1,4 +1,4 @@
-"""An envelope: the template (skeleton) of one form's messages on one transport, and the encoding of job-specific parts.
+"""An envelope: the template of one form's messages on one transport, and the encoding of a job's parts.
 
 Made from two messages that Celery rendered with different ids, times and arguments. The skeleton of the first must
 render the second byte by byte, or the form is not for the fast lane. An envelope is valid for one process, one

@@ -1,4 +1,4 @@
-"""Makes envelopes: records two messages of a form from Celery, cuts the first, and proves the cut with the second.
+"""Makes envelopes: records two messages of a form, cuts the first, proves the cut with the second.
 
 Runs in the thread and on the connection with which the fast lane publishes, because a message depends on both. The
 result is an envelope, a refusal, or a reason; in doubt, a reason.

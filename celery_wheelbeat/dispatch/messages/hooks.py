@@ -1,7 +1,8 @@
-"""Detects code that could see or change a message on Celery's publish path, which keeps it on the celery lane.
+"""Detects code that could see or change a message on Celery's publish path.
 
-The answers describe the process at the time of the call. A caller that caches one compares a ``Guard`` before each use,
-and ``settings_token`` about once a second. A reason is a sentence for users: the cause, and the remedy.
+Such code keeps a message on the celery lane. The answers describe the process at the time of the call. A caller that
+caches one compares a ``Guard`` before each use, and ``settings_token`` about once a second. A reason is a sentence for
+users: the cause, and the remedy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The body of a message: serialized arguments and their reprs, as Celery makes them, a few times faster.
+"""The body of a message: serialized arguments and reprs, as Celery makes them, a few times faster.
 
 The output is compared with Celery's own message when an envelope is made, and later on samples. It must never be used
 without that comparison.

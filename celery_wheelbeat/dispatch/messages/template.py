@@ -1,4 +1,4 @@
-"""Message templates: one message as constants and holes, and the rendering of many messages from it at once.
+"""Message templates: a message as constants and holes, from which many messages are rendered at once.
 
 Pure. A template (``Skeleton``) is cut from a message that Celery made; filling the holes with the bytes that were cut
 out restores the message. ``cut`` never guesses: a value that is not found as often as expected raises ``Uncut``.

@@ -1,4 +1,4 @@
-"""Observers: tracing tools that only add headers to messages. The fast lane fills these headers in as holes.
+"""Observers: tracing tools that only add headers to messages, which the fast lane fills in as holes.
 
 Supported are the Celery integrations of OpenTelemetry and Sentry. Each starts one trace per run; the fast lane uses the
 run id as its trace id, so a trace is found by its run and vice versa. Their publish spans are not created. The

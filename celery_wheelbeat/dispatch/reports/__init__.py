@@ -1,4 +1,4 @@
-"""Numbers and log lines about sends: lateness of confirmed runs, one line per send, one line per kind of failure.
+"""Numbers and log lines about sends: lateness of confirmed runs, lines per send, lines per failure.
 
 Job: keep memory and log volume bounded at any rate of sending: quantiles from buckets, a limit of lines per tick, one
 failure line a minute for each reason.

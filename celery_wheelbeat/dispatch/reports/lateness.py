@@ -1,4 +1,4 @@
-"""Lateness of confirmed runs: quantiles of the last one to two minutes, and a histogram since the start of the process.
+"""Lateness of confirmed runs: quantiles of the last one to two minutes, and a histogram since the start.
 
 Quantiles come from buckets that grow by an eighth of a power of two: each is at most 9 % too high, for any number of
 runs. Two windows of a minute each expire old runs without a list of them.

@@ -1,9 +1,9 @@
-"""Keeps ``Scheduler: Sending due task …`` readable: a line per run up to a limit per tick, one summary above it.
+"""Limits the log lines ``Scheduler: Sending due task …``: one per run up to a limit, then a summary.
 
-Celery writes the line inside ``apply_entry``, which must run for each entry because extensions are hooked there; so the
-lines are dropped where they are logged. Only the lane's own thread is concerned, and only those two messages, and the
-traceback of a run that failed: ``RunSender`` logs it in Celery's place, once a minute.
-All lanes of a beat share the limit: no rate of sending makes the log grow by more than that each tick.
+Celery writes the line inside ``apply_entry``, which must run for each entry because extensions hook into it; so the
+lines are dropped by a filter. It concerns only the lane's own thread, Celery's two messages per run, and the traceback
+of a failed run, which ``RunSender`` logs in Celery's place, once a minute. All lanes of a beat share the limit, so the
+log grows by at most ``LINES_MAX`` lines and a summary per tick, at any rate of sending.
 """
 
 from __future__ import annotations
