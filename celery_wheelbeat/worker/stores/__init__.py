@@ -25,46 +25,45 @@ class ClaimStore(Protocol):
     """Keeps claims by key (32 hex digits)."""
 
     def claim(self, key: str, asked: Asked, ttl_s: int) -> Verdict:
-        """Decide as ``claims.decide`` does, and write the claim where the verdict runs, all in one atomic step."""
+        """Decide as ``claims.decide`` does, and write the claim if the verdict runs, in one atomic step."""
 
     def mark(self, key: str, execution: str, state: State) -> bool:
-        """Set the state of the claim where ``execution`` still holds it; returns whether it does."""
+        """Set the state of the claim if ``execution`` still holds it; returns whether it does."""
 
     def post(self, key: str, execution: str, state: State) -> None:
-        """Set the state like ``mark``, without waiting for the answer where the server's protocol allows that.
+        """Set the state like ``mark``, without waiting for the answer if the server's protocol allows that.
 
-        The server has the command when this returns, unless it dies with it; what became of it is read with the next
-        answer on the same connection.
+        The command is sent when this returns; its outcome is read with the next answer on the same connection.
         """
 
     def prolong(self, key: str, nonce: str, ttl_s: int) -> bool:
-        """Remember the claim for ``ttl_s`` from now on where message ``nonce`` was elected; returns whether it was."""
+        """Let the claim expire ``ttl_s`` from now if message ``nonce`` was elected; returns whether it was."""
 
     def read(self, key: str) -> Claim | None:
-        """Return the claim, for the run history and for people; not used to decide."""
+        """Return the claim, for the run history and for display; never used to decide."""
 
     def prepare(self) -> None:
-        """Create what is missing (tables), and prove that the store answers and may be written."""
+        """Create missing tables, and check that the store answers and is writable."""
 
     def purge(self, limit: int) -> int:
-        """Remove up to ``limit`` expired claims and forgotten leases without blocking others; returns how many."""
+        """Delete up to ``limit`` expired claims and leases without blocking other statements; returns the number."""
 
 
 class LeaseStore(Protocol):
     """Keeps leases by name."""
 
     def acquire(self, name: str, owner: str, lease_s: float) -> Lease:
-        """Take the lease for ``owner`` where it is free or already its own."""
+        """Take the lease for ``owner`` if it is free or already its own."""
 
     def renew(self, name: str, owner: str, lease_s: float) -> bool:
-        """Prolong the lease where ``owner`` still holds it; returns whether it does."""
+        """Prolong the lease if ``owner`` still holds it; returns whether it does."""
 
     def release(self, name: str, owner: str) -> None:
-        """Give the lease back where ``owner`` still holds it."""
+        """Release the lease if ``owner`` still holds it."""
 
 
 class Store(ClaimStore, LeaseStore, Protocol):
-    """Both, on one server."""
+    """Claims and leases on one server."""
 
     def close(self) -> None:
         """Close the free connections of this process."""
@@ -72,18 +71,18 @@ class Store(ClaimStore, LeaseStore, Protocol):
     losses: Losses
     """Posted marks that were refused, or cut off before their outcome was read."""
     best_effort: str
-    """Why claims may be forgotten before their time; empty for a store that keeps them."""
+    """Why claims may disappear before they expire; empty for a store that keeps them."""
 
 
 _factories: dict[str, Callable[[], Store]] = {}
 
 
 def register(backend: str, factory: Callable[[], Store]) -> None:
-    """Let ``factory()`` open the store of apps whose ``result_backend`` is named ``backend`` (``django-db``)."""
+    """Register ``factory()``, which opens the store of apps with the ``result_backend`` ``backend`` (``django-db``)."""
     _factories[backend] = factory
 
 
 def registered_store(backend: str) -> Store | None:
-    """Open the store that was registered for ``backend``; None where nobody did."""
+    """Open the store registered for ``backend``; None if there is none."""
     factory = _factories.get(backend)
     return None if factory is None else factory()

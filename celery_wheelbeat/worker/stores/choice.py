@@ -1,4 +1,4 @@
-"""Which store an app's claims go to: ``wheelbeat_dedup_url``, else what its results are kept in."""
+"""Choose the store of an app's claims: ``wheelbeat_dedup_url``, else the store of its results."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+socket", "socket")
 
 
 class Choice(NamedTuple):
-    """Where the claims of an app go."""
+    """The chosen store."""
 
     store: Store | None
-    """None where nothing was found that can elect one of several copies."""
+    """None if no available store can elect one of several copies."""
     where: str
-    """In words, without passwords."""
+    """Description for people, without passwords."""
 
 
 def open_store(url: str, prefix: str = "") -> Store:

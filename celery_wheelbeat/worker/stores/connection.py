@@ -1,4 +1,4 @@
-"""A line: one connection of a SQL store, as the statements of claims use it."""
+"""A line: one connection of a SQL store, with the few operations that claims need."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Answer(NamedTuple):
-    """What a database said to one statement."""
+    """Result of one statement."""
 
     written: int
-    """Rows that the statement wrote."""
+    """Number of rows written."""
     row: tuple[Any, ...] | None = None
-    """The first row that it found; None where there is none."""
+    """First row of the result, or None."""
 
 
 class Line(Protocol):
@@ -23,7 +23,7 @@ class Line(Protocol):
         """Send a statement and wait for its answer; raises the driver's errors."""
 
     def post(self, statement: str, *values: object) -> None:
-        """Send a statement whose outcome is read with the next answer; at once where the driver knows no other way."""
+        """Send a statement whose outcome is read with the next answer, or at once if the driver cannot defer it."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -51,11 +51,11 @@ class CursorLine:
 
 
 class Losses:
-    """How many posted statements failed, or will never be known to have succeeded."""
+    """Counts posted statements that failed or whose outcome stays unknown."""
 
     def __init__(self) -> None:
         self.count = 0
-        """Since somebody took note."""
+        """Losses since the last ``take``."""
         self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
@@ -64,7 +64,7 @@ class Losses:
             self.count += count
 
     def take(self) -> int:
-        """Return the count, and begin anew."""
+        """Return the count and reset it."""
         with self._lock:
             count, self.count = self.count, 0
             return count

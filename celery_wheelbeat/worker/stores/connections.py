@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class Connections(Generic[C]):
-    """As many connections as executions run at the same time; threads and greenlets take turns with them."""
+    """Pool of as many connections as executions at the same time; threads and greenlets share them."""
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class Connections(Generic[C]):
         self._inherited: list[deque[C]] = []
 
     def lend(self, work: Callable[Concatenate[C, P], R], *arguments: P.args, **options: P.kwargs) -> R:
-        """Let ``work`` have a connection; a failure of the driver becomes ``ClaimStoreDown``.
+        """Call ``work`` with a connection; an error of the driver becomes ``ClaimStoreDown``.
 
-        One on an idle connection is none yet: a server that was restarted has cut them all. They are closed, and
-        ``work`` is done once more with a new one, which nothing in a store minds.
+        After an error on an idle connection (a restarted server has cut them all), all idle ones are closed and
+        ``work`` is repeated once on a new connection; the operations of a store are safe to repeat.
         """
         if self._pid != os.getpid():
-            # kept: MySQLdb takes leave of the server when a connection is collected, over the parent's socket
+            # kept alive: MySQLdb sends a quit command over the parent's socket when a connection is collected
             self._inherited.append(self._free)
             self._pid, self._free = os.getpid(), deque()
         free = self._free
@@ -60,7 +60,7 @@ class Connections(Generic[C]):
                 if not idle:
                     raise ClaimStoreDown(f"the claim store {self._where} does not answer: {error!r}") from error
             except BaseException:
-                # a soft time limit in mid-conversation: what the next reply belongs to is unknown
+                # a soft time limit during an exchange: the next reply may belong to an earlier command
                 self._shut(connection)
                 raise
             else:

@@ -1,4 +1,4 @@
-"""Opens SQL claim stores with the databases' own drivers. Nothing is imported before it is needed."""
+"""Open SQL claim stores with the databases' own drivers, imported on demand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sql_store(url: str) -> SqlStore:
 
 
 def sqlite_store(path: str, *, uri: bool = False) -> SqlStore:
-    """Keep claims in the SQLite file at ``path``, which is a URI where ``uri`` says so."""
+    """Keep claims in the SQLite file at ``path``; with ``uri``, ``path`` is a URI."""
     import sqlite3  # noqa: PLC0415 - a Python may be built without it
 
     def connect() -> CursorLine:
@@ -52,16 +52,16 @@ def sqlite_store(path: str, *, uri: bool = False) -> SqlStore:
 
 
 def mariadb_store(parameters: Callable[[], Mapping[str, Any]]) -> SqlStore:
-    """Keep claims in MariaDB; ``parameters()`` are those of ``MySQLdb.connect``, asked for each connection."""
+    """Keep claims in MariaDB; ``parameters()`` returns those of ``MySQLdb.connect``, called for each connection."""
     import MySQLdb  # noqa: PLC0415 - an optional extra
     from MySQLdb.constants import CLIENT  # noqa: PLC0415
 
     def connect() -> CursorLine:
         fixed = {"autocommit": True, "connect_timeout": TIMEOUT_S, "read_timeout": TIMEOUT_S, "charset": "utf8mb4"}
-        # rows matched, not rows changed: a mark that changes nothing is still ours
+        # count matched, not changed, rows: a mark that changes nothing still succeeds
         connection = MySQLdb.connect(**{**parameters(), **fixed, "client_flag": CLIENT.FOUND_ROWS})
         cursor = connection.cursor()
-        # UTC has no repeated hour; READ COMMITTED keeps the purge from locking the gaps that new claims go into
+        # UTC has no repeated hour; READ COMMITTED keeps the purge from locking gaps into which claims are inserted
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.close()

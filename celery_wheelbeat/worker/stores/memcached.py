@@ -1,7 +1,7 @@
-"""Claims and leases in memcached, as well as it can: whatever it evicts, or loses in a restart, is forgotten.
+"""Claims and leases in memcached, best effort: evicted claims, and all claims after a restart, are lost.
 
-``add`` elects, ``cas`` replaces. Leases end by the server's clock, which tells whole seconds. Start and end of an
-execution, by which nothing is decided, are instants of this worker's: to ask would cost each claim a round trip.
+``add`` elects, ``cas`` replaces. Leases expire by the server's clock, in whole seconds. Start and end of an execution
+decide nothing and are instants of the worker's clock: asking the server would cost each claim a round trip.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 1.0
 ROUNDS = 20
 RELATIVE_MAX_S = 30 * 86_400
-"""Longer times would count as instants since 1970."""
+"""Memcached takes larger values as Unix timestamps."""
 FENCE_REMEMBERED_S = 86_400
 
 
@@ -65,7 +65,7 @@ class MemcachedStore:
         return verdict
 
     def mark(self, key: str, execution: str, state: State) -> bool:
-        """See ``ClaimStore``. The claim is remembered for a day from here on: memcached does not tell what is left."""
+        """See ``ClaimStore``. The claim expires a day from now: memcached does not report the remaining time."""
         holds = False
 
         def replace(text: str | None) -> str | None:
@@ -81,7 +81,7 @@ class MemcachedStore:
         return holds
 
     def post(self, key: str, execution: str, state: State) -> None:
-        """See ``ClaimStore``: waits for the answer, since the change needs two steps."""
+        """See ``ClaimStore``: waits for the answer, because the change takes two commands."""
         self.mark(key, execution, state)
 
     def prolong(self, key: str, nonce: str, ttl_s: int) -> bool:
@@ -158,7 +158,7 @@ class MemcachedStore:
         return holds
 
     def _change(self, key: str, replace: Callable[[str | None], str | None], ttl_s: int) -> None:
-        """Let ``replace`` turn the value of ``key`` into another, atomically; None leaves it as it is."""
+        """Replace the value of ``key`` by ``replace(value)`` atomically; None leaves it unchanged."""
         self._connections.lend(self._change_over, key, replace, min(ttl_s, RELATIVE_MAX_S))
 
     def _change_over(self, client: Any, key: str, replace: Callable[[str | None], str | None], expire_s: int) -> None:

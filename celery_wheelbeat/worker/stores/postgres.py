@@ -1,8 +1,8 @@
-"""Claims in PostgreSQL: a connection whose statements are prepared once and whose answers may be read later.
+"""Claims in PostgreSQL: connections with statements prepared once and deferred reads of their answers.
 
-It uses libpq's pipeline mode through ``psycopg.pq``: a posted statement is on its way when ``post`` returns, the server
-executes it at once and commits it by itself, and its outcome is read before the next answer. psycopg's cursors would
-cost each claim as much again as the server does. Nothing here waits for longer than ``ANSWER_S``.
+Uses libpq's pipeline mode through ``psycopg.pq``: a posted statement is sent when ``post`` returns, the server executes
+and commits it at once, and its outcome is read before the next answer. psycopg's cursors would cost each claim as much
+time as the server does. No call waits longer than ``ANSWER_S``.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 TIMEOUT_S = 2
 STATEMENT_TIMEOUT_MS = 2_000
 ANSWER_S = 2.5
-"""A server that was frozen enforces no time-out of its own: then the worker gives up."""
+"""Time-out on the client: a frozen server cannot enforce its own."""
 DIRECT = "wheelbeat.direct"
-"""A parameter that only a server which has read our options knows: there is no pooler in between that drops them."""
+"""A parameter set through the connection options; if the server reports it, no pooler in between drops the options."""
 DJANGO_OBJECTS = ("cursor_factory", "context", "row_factory")
-"""Among Django's connection parameters; they serve Django's own cursors."""
+"""Connection parameters of Django that only its own cursors need."""
 SWIFT = f"-c synchronous_commit=off -c statement_timeout={STATEMENT_TIMEOUT_MS} -c {DIRECT}=1"
 
 
 def postgres_store(parameters: Callable[[], Mapping[str, Any]]) -> SqlStore:
-    """Keep claims in PostgreSQL; ``parameters()`` are those of ``psycopg.connect``, asked for each connection.
+    """Keep claims in PostgreSQL; ``parameters()`` returns those of ``psycopg.connect``, called for each connection.
 
-    Claims are committed without waiting for the disk: a crash of the server may forget those of its last second.
+    Claims are committed without waiting for the disk: a crash of the server may lose those of its last second.
     """
     losses = Losses()
     return SqlStore(
@@ -51,7 +51,7 @@ def _connect(parameters: Mapping[str, Any], losses: Losses) -> PostgresLine:
     given = {key: value for key, value in parameters.items() if key not in DJANGO_OBJECTS}
     given = {**psycopg.conninfo.conninfo_to_dict(given.pop("conninfo", "")), **given}
     given |= {"autocommit": True, "connect_timeout": TIMEOUT_S, "prepare_threshold": None}
-    given.setdefault("tcp_user_timeout", TIMEOUT_S * 1000)  # a server that vanished without a word
+    given.setdefault("tcp_user_timeout", TIMEOUT_S * 1000)  # detect a server that vanished
     try:
         connection = _Impatient.connect(**{**given, "options": f"{given.get('options') or ''} {SWIFT}".strip()})
     except psycopg.OperationalError as error:
@@ -60,7 +60,7 @@ def _connect(parameters: Mapping[str, Any], losses: Losses) -> PostgresLine:
         connection = _Impatient.connect(**given)
     try:
         direct = connection.execute(f"SELECT current_setting('{DIRECT}', true)").fetchone() == ("1",)
-        # behind a pooler the next statement goes to a server connection that knows nothing of the one before
+        # behind a pooler the next statement may use another server connection, without the prepared statements
         return PostgresLine(connection, losses, swift=direct and psycopg.Pipeline.is_supported())
     except BaseException:
         connection.close()
@@ -68,7 +68,7 @@ def _connect(parameters: Mapping[str, Any], losses: Losses) -> PostgresLine:
 
 
 class _Impatient(psycopg.Connection[Any]):
-    """Fails where the server does not answer in time, instead of waiting for ever."""
+    """Raises if the server does not answer in time."""
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         return super().wait(_given_up_after(ANSWER_S, gen), *args, **kwargs)
@@ -77,8 +77,8 @@ class _Impatient(psycopg.Connection[Any]):
 class PostgresLine:
     """A line to PostgreSQL.
 
-    A ``swift`` one prepares each statement once and reads the outcome of a posted one with the next answer; where that
-    cannot be, nothing is prepared and every statement waits for its answer.
+    If ``swift``, it prepares each statement once and reads the outcome of a posted one with the next answer. Otherwise
+    nothing is prepared and every statement waits for its answer.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], losses: Losses, *, swift: bool) -> None:
@@ -108,7 +108,7 @@ class PostgresLine:
         return Answer(result.command_tuples or 0, _first_row(result))
 
     def post(self, statement: str, *values: object) -> None:
-        """See ``Line``: a statement that is not prepared waits, so that one that cannot be is noticed."""
+        """See ``Line``: an unprepared statement waits for its answer, so that a failed preparation is noticed."""
         if (name := self._prepared.get(statement)) is None:
             self.ask(statement, *values)
         else:
@@ -134,13 +134,13 @@ class PostgresLine:
             self._connection.wait(self._flushed())
 
     def _flushed(self) -> Generator[Wait, Ready | int, None]:
-        """Let psycopg wait until everything is sent."""
+        """Wait with psycopg until everything is sent."""
         while self._libpq.flush():
             if (yield Wait.RW) & Ready.R:
                 self._libpq.consume_input()
 
     def _result(self) -> Generator[Wait, Ready | int, PGresult]:
-        """Let psycopg wait for all results of one statement; returns the first that refuses it, else the last."""
+        """Wait with psycopg for all results of one statement; returns the first error result, else the last result."""
         libpq = self._libpq
         found: PGresult | None = None
         while True:
@@ -173,13 +173,13 @@ def _first_row(result: PGresult) -> tuple[str | None, ...] | None:
 
 @cache
 def _numbered(statement: str) -> bytes:
-    """Write the server's own placeholders, ``$1`` and so on, in place of ``%s``."""
+    """Replace ``%s`` by the server's placeholders ``$1``, ``$2``, …."""
     numbers = count(1)
     return re.sub("%s", lambda _: f"${next(numbers)}", statement).encode()
 
 
 def _given_up_after(limit_s: float, conversation: Any) -> Generator[Any, Any, Any]:
-    """Pass on what psycopg's ``conversation`` with the server waits for; raise when it takes too long."""
+    """Delegate to psycopg's generator ``conversation``; raise when it exceeds the time-out."""
     until_s = time.monotonic() + limit_s
     try:
         wanted = next(conversation)

@@ -1,9 +1,9 @@
 """Claims and leases in Redis or Valkey: one command, one round trip.
 
-A claim is 31 bytes under a key of 19: at most 150 bytes of Redis memory with its expiry. Most that ask are the first,
-and a ``SET`` that writes only where there is nothing elects them. To another it returns what is held, and most verdicts
-need no more than that. What replaces a claim is a script, which states the rules of ``claims.decide`` again, because
-only the server can decide atomically; the conformance suite holds both together.
+A claim is 31 bytes under a key of 19: at most 150 bytes of Redis memory with its expiry. Most requests are the first of
+their run: ``SET NX GET`` elects them. Else it returns the held claim, which is enough for most verdicts. A claim is
+replaced by a script, which repeats the rules of ``claims.decide`` because only the server can decide atomically; the
+conformance suite checks that both agree.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from celery_wheelbeat.worker.stores.sentinels import asked_once
 TIMEOUT_S = 1.0
 FENCE_REMEMBERED_S = 86_400
 LEASE_NAME_BYTES = 400
-"""Up to here a lease can be read in the name of its key."""
+"""Longer lease names are hashed in the key."""
 _LAYOUT = struct.Struct(">c8s4s4s6s4s4s")
 """State, nonce, execution, half of the digest, start in ms, run time in ms, the other half of the digest.
 
-An older release writes all but the last, which stands at the end so that its scripts find what they look for.
-A ``SET`` knows no time, so that a claim which it wrote has in place of its start the seconds after which it expires:
-less than any start. It began that long before its key expires, which Redis says in ms since 7.0.
+An older release writes all but the last field, which is at the end so that that release's scripts still work.
+``SET`` cannot read the server's clock: a claim written by it holds its TTL in seconds in place of its start, which is
+less than any start. Its start is the expiry of its key (in ms since Redis 7.0) minus the TTL.
 """
 OLD_BYTES = 27
-"""Of a claim of an older release."""
+"""Layout of an older release's claims."""
 _NO_START = 1 << 32
-"""What is less is no start."""
+"""A smaller value is a TTL, not a start."""
 
 _NOW_MS = """
 local t = redis.call('TIME')
@@ -51,9 +51,9 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 class _Script:
     def __init__(self, source: str) -> None:
         self.source = source.encode()
-        sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()  # how EVALSHA names a script
+        sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()  # EVALSHA's script id
         self.call = (b"EVALSHA", sha, b"1")
-        """What comes before the key and the arguments."""
+        """Leading parts of the command, before key and arguments."""
 
 
 # ARGV: nonce + execution + both halves of the digest, redelivered and may_take_over as 0 or 1, ttl in seconds
@@ -101,7 +101,7 @@ return 1
 """
 )
 
-# ARGV: nonce, ttl in seconds. The start has to be written before the expiry that tells it is another.
+# ARGV: nonce, ttl in seconds. The start must be written before the expiry from which it is derived changes.
 _PROLONG = _Script(
     """
 local held = redis.call('GET', KEYS[1])
@@ -165,8 +165,8 @@ _VERDICTS = {verdict.word.encode(): verdict for verdict in Verdict}
 class RedisStore:
     """Claims under ``prefix``, ``wb:`` and 16 bytes, leases under ``prefix``, ``wb:lease:`` and their name.
 
-    ``pool`` says where and how to connect; only its parameters are used. Connections carry time-outs of one second and
-    no retries of their own: the circuit breaker decides what follows a failure.
+    Only the connection parameters of ``pool`` are used. Connections have time-outs of one second and do not retry: the
+    circuit breaker handles failures.
     """
 
     best_effort = ""
@@ -178,7 +178,7 @@ class RedisStore:
         self._set = b"*7\r\n$3\r\nSET\r\n" + key
         self._evaluate_mark = b"*6\r\n" + packed(*_MARK.call).partition(b"\r\n")[2] + key
         self._sets = True
-        """Whether the server knows ``SET`` with both ``NX`` and ``GET``: Redis since 7.0."""
+        """Whether the server supports ``SET`` with both ``NX`` and ``GET``: Redis since 7.0."""
         parameters = {
             **pool.connection_kwargs,
             "socket_timeout": TIMEOUT_S,
@@ -201,7 +201,7 @@ class RedisStore:
 
     @classmethod
     def from_url(cls, url: str, prefix: str = "") -> RedisStore:
-        """Open the store at a ``redis://``, ``rediss://`` or ``unix://`` URL; ValueError for one that says nonsense."""
+        """Open the store at a ``redis://``, ``rediss://`` or ``unix://`` URL; raises ValueError for an invalid one."""
         return cls(ConnectionPool.from_url(url), prefix)
 
     def claim(self, key: str, asked: Asked, ttl_s: int) -> Verdict:
@@ -238,7 +238,7 @@ class RedisStore:
         return None if held is None else _claim_of(held, expires_ms)
 
     def prepare(self) -> None:
-        """See ``ClaimStore``: loads the scripts, and fails where the server is a read-only replica or full."""
+        """See ``ClaimStore``: loads the scripts; fails if the server is a read-only replica or full."""
         self._connections.lend(_load)
         self._connections.lend(RedisLine.ask, packed(b"SET", self._claims + b"probe", b"1", b"PX", b"1000"))
 
@@ -261,7 +261,7 @@ class RedisStore:
         self._call(_RELEASE, self._lease_at(name), owner.encode())
 
     def info(self) -> dict[str, str]:
-        """Return what ``dedup-check`` judges: version, role, memory and eviction policy."""
+        """Return version, role, memory and eviction policy, for ``dedup-check``."""
         text = self._connections.lend(RedisLine.ask, packed(b"INFO")).decode()
         return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
@@ -273,35 +273,35 @@ class RedisStore:
         return self._connections.lend(_evaluate, script, key, *arguments)
 
     def _judge(self, held: bytes | ResponseError, asked: Asked) -> Verdict | None:
-        """Judge by what a ``SET`` has found; None where the script has to.
+        """Decide by the claim that ``SET`` has found; None if the script must decide.
 
-        It is asked after any refusal, too: it still knows a copy where the server is full, or may not be written.
+        Also used after an error reply: a copy is recognised even if the server is full or read-only.
         """
         if isinstance(held, ResponseError):
             self._sets = "syntax error" not in str(held)
             return None
         try:
             verdict = decide(_claim_of(held), asked)
-        except (struct.error, ValueError):  # not ours
+        except (struct.error, ValueError):  # not a claim
             return None
         return None if verdict in (Verdict.TAKEN_OVER, Verdict.REOPENED) else verdict
 
     def _lease_at(self, name: str) -> bytes:
         text = name.encode(errors="surrogatepass")
-        if len(text) > LEASE_NAME_BYTES:  # a task may have an id of any length
+        if len(text) > LEASE_NAME_BYTES:  # task ids have any length
             text = blake2b(text, digest_size=KEY_BYTES).hexdigest().encode()
         return self._claims + b"lease:" + text
 
 
 @lru_cache(maxsize=64)
 def _if_there_is_none(ttl_s: int) -> tuple[bytes, bytes]:
-    """Return the times in the value of the ``SET`` of a claim, and what follows the value: the options."""
+    """Return the time fields of a claim's value for ``SET``, and the options after the value."""
     options = packed(b"NX", b"GET", b"EX", b"%d" % ttl_s).partition(b"\r\n")[2]
     return ttl_s.to_bytes(6) + bytes(4), b"\r\n" + options
 
 
 def _claim_of(held: bytes, expires_ms: int = 0) -> Claim:
-    """Read a claim; its times mean nothing where ``expires_ms``, when its key expires, is not given."""
+    """Parse a claim; without ``expires_ms``, the expiry of its key, its times are meaningless."""
     state, nonce, execution, digest, started, ran, rest = _LAYOUT.unpack(held.ljust(_LAYOUT.size, b"\0"))
     started_ms, ran_ms = int.from_bytes(started), int.from_bytes(ran)
     if started_ms < _NO_START:

@@ -1,7 +1,7 @@
-"""A line to Redis or Valkey: commands in, answers out, over the socket of one of redis-py's connections.
+"""A line to Redis or Valkey: the protocol over the socket of a redis-py connection.
 
-redis-py connects (addresses, TLS, Sentinel, credentials). What follows is written and read here, because its client and
-its buffers cost a claim more than the server does. Nothing here waits for longer than the socket's time-out.
+redis-py connects (addresses, TLS, Sentinel, credentials). Commands and answers are written and read here, because
+redis-py's client and buffers cost a claim more than the server does. No call waits longer than the socket's time-out.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 READ_BYTES = 4_096
 _NOTHING, _ONE = b"$-1\r\n", b":1\r\n"
-"""What a claim and a mark hear most often, read without a look at its parts."""
+"""The most frequent answers to claims and marks, recognised without parsing."""
 
 
 class RedisLine:
-    """One connection, in whichever version of the protocol, and how many answers on it nobody has waited for.
+    """One connection (protocol version 2 or 3) and the number of its unread answers.
 
-    ``prelude`` is a command without which the server does not know what is posted: it goes first, and again where the
-    server has forgotten it.
+    ``prelude``: a command on which posted commands depend (it loads their script). It is sent first, and again if the
+    server has lost the script.
     """
 
     def __init__(self, connection: Any, losses: Losses, prelude: bytes) -> None:
         self._connection = connection
-        self._socket = connection._sock  # redis-py hands it out under no other name
+        self._socket = connection._sock  # redis-py has no public name for it
         self._descriptor = _descriptor_of(self._socket)
         self._losses = losses
         self._prelude = prelude
@@ -38,14 +38,14 @@ class RedisLine:
         self._owed = 0
 
     def ask(self, command: bytes) -> Any:
-        """Send a command and return its answer; raises ``ResponseError`` where it is refused."""
+        """Send a command and return its answer; raises ``ResponseError`` for an error reply."""
         answer = self.hear(command)
         if isinstance(answer, ResponseError):
             raise answer
         return answer
 
     def hear(self, command: bytes) -> Any:
-        """Send a command and return its answer, a ``ResponseError`` where it is refused."""
+        """Send a command and return its answer, which is a ``ResponseError`` for an error reply."""
         self._send(command)
         while self._owed:
             self._hear_owed()
@@ -84,7 +84,7 @@ class RedisLine:
 
     def _hear_owed(self) -> None:
         if not self._unread and self._descriptor is not None:
-            try:  # it has most often come meanwhile
+            try:  # it has usually arrived by now
                 self._unread = os.read(self._descriptor, READ_BYTES)
             except BlockingIOError:
                 self._receive()
@@ -101,7 +101,7 @@ class RedisLine:
             self._receive()
         head, self._unread = self._unread[:end], self._unread[end + 2 :]
         kind, rest = head[:1], head[1:]
-        answer: Any = None  # as of "_", the null of the protocol's third version
+        answer: Any = None  # as for "_", the null of RESP3
         match kind:
             case b"$" | b"=":
                 answer = self._text(int(rest))
@@ -114,7 +114,7 @@ class RedisLine:
             case b"-":
                 error = NoScriptError if rest.startswith(b"NOSCRIPT") else ResponseError
                 answer = error(rest.decode(errors="replace"))
-            case b">":  # what the server says by itself, about its own maintenance
+            case b">":  # push messages of the server, e.g. about its maintenance
                 for _ in range(int(rest)):
                     self._answer()
                 answer = self._answer()
@@ -138,17 +138,17 @@ class RedisLine:
 
 
 def _descriptor_of(socket: Any) -> int | None:
-    """Return by which number the system knows ``socket``; None where TLS or greenlets stand in between.
+    """Return the file descriptor of ``socket``; None with TLS or greenlets.
 
-    A socket with a time-out asks the system before each step whether it can be done, and what a worker sends nearly
-    always can. The number allows to try first: who waits is still the socket, with its time-out.
+    A Python socket with a time-out polls before each operation, although a worker's writes nearly always succeed at
+    once. With the descriptor, the operation is tried first; only the socket waits, with its time-out.
     """
     plain = os.name == "posix" and type(socket).__module__ == "socket" and socket.gettimeout()
     return int(socket.fileno()) if plain else None
 
 
 def packed(*words: bytes) -> bytes:
-    """Write a command as the protocol has it."""
+    """Encode a command in the protocol."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         parts += (b"$%d\r\n" % len(word), word, b"\r\n")

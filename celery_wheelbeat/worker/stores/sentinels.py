@@ -1,7 +1,7 @@
-"""Sentinels as claims ask them: each once, and for no longer than a claim waits for its server.
+"""Sentinel queries for claims: each Sentinel is asked once, with the time-out of a claim.
 
-redis-py asks each Sentinel ten times over before it turns to the next one, and one that has died with its master keeps
-silent each time: minutes in which tasks would wait. Results go on as they are: what is shared with them is copied.
+redis-py asks each Sentinel ten times before the next one; with a Sentinel that died with its master, tasks would wait
+for minutes. The connections of results keep redis-py's behaviour: shared objects are copied before they are changed.
 """
 
 from __future__ import annotations

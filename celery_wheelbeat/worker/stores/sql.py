@@ -1,8 +1,8 @@
 """Claims and leases in two tables of a SQL database: PostgreSQL, SQLite, MariaDB.
 
-The first copy of a run is one INSERT. Only a second message on the same key reads the claim, decides in Python and
-writes by compare-and-set on (state, execution): no statement waits for another, so no transaction is ever open. All
-instants are the server's clock in ms.
+The first copy of a run costs one INSERT. Only a second message with the same key reads the claim, decides in Python and
+writes by compare-and-set on (state, execution). Statements run in autocommit; no transaction stays open. All instants
+are ms of the server's clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.worker.stores.connection import Answer, Line
 
 ROUNDS = 10
-"""How often a claim is decided anew because the row changed in between; each round someone else got on."""
+"""Maximum rounds of read and compare-and-set; a round fails only if another worker has changed the row meanwhile."""
 FENCE_REMEMBERED_MS = 86_400_000
 
 CREATE_CLAIMS = """
@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS wheelbeat_claim (
 TABLES = "SELECT 1 FROM wheelbeat_claim, wheelbeat_lease WHERE 1 = 0"
 DIGEST_REST = "SELECT digest_rest FROM wheelbeat_claim WHERE 1 = 0"
 ADD_DIGEST_REST = "ALTER TABLE wheelbeat_claim ADD COLUMN digest_rest VARCHAR(8) DEFAULT '' NOT NULL"
-"""An older release has no such column, and compares the first half of a digest only; it may go on beside this one."""
+"""An older release, which may run beside this one, lacks this column and compares only the digest's first half."""
 CREATE_LEASES = """
 CREATE TABLE IF NOT EXISTS wheelbeat_lease (
   id VARCHAR(32) NOT NULL PRIMARY KEY, owner VARCHAR(80) NOT NULL, fence BIGINT NOT NULL, until_ms BIGINT NOT NULL)"""
@@ -53,7 +53,7 @@ MARK = """
 UPDATE wheelbeat_claim SET state = %s, ended_ms = {now} WHERE id = %s AND execution = %s"""
 PROLONG = """
 UPDATE wheelbeat_claim SET expires_ms = {now} + %s WHERE id = %s AND nonce = %s AND expires_ms > {now}"""
-# fence first: MariaDB assigns from left to right and would otherwise see the new owner
+# fence first: MariaDB assigns left to right; after the owner it would see the new one
 ACQUIRE = """
 UPDATE wheelbeat_lease SET
   fence = CASE WHEN owner = %s AND until_ms > {now} THEN fence WHEN fence >= {now} THEN fence + 1 ELSE {now} END,
@@ -67,27 +67,27 @@ RELEASE = "UPDATE wheelbeat_lease SET owner = '', until_ms = 0 WHERE id = %s AND
 
 
 class Dialect(NamedTuple):
-    """What differs between the databases."""
+    """SQL that differs between the databases."""
 
     now: str
     """The server's clock in ms since the Unix epoch, as an expression."""
     insert: tuple[str, str]
-    """What stands before and after INTO … VALUES … so that an existing row is no error and no row is written."""
+    """Text before and after INTO … VALUES … that makes the INSERT a no-op if the row exists."""
     purge: str
     """Delete up to ``%s`` rows whose ``{until}`` is ``%s`` ms past, the oldest first, without locking any other row.
 
-    The limit of the search has to be a constant to the database: it then reads expired rows only, in a table of
-    millions that live.
+    The bound of the search must be a constant for the database, which then reads only expired rows, in a table with
+    millions of live ones.
     """
     create_index: str
     placeholder: str = "%s"
 
     def write(self, statement: str) -> str:
-        """Fill the server's clock and the driver's placeholders into ``statement``."""
+        """Insert the server's clock and the driver's placeholders into ``statement``."""
         return statement.replace("{now}", self.now).replace("%s", self.placeholder).strip()
 
     def purge_of(self, table: str, until: str) -> str:
-        """Write ``purge`` for a table and its column of ends."""
+        """Return ``purge`` for a table and its column of expiry."""
         return self.write(self.purge.replace("{table}", table).replace("{until}", until))
 
 
@@ -117,7 +117,7 @@ MARIADB = Dialect(
 class SqlStore:
     """Claims and leases over lines; ``connect()`` opens one, ``errors`` are the driver's, ``losses`` the lines' own.
 
-    A claim that is decided takes one statement for the first copy, two for a copy, three for a redelivery.
+    A claim takes one statement for the first copy of a run, two for a further copy, three for a redelivery.
     """
 
     best_effort = ""
@@ -154,7 +154,7 @@ class SqlStore:
                 return Verdict.ELECTED
             row = line.ask(self._select, key).row
             if row is None:
-                continue  # purged in between
+                continue  # purged meanwhile
             verdict = decide(_claim_of(row), asked)
             if verdict is Verdict.MINE or not verdict.runs:
                 return verdict
@@ -180,15 +180,15 @@ class SqlStore:
         return None if row is None else _claim_of(row)
 
     def prepare(self) -> None:
-        """See ``ClaimStore``: tables that a migration has made already are left alone."""
-        if not self._knows(TABLES):  # no tables, or no server: what follows tells
+        """See ``ClaimStore``: tables that a migration has created are not changed."""
+        if not self._knows(TABLES):  # no tables, or no server: the next statement shows which
             for statement in (CREATE_CLAIMS, CREATE_LEASES, self._dialect.create_index):
                 self._create(statement)
         if not self._knows(DIGEST_REST):
             try:
                 self._execute(ADD_DIGEST_REST)
             except ClaimStoreDown:
-                if not self._knows(DIGEST_REST):  # else another worker was first
+                if not self._knows(DIGEST_REST):  # else another worker was faster
                     raise
 
     def _knows(self, statement: str) -> bool:
@@ -235,7 +235,7 @@ class SqlStore:
             try:
                 self._execute(statement)
             except ClaimStoreDown:
-                if last:  # two workers that start together collide once on PostgreSQL, in spite of IF NOT EXISTS
+                if last:  # two workers that start together may collide once on PostgreSQL, despite IF NOT EXISTS
                     raise
             else:
                 return
@@ -250,7 +250,7 @@ def _post(line: Line, statement: str, *values: object) -> None:
 
 
 def _claim_of(row: tuple[Any, ...]) -> Claim | None:
-    """Return the claim of a row, None where it has expired."""
+    """Return the claim of a row, or None if it has expired."""
     state, nonce, execution, digest, rest, started_ms, ended_ms, left_ms = row
     if int(left_ms) <= 0:
         return None
