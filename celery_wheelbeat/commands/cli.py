@@ -1,6 +1,6 @@
-"""``celery -A proj wheelbeat …``: questions to a beat, answered from the database, the mark file and the app alone.
+"""``celery -A proj wheelbeat …``: questions about a beat, answered from the database, the mark file and the app.
 
-Nothing here talks to the running process. Only ``run`` sends anything: one message, itself.
+No command talks to the running process. Only ``run`` sends a message, from its own process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from celery_wheelbeat.worker.hooks.autoinstall import install_where_wanted
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-install_where_wanted()  # ``celery`` imports its commands, and so this module, before it sets a worker up
+install_where_wanted()  # ``celery`` imports its commands, this module included, before it sets up a worker
 
 ALIVE_S = 10.0
 """A status row older than this belongs to a beat that has stopped or hangs."""
@@ -39,7 +39,7 @@ ALIVE_S = 10.0
 @click.pass_context
 def wheelbeat(context: click.Context) -> None:
     """Group of commands; registered through the entry point ``celery.commands``."""
-    # As beat does at its start: this sets Django up, and with it the database of monitors.
+    # As beat does at its start: sets up Django, which registers the database of monitors.
     context.obj.app.loader.init_worker()
 
 

@@ -1,7 +1,7 @@
-"""``celery -A proj wheelbeat dedup-check``: whether copies of runs are dropped here, and what to change where not.
+"""``celery -A proj wheelbeat dedup-check``: check that copies of runs are dropped, and advise what to change.
 
-Asks the broker, the store, the settings and the running workers. It writes a few claims of its own, which expire
-within a minute. A service that is away is a finding like any other; what does not need it is looked at all the same.
+Queries the broker, the store, the settings and the running workers. Writes a few test claims, which expire within a
+minute. An unreachable service is a finding; the checks that do not need it still run.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ logger = logging.getLogger(__name__)
 PROBE_TTL_S = 60
 COPIES = 8
 CLAIM_BYTES = 150
-"""At most, in Redis; measured by the conformance suite."""
+"""Upper bound of a claim's memory in Redis; the conformance suite measures it."""
 START_IT = "start the server, or correct its address"
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """Result of one check."""
 
     good: bool
     text: str
@@ -46,11 +46,11 @@ class Finding(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What came back from the broker."""
+    """Answers of the broker and of the workers."""
 
     broker: Finding
     reports: Mapping[str, Any]
-    """Per worker what its gate reports; None for a worker that has none."""
+    """Worker → report of its gate; None for a worker without a gate."""
 
 
 @click.command(name="dedup-check", cls=CeleryCommand)
@@ -72,7 +72,7 @@ def dedup_check(context: click.Context, timeout: float) -> None:
 
 
 def find_all(app: Any, settings: Settings, *, timeout_s: float) -> Iterator[Finding]:
-    """Look at the broker, the store, the time-outs and the workers, in this order."""
+    """Check the broker, the store, the time-outs and the workers, in this order."""
     broker, reports = _ask_workers(app, timeout_s)
     yield broker
     yield from _found("claims", _look_at_claims(app, settings, reports))
@@ -82,7 +82,7 @@ def find_all(app: Any, settings: Settings, *, timeout_s: float) -> Iterator[Find
 
 
 def _found(what: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Pass on ``findings``; the error that ends them is the last one."""
+    """Yield ``findings``; an exception becomes the last one."""
     try:
         yield from findings
     except Exception as error:
@@ -91,7 +91,7 @@ def _found(what: str, findings: Iterator[Finding]) -> Iterator[Finding]:
 
 def _broken(what: str, error: Exception) -> Finding:
     logger.debug("%s", what, exc_info=error)
-    remedy = "" if isinstance(error, WheelbeatError) else START_IT  # ours say it themselves
+    remedy = "" if isinstance(error, WheelbeatError) else START_IT  # our errors explain themselves
     expected = isinstance(error, (WheelbeatError, OperationalError, OSError))
     return Finding(False, f"{what}: {error if expected else repr(error)}", remedy)
 
@@ -204,7 +204,7 @@ def _look_at_workers(reports: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _ask_workers(app: Any, timeout_s: float) -> Answers:
-    """Reach the broker, and ask its workers."""
+    """Connect to the broker and query its workers."""
     broker, reports = "broker", {}
     try:
         broker = f"broker ({driver_type(app)})"

@@ -1,7 +1,7 @@
 """Why a job fires when it does, and what keeps it from being sent: ``celery -A proj wheelbeat explain NAME``.
 
-Pure but for the look at this process's own hooks. Everything is computed from the definition; what only a running beat
-can know (quarantine, skipped runs) comes from what beats have written down.
+Pure, except that it inspects this process's own hooks. Everything is computed from the definition; facts that only a
+running beat knows (quarantine, skipped runs) come from the rows that beats have stored.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 FIRES_SHOWN = 3
 LOOK_BACK_MS = 10 * 366 * 86_400_000
-"""Fire times further back than this are not looked for."""
+"""Fire times further back than this are not searched."""
 OWED = "as soon as a beat runs: the instant has passed, and the run was not confirmed yet"
 _FAST_TRANSPORTS = ("redis", "amqp")
 _DAY_MS = 86_400_000
 
 
 class Beats(NamedTuple):
-    """What beats say about themselves, and the namespace of their run ids."""
+    """Status rows of beats, and the namespace of their run ids."""
 
     namespace: str
     reports: Sequence[Mapping[str, Any]]
@@ -56,7 +56,7 @@ class Beats(NamedTuple):
 
 
 def explanation(app: Any, settings: Settings, stored: Stored, beats: Beats, now_ms: int) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) pairs; several lines of one label follow each other."""
+    """Yield (label, text) pairs; lines of one label are consecutive."""
     try:
         definition = definition_of(app, settings, stored)
     except InvalidMonitor as problem:
@@ -187,7 +187,7 @@ def _fire_times(
 
 
 def _is_owed(stored: Stored, definition: Definition, now_ms: int) -> bool:
-    """Whether a single run is late: it is had however late, unless late runs are not wanted."""
+    """Return whether a one-time run is overdue; it still runs, however late, unless its misfire policy skips it."""
     row = stored.row if stored.given is None else None
     if row is None or row.once_at_ms is None or not row.enabled or row.finished_at_ms is not None:
         return False
@@ -244,7 +244,7 @@ def _lane(app: Any, definition: Definition, settings: Settings) -> Iterator[tupl
 
 
 def _interval_ms(schedule: Bounded | None) -> int:
-    """Return the interval; 0 where the schedule is none."""
+    """Return the interval; 0 if the schedule is not one."""
     return schedule.base.interval_ms if schedule is not None and isinstance(schedule.base, Interval) else 0
 
 
@@ -264,7 +264,7 @@ def _skips(definition: Definition, beats: Beats) -> Iterator[tuple[str, str]]:
 
 
 def _skip(definition: Definition, skip: Mapping[str, Any]) -> str:
-    """Say what one stretch of skipped runs means for this job; empty where it means nothing."""
+    """Describe one period of skipped runs for this job; empty if the job is not affected."""
     from_ms, until_ms = skip["from_ms"], skip["until_ms"]
     stretch = _utc(from_ms) if from_ms == until_ms else f"{_utc(from_ms)} to {_utc(until_ms)}"
     if definition.key in skip["jobs"]:

@@ -1,8 +1,8 @@
-"""Run now: one message of a job, sent by the process that asks (command line, web, code) and not by a beat.
+"""Run now: one message of a job, sent by the requesting process (command line, web, code), not by a beat.
 
-A request is a UUID of version 7 (RFC 9562): the instant inside is the fire time, so run id and fire time both follow
-from the request, and a request that is sent twice (a double click) is one run to the workers. It stands outside of
-every beat's account, and must never move the schedule of its job.
+A request is a UUID of version 7 (RFC 9562). Its timestamp is the fire time, so run id and fire time follow from the
+request, and workers treat a request sent twice (a double click) as one run. No beat's ledger counts it, and it must
+never change the schedule of its job.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REQUEST_MAX_AGE_MS = 3_600_000
-"""A form that was opened longer ago asks again with a fresh request: workers may have forgotten the old one."""
+"""Maximum age of a request: workers may have forgotten older ones, so a form opened earlier needs a new request."""
 _CLOCKS_APART_MS = 60_000
 _RANDOM_BITS = 62
 
@@ -76,9 +76,9 @@ def send_now(
 ) -> str:
     """Send one run of ``definition`` with all of its options and headers; returns the run id.
 
-    Through Celery's own ``apply_async``, with its retries, whatever the job's state: paused, finished and ended jobs
-    run as well. An ``expires`` of ``next`` is the first fire time after the request. Raises ``SendFailed``, and
-    ``InvalidSetting`` where the broker's transport cannot be loaded.
+    Uses Celery's ``apply_async`` with its retries. The job's state does not matter: paused, finished and ended jobs run
+    as well. An ``expires`` of ``next`` is the first fire time after the request. Raises ``SendFailed``, and
+    ``InvalidSetting`` if the broker's transport cannot be loaded.
     """
     fire_ms = fire_ms_of(request)
     entry, key = definition.entry, definition.key
@@ -89,7 +89,7 @@ def send_now(
     run = Run(definition.job_id, key, entry.name, fire_ms, sent_as, entry, 0, headers, namespace, suffix)
     stamped = Attempt(run).stamp(entry)
     if "retry" not in entry.options:
-        del stamped.options["retry"]  # nobody sends this run again: Celery's own retries are welcome here
+        del stamped.options["retry"]  # no lane retries this run, so Celery's own retries apply
     if definition.expires_next and definition.schedule is not None:
         next_ms = definition.schedule.next_fire(fire_ms)
         if next_ms is not None:

@@ -1,7 +1,7 @@
-"""Gap lines: what the log says of time that was missed. One line for each start, stall and step of the clock forward.
+"""Log lines about missed time: one line per start, stall and forward step of the clock.
 
-It says how many runs were handed on to be sent, and how many were skipped, by reason; together they are what the ledger
-has come to expect in that time. Runs that are offered again stand outside of it, as they do in the ledger.
+A line reports the runs offered for sending and the runs skipped, by reason; their sum is the growth of the ledger's
+*expected* in that time. Runs that are offered again are not included, as in the ledger.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ logger = logging.getLogger("celery.beat")
 
 @dataclass
 class _Gap:
-    """What became of the runs of one gap so far."""
+    """Outcomes of the runs of one gap so far."""
 
     length_ms: int | None
-    """None: no process was here before."""
+    """None: first start, no process ran before."""
     motion: Motion = Motion.STEADY
     replayed: int = 0
     again: int = 0
@@ -46,7 +46,7 @@ class _Gap:
 
 
 class GapLines:
-    """Owned by the scheduling thread."""
+    """Counts and logs the gaps of one beat."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -54,7 +54,7 @@ class GapLines:
         self._stall: _Gap | None = None
 
     def begin_start(self, away_ms: int | None) -> None:
-        """Note that a start settles what was missed; ``away_ms``: since the mark, None = no process was here before."""
+        """Begin the gap of a start; ``away_ms``: time since the mark, None = first start."""
         if self._start is None:
             self._start = _Gap(away_ms)
         self._start.length_ms = away_ms
@@ -64,7 +64,7 @@ class GapLines:
         return self._counted(self._start, settle)
 
     def end_start(self) -> None:
-        """Everything was loaded: say what that came to."""
+        """End the gap of the start, after the load, and log it."""
         gap, self._start = self._start, None
         if gap is None:
             return
@@ -81,7 +81,7 @@ class GapLines:
             )
 
     def begin_stall(self, reading: Reading) -> None:
-        """Note that time passed unnoticed; if it does so again before it was caught up with, that is one stall."""
+        """Begin a stall; further stalls before the engine has caught up are part of it."""
         if self._stall is None:
             self._stall = _Gap(0, reading.motion)
         self._stall.length_ms = (self._stall.length_ms or 0) + reading.gap_ms
@@ -91,7 +91,7 @@ class GapLines:
         return self._counted(self._stall, catch_up)
 
     def end_stall(self) -> None:
-        """The engine has caught up: say what that came to."""
+        """End the stall, after the engine has caught up, and log it."""
         gap, self._stall = self._stall, None
         if gap is None:
             return

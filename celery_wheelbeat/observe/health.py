@@ -1,7 +1,7 @@
-"""Is this beat alive, is it ready: named checks with a sentence each. Pure.
+"""Liveness and readiness of a beat: named checks, each with a sentence. Pure.
 
-Alive depends on our own threads alone: a broker or a database that is down is no reason to restart a beat, which would
-lose what it holds in memory and come back to the same outage. Ready asks for them too.
+Liveness depends only on the beat's own threads: a restart during an outage of broker or database would lose the runs
+held in memory and meet the same outage. Readiness depends on broker and database, too.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 LAG_LIMIT_S = 10.0
-"""A beat that is further behind the clock or the change log is not ready."""
+"""A beat further behind the clock or the change log than this is not ready."""
 
 
 class Check(NamedTuple):
-    """One answer."""
+    """Result of one check."""
 
     name: str
     good: bool
@@ -26,7 +26,7 @@ class Check(NamedTuple):
 
 
 def alive(sight: Sight, now_s: float, timeout_s: float) -> Sequence[Check]:
-    """Check the scheduling thread by its stamp and the others by what it said of them; ``now_s`` is monotonic."""
+    """Check the scheduling thread by its stamp, the others by its list of wedged threads; ``now_s`` is monotonic."""
     age_s = max(0.0, now_s - sight.turned_s)
     stuck = ", ".join(sight.wedged)
     return (
@@ -36,7 +36,7 @@ def alive(sight: Sight, now_s: float, timeout_s: float) -> Sequence[Check]:
 
 
 def ready(sight: Sight, now_s: float, timeout_s: float) -> Sequence[Check]:
-    """Check that everything is loaded, that brokers answer, and that neither wheel nor change log is behind."""
+    """Check that the load has ended, that brokers answer, and that neither wheel nor change log is behind."""
     checks = list(alive(sight, now_s, timeout_s))
     status = sight.status
     if not status:
@@ -57,11 +57,11 @@ def ready(sight: Sight, now_s: float, timeout_s: float) -> Sequence[Check]:
 
 
 class Sight(NamedTuple):
-    """One look at a beat."""
+    """Immutable snapshot of a beat for other threads."""
 
     turned_s: float
-    """Monotonic instant at which the last turn ended."""
+    """Monotonic instant at which the last tick ended."""
     wedged: Sequence[str] = ()
-    """Threads that have not turned for too long, as of that turn."""
+    """Threads that had not completed a loop within the live timeout, as of that tick."""
     status: Mapping[str, Any] = MappingProxyType({})
     """The last status document; empty before the first one."""

@@ -1,8 +1,8 @@
-"""The header ``Host`` of a request: the name that its client used for this port.
+"""Check of the header ``Host`` against DNS rebinding.
 
-A web page can let its own name point to the address of a beat (DNS rebinding), and its scripts could then read the
-answers as if they were the page's own. Such requests carry the name of the page, so a name that is not configured gets
-no answer. An address in the header cannot come from there.
+A web page can point its own name to the address of a beat; its scripts could then read the responses as same-origin.
+Such requests carry the name of the page in ``Host``, so only configured names are served. IP addresses are always
+accepted: they cannot come from such a page.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _HOST: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\s:/?#@\[\]]+))(?::\d*)?")
-"""An IPv6 address in brackets, or a name or another address; then perhaps a port."""
+"""An IPv6 address in brackets, or a name or an IPv4 address; then an optional port."""
 
 
 def is_known(host: str, patterns: Sequence[str]) -> bool:
-    """Say whether ``host`` is an address, ``localhost``, or matches one of ``patterns``, whatever the port."""
+    """Return whether ``host`` is an address, ``localhost``, or matches one of ``patterns``; the port is ignored."""
     found = _HOST.fullmatch(host)
     if found is None:
         return False

@@ -1,8 +1,8 @@
 """Metrics of one beat: a closed table of families, and their values in a status document.
 
-Pure, and the only place that knows a name, a type or a label; every exporter renders this table. Whatever is counted
-since the start of the process restarts at 0 with it. No job, task or monitor is ever a label: the number of series does
-not depend on the number of jobs. Names and labels are frozen like an API: ``docs/reference/metrics.md`` is this table.
+Pure, and the only module that defines names, types and labels; every exporter renders this table. Counters start at 0
+with the process. Jobs, tasks and monitors are never labels: the number of series does not depend on the number of jobs.
+Names and labels are a public API, documented in ``docs/reference/metrics.md``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 STATES = ("starting", "loading", "running", "stopped")
 RESYNCS = ("failover", "manual", "pruned", "replaced", "truncated")
-"""Why a change log could not be continued."""
+"""Reasons of a resync."""
 CAUSES_SHOWN = 20
-"""Reasons for the celery lane that get a series of their own; the jobs of all others count as ``other``."""
+"""Reasons for the celery lane with a series of their own; all others count as ``other``."""
 CAUSE_LENGTH = 120
 
 
@@ -39,16 +39,16 @@ class Sample(NamedTuple):
 
 
 class Family(NamedTuple):
-    """One line of the table."""
+    """One metric family."""
 
     name: str
-    """As Prometheus shows it; a counter's ends in ``_total``, a unit is part of it."""
+    """Name in Prometheus: counters end in ``_total``, the unit is part of the name."""
     kind: str
     """``counter``, ``gauge`` or ``histogram``."""
     help: str
     labels: tuple[str, ...]
     read: Read
-    """Status document → samples; none where a beat has nothing of the kind (no database, no fast lane).
+    """Status document → samples; empty if the beat has no such part (no database, no fast lane).
 
     A histogram's samples are its buckets by upper bound (cumulated, the last one ``+Inf``), then ``sum``.
     """
@@ -57,7 +57,7 @@ class Family(NamedTuple):
 
 
 def samples(status: Mapping[str, Any]) -> Iterator[tuple[Family, list[Sample]]]:
-    """Return every family that has something to say in ``status``, in the order of the table."""
+    """Return every family that has samples in ``status``, in the order of the table."""
     for family in FAMILIES:
         found = list(family.read(status))
         if found:
@@ -77,7 +77,7 @@ def _field(*path: str) -> Read:
 
 
 def _closed(names: Iterable[str], *path: str) -> Read:
-    """Read counts of a closed list; those that are not there are 0, so that a rate sees the first one."""
+    """Return counts of a closed list; missing ones are 0, so that a rate includes the first increment."""
 
     def read(status: Mapping[str, Any]) -> Iterator[Sample]:
         counts: Any = status

@@ -1,7 +1,7 @@
-"""The table of metrics as observable instruments of OpenTelemetry, for an application that uses it in the beat.
+"""Export the metrics as observable instruments of OpenTelemetry, if the application uses it in the beat.
 
-Instruments cannot be taken back, so there is one set per process; what they read is the beat that runs. Where nobody
-has imported OpenTelemetry's metrics, nothing is imported and nothing happens.
+Instruments cannot be removed, so each process has one set, which reads the running beat. If the application has not
+imported OpenTelemetry's metrics, this module imports nothing and exports nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SUM = ("sum",)
 
 
 class Instruments:
-    """See the module. Changed by the scheduling thread, read by the threads of the application's exporters."""
+    """The instruments of a process. The scheduling thread writes; threads of the application's exporters read."""
 
     def __init__(self) -> None:
         self._status: Status | None = None
@@ -48,7 +48,7 @@ class Instruments:
         for family in FAMILIES:
             unit = "s" if family.name.endswith("_seconds") else ""
             read = partial(self._observations, family)
-            if family.kind == "histogram":  # the API has no observable one: the series that Prometheus makes of it
+            if family.kind == "histogram":  # no observable histogram in the API: export Prometheus' series
                 buckets, total = partial(read, keep=_is_bucket), partial(read, keep=_is_sum)
                 meter.create_observable_counter(f"{family.name}_bucket", [buckets], "", family.help)
                 meter.create_observable_counter(f"{family.name}_sum", [total], unit, family.help)
@@ -79,4 +79,4 @@ def _is_bucket(sample: Sample) -> bool:
 
 
 instruments = Instruments()
-"""Of this process."""
+"""The instruments of this process."""

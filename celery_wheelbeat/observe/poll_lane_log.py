@@ -1,4 +1,4 @@
-"""Lane lines: what the log says of the poll lane. Each thing once, not once a turn."""
+"""Log lines about the poll lane, each condition once."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 LATE_MS: Final = 5_000
-"""A lane that is further behind is reported."""
+"""A lane further behind than this is reported."""
 
 
 class LaneLines:
-    """Owned by the scheduling thread."""
+    """Logs errors and delays of the poll lane."""
 
     def __init__(self, engine: Engine, key_of: Callable[[int], str]) -> None:
-        """``key_of``: job id → text key, for a job that is gone by now."""
+        """``key_of``: job id → text key, also for a job deleted since."""
         self._engine = engine
         self._key_of = key_of
         self._late = False
-        """The lane has been reported as late, and has not caught up since."""
+        """True from the report of a late lane until it has caught up."""
 
     def look(self) -> None:
         """Report schedules that have raised, and a lane that is late."""

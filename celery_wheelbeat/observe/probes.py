@@ -1,8 +1,8 @@
-"""HTTP port of one beat: ``/livez``, ``/readyz``, ``/metrics``, ``/status``. For probes and scrapers, not for people.
+"""HTTP port of one beat for probes and scrapers: ``/livez``, ``/readyz``, ``/metrics``, ``/status``.
 
-A thread of its own that only reads what the scheduling thread shows. It never decides by its own health, and whatever
-goes wrong in here (a port in use, a client that does not read) stops no run. Connections are bounded, in number and in
-time.
+The thread ``wheelbeat-http`` only reads the last ``Sight`` of the scheduling thread; its own health never matters for
+the answers. No failure here (a port in use, a client that does not read) stops a run. Connections are bounded in number
+and duration.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 CONNECTIONS_MAX = 16
-"""At a time; one more is closed without an answer, so that nobody can take threads without end."""
+"""Maximum of concurrent connections; one more is closed without an answer, to bound the number of threads."""
 CLIENT_S = 5.0
 """A client that neither sends nor reads for this long is dropped."""
 CONNECTION_S = 15.0
-"""No connection lasts longer: a client that sends a byte now and then would keep its thread from those that ask."""
+"""Maximum duration of a connection: a client that sends a byte now and then must not hold its thread."""
 BIND_AGAIN_S = 5.0
-"""A port in use is tried again: the beat before this one may still be stopping."""
+"""Pause between attempts to bind a port in use: the previous beat may still be stopping."""
 _POLL_S = 0.5
 _TEXT = "text/plain; charset=utf-8"
 _OTHER_HOST = b"The name in the header Host is not known here: add it to wheelbeat_http_hosts, or ask the address.\n"
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
 
 class Answers:
-    """What each path answers."""
+    """The responses of each path."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Answers:
         timeout_s: float,
         hosts: Sequence[str] = (),
     ) -> None:
-        """``look`` returns what the beat last showed, ``monotonic_s`` is the clock of its stamps.
+        """``look`` returns the beat's last ``Sight``; ``monotonic_s`` is the clock of its stamps.
 
-        ``hosts``: patterns of the names that clients may use for this host.
+        ``hosts``: patterns of host names that clients may use.
         """
         self._hosts = hosts
         self._look = look
@@ -74,7 +74,7 @@ class Answers:
         self._render = _exposition(lambda: look().status)
 
     def of(self, target: str, accept: str, hosts: Sequence[str] = ()) -> Answer:
-        """Answer GET ``target`` (path and query) for a client that sent the headers ``Accept`` and ``Host``."""
+        """Answer GET ``target`` (path and query), given the headers ``Accept`` and ``Host``."""
         parts = urlsplit(target)
         named = [*hosts, parts.netloc] if parts.netloc else hosts
         if not all(is_known(host, self._hosts) for host in named):
@@ -98,7 +98,7 @@ class Answers:
 
 
 class Probes:
-    """The thread with the port. ``start`` and ``close`` belong to the scheduling thread."""
+    """The HTTP thread. The scheduling thread calls ``start`` and ``close``."""
 
     def __init__(self, host: str, port: int, answers: Answers) -> None:
         self._address = (host, port)
@@ -109,15 +109,15 @@ class Probes:
         self._thread = threading.Thread(target=self._run, name="wheelbeat-http", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen; in the process that schedules, so after any fork."""
+        """Start listening, in the process that schedules, after any fork."""
         self._thread.start()
 
     def close(self) -> None:
-        """Give the port back, within a second."""
+        """Close the port, within a second."""
         self._closing = True
         self._bind_again.ring()
         if self._server is not None:
-            with suppress(OSError):  # wakes the thread on Linux; elsewhere it looks up by itself
+            with suppress(OSError):  # wakes the thread on Linux; elsewhere it polls
                 self._server.socket.shutdown(socket.SHUT_RDWR)
         if self._thread.is_alive():
             self._thread.join(2 * _POLL_S)
@@ -134,7 +134,7 @@ class Probes:
                 server.drop_late()
 
     def _bind(self) -> _Server | None:
-        """Return a server that listens; None if the beat stops before it could."""
+        """Return a listening server; None if the beat stops before the port is free."""
         warned = False
         while not self._closing:
             try:
@@ -153,7 +153,7 @@ class Probes:
 
 
 class _Server(ThreadingMixIn, TCPServer):
-    """``http.server.HTTPServer`` would ask the name service about the address first."""
+    """Bind without the name-service query of ``http.server.HTTPServer``."""
 
     allow_reuse_address = True
     request_queue_size = CONNECTIONS_MAX
@@ -166,7 +166,7 @@ class _Server(ThreadingMixIn, TCPServer):
         self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
         self._monotonic_s = SystemClock().monotonic_s
         self._begun_s: dict[Any, float] = {}
-        """Open connections, and since when."""
+        """Open connections and the monotonic instants of their begin."""
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -176,7 +176,7 @@ class _Server(ThreadingMixIn, TCPServer):
         self._begun_s[request] = self._monotonic_s()
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # no thread to be had
+        except RuntimeError:  # cannot start a thread
             self._forget(request)
             raise
 
@@ -187,11 +187,11 @@ class _Server(ThreadingMixIn, TCPServer):
             self._forget(request)
 
     def drop_late(self) -> None:
-        """End connections that have lasted too long; their threads find them closed."""
+        """Close connections that have lasted too long; their threads then end."""
         late_s = self._monotonic_s() - CONNECTION_S
         for request, begun_s in self._begun_s.copy().items():
             if begun_s < late_s:
-                with suppress(OSError):  # it has just ended
+                with suppress(OSError):  # it has ended meanwhile
                     request.shutdown(socket.SHUT_RDWR)
 
     def _forget(self, request: Any) -> None:
@@ -214,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception:
             logger.exception("beat: The answer to GET %r failed", self.path)
             answer = Answer(500, b"the log of the beat says why\n")
-        with suppress(OSError):  # the client is gone
+        with suppress(OSError):  # the client has disconnected
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.content_type)
             self.send_header("Content-Length", str(len(answer.body)))
@@ -237,7 +237,7 @@ def _checked(checks: Sequence[Check], *, verbose: bool) -> Answer:
 
 
 def _exposition(status: Callable[[], Any]) -> Callable[[str], tuple[bytes, str]] | None:
-    """Return what renders the metrics; None without the extra."""
+    """Return the renderer of the metrics; None without the extra ``prometheus``."""
     try:
         from celery_wheelbeat.observe.prometheus import Exposition  # noqa: PLC0415 - optional
     except ImportError:

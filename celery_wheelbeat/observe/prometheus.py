@@ -1,6 +1,6 @@
-"""The table of metrics in Prometheus' text formats, written by ``prometheus_client`` (extra ``prometheus``).
+"""Render the metrics in Prometheus' text formats with ``prometheus_client`` (extra ``prometheus``).
 
-A registry of its own: the default one belongs to the application. Beside our families it has those of the process
+Uses its own registry, because the default one belongs to the application. It also contains the families of the process
 (memory, processor time, open files).
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Exposition:
-    """Renders what ``status`` returns at the moment of each scrape."""
+    """Renders the document that ``status`` returns at each scrape."""
 
     def __init__(self, status: Callable[[], Mapping[str, Any]]) -> None:
         self._status = status
@@ -35,14 +35,14 @@ class Exposition:
         return encoder(self._registry), content_type
 
     def collect(self) -> Iterator[Any]:
-        """Yield the families, as ``prometheus_client`` asks of a collector."""
+        """Yield the families (collector interface of ``prometheus_client``)."""
         status = self._status()
         if status:
             for family, found in samples(status):
                 yield _histogram(family, found) if family.kind == "histogram" else _plain(family, found)
 
     def describe(self) -> list[Any]:
-        """Return nothing: names are checked against the table by our tests, not at registration."""
+        """Return nothing: tests check the names against the table, the registry does not."""
         return []
 
 

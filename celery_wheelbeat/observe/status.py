@@ -1,6 +1,6 @@
-"""The status document: what one beat says about itself. Schema and meaning: ``docs/reference/status.md``.
+"""The status document of one beat. Schema and meaning: ``docs/reference/status.md``.
 
-Built from values alone; everything that shows a beat (command line, admin, demo, alarms) reads only this.
+Pure: built from values. Everything that displays a beat (command line, admin, demo, alarms) reads only this document.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERSION = 1
 
 
 class Jobs(NamedTuple):
-    """How many jobs there are, and which of them are not sent."""
+    """Number of jobs, and the quarantined ones."""
 
     monitors: int
     entries: int
@@ -29,7 +29,7 @@ class Jobs(NamedTuple):
     """Key → reason, for at most ``REFUSED_SHOWN`` jobs."""
     refused_total: int
     names: Mapping[str, str] = MappingProxyType({})
-    """Key → name, of the monitors among them."""
+    """Key → name of the monitors in ``refused``."""
 
 
 REFUSED_SHOWN = 20
@@ -46,14 +46,14 @@ class DestinationState(NamedTuple):
 
 
 class Skips(NamedTuple):
-    """A stretch of runs that were skipped for one reason; instants are inclusive."""
+    """Runs skipped for one reason within one period; instants are inclusive."""
 
     reason: str
     runs: int
     from_ms: int
     until_ms: int
     jobs: Sequence[str]
-    """Keys of the jobs where they are few; else empty."""
+    """Keys of the jobs if they are few, else empty."""
 
 
 class EntryState(NamedTuple):
@@ -65,7 +65,7 @@ class EntryState(NamedTuple):
     """As Celery shows it."""
     next_fire_ms: int | None
     last_fire_ms: int | None = None
-    """Its last fire time since it has this schedule; None where there was none, or it cannot be computed."""
+    """Last fire time under the current schedule; None if there was none or it cannot be computed."""
 
 
 class ColdStart(NamedTuple):
@@ -81,7 +81,7 @@ _NO_SURVEY: Mapping[str, Any] = MappingProxyType({"load": None, "minutes": ()})
 
 
 class Observed(NamedTuple):
-    """Everything that goes into a status document."""
+    """The values of a status document."""
 
     state: str
     """``starting``, ``loading``, ``running`` or ``stopped``."""
@@ -95,10 +95,10 @@ class Observed(NamedTuple):
     source: Mapping[str, Any]
     sweeps: int
     watchdog: Mapping[str, int]
-    """What the sweeps found, by finding; empty is good."""
+    """Counts of the watchdog's findings; empty is good."""
     clock_steps: int
     threads: Mapping[str, float]
-    """Seconds since each thread's last turn."""
+    """Seconds since each thread's last iteration."""
     wedged: list[str]
     strays: int = 0
     """Outcomes of runs that were already settled."""
@@ -107,15 +107,15 @@ class Observed(NamedTuple):
     histogram: Histogram = _NO_RUNS
     """Lateness of every run since the start."""
     tzdata: str = "unknown"
-    """Version of the zone database."""
+    """Version of the time zone database."""
     skips: Sequence[Skips] = ()
-    """The last stretches of skipped runs, the newest last."""
+    """The last periods of skipped runs, newest last."""
     schedule: Sequence[EntryState] = ()
     """Entries of ``beat_schedule``, at most ``ENTRIES_SHOWN``."""
     lanes: Mapping[str, Any] = MappingProxyType({})
-    """Jobs by lane and reason; empty where there is no fast lane."""
+    """Jobs by lane and reason; empty without a fast lane."""
     survey: Mapping[str, Any] = _NO_SURVEY
-    """What the surveyor knows: ``load`` and ``minutes``."""
+    """``load`` and ``minutes`` of the surveyor."""
     shards: int = 0
     cold_start: ColdStart | None = None
     """None before its end, and without a database."""

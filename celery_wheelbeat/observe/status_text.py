@@ -1,4 +1,4 @@
-"""A status document as a few lines for people."""
+"""Render a status document as a few lines of text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def status_text(report: Mapping[str, Any], *, alive_s: float) -> str:
         away = "closed" if status["state"] == "stopped" else f"away: {state['last_error'] or 'not connected yet'}"
         link = "connected" if state["connected"] else away
         lines.append(f"  {name:<10} {link}, {state['waiting']:,} waiting, {state['in_flight']:,} in flight")
-    names = jobs.get("names", {})  # a beat of an older version writes none
+    names = jobs.get("names", {})  # missing in documents of older versions
     for key, reason in jobs["reasons"].items():
         named = f"{key}, {names[key]!r}" if key in names else key
         lines.append(f"  refused    {named}: {reason}")
