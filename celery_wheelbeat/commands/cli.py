@@ -70,7 +70,7 @@ def next_command(context: click.Context, name: str, count: int) -> None:
 @click.option("-s", "--schedule", "path", default=None, cls=CeleryOption, help="Path that was given to beat as -s.")
 @click.pass_context
 def explain(context: click.Context, name: str, path: str | None) -> None:
-    """Say when the monitor or entry NAME fires and why, and what keeps it from being sent."""
+    """Explain when the monitor or entry NAME fires, and what prevents its runs from being sent."""
     app = context.obj.app
     try:
         settings = Settings.from_conf(app.conf)
@@ -91,7 +91,7 @@ def explain(context: click.Context, name: str, path: str | None) -> None:
 )
 @click.pass_context
 def run(context: click.Context, name: str, text: str | None) -> None:
-    """Send one run of the monitor or entry NAME now, whatever its schedule and state, and print its id."""
+    """Send one run of the monitor or entry NAME now, regardless of its schedule and state, and print its id."""
     app = context.obj.app
     now_ms = SystemClock().wall_ms()
     try:
@@ -110,7 +110,7 @@ def run(context: click.Context, name: str, text: str | None) -> None:
 @click.option("-s", "--schedule", "path", default=None, cls=CeleryOption, help="Path that was given to beat as -s.")
 @click.pass_context
 def status(context: click.Context, as_json: bool, path: str | None) -> None:
-    """Show what the beats of this installation say about themselves; exit code 1 where none reports."""
+    """Show the status of the beats of this installation; exit code 1 if none reports."""
     app = context.obj.app
     try:
         reports = _reports(app, path)

@@ -57,7 +57,7 @@ class Answers(NamedTuple):
 @click.option("--timeout", type=float, default=2.0, cls=CeleryOption, help="Seconds to wait for the workers' answers.")
 @click.pass_context
 def dedup_check(context: click.Context, timeout: float) -> None:
-    """Say whether copies of runs are dropped, and what to change where not; exit code 1 where something is wrong."""
+    """Check that workers drop copies of runs, and advise what to change; exit code 1 if a check fails."""
     app = context.obj.app
     try:
         settings = Settings.from_conf(app.conf)

@@ -29,7 +29,7 @@ class Outage:
         self._wait_s = FIRST_WAIT_S
 
     def failed(self, error: Exception) -> float:
-        """Note a failure; returns the seconds to wait before the next attempt."""
+        """Record a failure; returns the seconds to wait before the next attempt."""
         now_s = self._monotonic_s()
         self.failures += 1
         self.error = str(error)
@@ -43,7 +43,7 @@ class Outage:
         return wait_s
 
     def over(self) -> None:
-        """Note a success."""
+        """Record a success."""
         if self._since_s is not None:
             lasted_s = self._monotonic_s() - self._since_s
             logger.warning("%s: works again after %.1f s", self._event, lasted_s)

@@ -72,7 +72,7 @@ class Tail:
         self._rereads: Mailbox[Sequence[int] | None] = Mailbox()
         self._closing = False
         self._rest = Wake()
-        """Rung to end the pause between two turns."""
+        """Rung to end the pause between two iterations of the loop."""
         self._opened = False
         self._installation: str | None = None
         self._asking = False
