@@ -1,6 +1,6 @@
 -- Statements of a beat on PostgreSQL. None leaves anything behind in the session, so a pooler in transaction mode may
 -- give every statement another backend. Instants leave as integer milliseconds, cut; "infinity" as the bounds that
--- jobs.ALWAYS_MS and jobs.NEVER_MS name.
+-- kinds.ALWAYS_MS and kinds.NEVER_MS name.
 
 -- name: columns
 id, name, task, args, kwargs, interval_ms, nullif(cron, ''), timezone, day_rule,
@@ -62,8 +62,8 @@ BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '60s'
 
 -- name: begin_rows
--- The lock comes before the snapshot: a table that a migration writes anew keeps no old versions of its rows, and
--- whoever waited for it with a snapshot in hand would find it empty.
+-- The lock comes before the snapshot: a table that a migration rewrites keeps no old versions of its rows, and a
+-- transaction that waited for the lock with an older snapshot would see the table empty.
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '60s';
 LOCK TABLE wheelbeat_monitor IN ACCESS SHARE MODE
@@ -89,8 +89,8 @@ SELECT {columns} FROM wheelbeat_monitor WHERE id > %(after_id)s ORDER BY id LIMI
 SELECT {columns} FROM wheelbeat_monitor WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id
 
 -- name: head
--- Statistics begin anew with each recovery from a crash: then the last commits may be gone, and transaction ids that
--- were seen are given out again. An orderly restart keeps them.
+-- Statistics are reset by each crash recovery: the last commits may then be lost, and transaction ids that were seen
+-- are assigned again. An orderly restart keeps them.
 SELECT pg_current_snapshot()::text, pg_is_in_recovery(),
     (SELECT system_identifier FROM pg_control_system()),
     CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
@@ -104,8 +104,8 @@ SELECT pg_current_snapshot()::text, pg_is_in_recovery(),
 FROM wheelbeat_installation ORDER BY id LIMIT 1
 
 -- name: changes
--- Rows that the snapshot (xmax, in_progress) could not see and the present one can. Rows that a dump brought from
--- another server carry transaction ids of that server: those that this one has not reached are no news.
+-- Rows that the snapshot (xmax, in_progress) could not see and the current one can. Rows restored from a dump carry
+-- transaction ids of another server; those that this server has not reached yet are ignored.
 WITH found AS MATERIALIZED (
     SELECT monitor_id, operation FROM wheelbeat_changelog
     WHERE xid >= %(xmax)s::xid8 AND xid < pg_snapshot_xmax(pg_current_snapshot())
