@@ -22,6 +22,7 @@ class WheelbeatConfig(AppConfig):
         from celery_wheelbeat import sources  # noqa: PLC0415 - models have to be loaded first
         from celery_wheelbeat.worker import stores  # noqa: PLC0415 - same
         from celery_wheelbeat.worker.hooks.autoinstall import install_where_wanted  # noqa: PLC0415 - same
+        from django_wheelbeat import checks  # noqa: F401, PLC0415 - same; checks register themselves
         from django_wheelbeat.database import claim_store as claims  # noqa: PLC0415 - same; checks register themselves
         from django_wheelbeat.database import opening as database  # noqa: PLC0415 - same
 

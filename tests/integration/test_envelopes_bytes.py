@@ -73,10 +73,15 @@ QUEUES = [
     Queue("direct-q", Exchange("direct-ex"), "direct"),
     Queue("topic-q", Exchange("topic-ex", "topic"), "a.#"),
 ]
+EXCHANGES = [Exchange("e", "topic"), *(queue.exchange for queue in QUEUES if queue.exchange.name)]
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def wire(request: pytest.FixtureRequest, redis_url: str, amqp_url: str) -> Iterator[Any]:
+    if request.param == "amqp":
+        with make_app(amqp_url).connection_for_write() as connection:
+            for exchange in EXCHANGES:  # a message to an exchange that does not exist has no envelope
+                exchange(connection.default_channel).declare()
     wire = connected(request.param, redis_url if request.param == "redis" else amqp_url)
     yield wire
     wire.close(broken=False)
@@ -84,8 +89,9 @@ def wire(request: pytest.FixtureRequest, redis_url: str, amqp_url: str) -> Itera
 
 def connected(kind: str, url: str, app: Celery | None = None) -> Any:
     """Return a wire with queues for all variants."""
+    app = app or make_app(url, task_queues=QUEUES)
     wire = make_wire(
-        app or make_app(url, task_queues=QUEUES),
+        app,
         kind=kind,
         options={"mandatory": True} if kind == "amqp" else {},
     )
@@ -287,8 +293,11 @@ def test_what_is_pushed_is_what_was_recorded(redis_url: str) -> None:
 def published(written: bytes) -> list[tuple[int, bytes]]:
     """The frames of each ``basic.publish`` among what a client wrote: type and payload."""
     frames: list[tuple[int, bytes]] = []
-    at = written.index(b"AMQP\x00\x00\x09\x01") + 8
+    greeting = b"AMQP\x00\x00\x09\x01"
+    at = written.index(greeting)
     while at < len(written):
+        if written.startswith(greeting, at):  # of another connection: the trial of a named exchange has its own
+            at += len(greeting)
         kind, _, size = struct.unpack_from(">BHI", written, at)
         payload = bytes(written[at + 7 : at + 7 + size])
         assert written[at + 7 + size] == 0xCE
@@ -337,4 +346,4 @@ def test_what_is_written_to_rabbitmq_is_what_celery_writes(amqp_url: str, varian
         wire.close(broken=False)
     theirs, ours = map(published, map(bytes, written))
     assert [kind for kind, _ in theirs] == [1, 2, 3] if "zip" in variant else [1, 2, 3, 3]
-    assert ours == theirs
+    assert ours[-len(theirs) :] == theirs  # before it, the trial of a named exchange

@@ -8,6 +8,7 @@ from celery import current_app
 from celery.signals import celeryd_init, worker_process_init
 
 from celery_wheelbeat.worker import install
+from celery_wheelbeat.worker.hooks import inspected  # noqa: F401 - registers its command
 
 
 def install_where_wanted(*, by_default: bool = False) -> None:
