@@ -64,7 +64,7 @@ ROWS = [
     Row(
         "another message was elected",
         "a copy: same run, other nonce",
-        "dropped (`other`), whatever became of the elected message",
+        "dropped (`other`), regardless of how the elected message ends",
         ENDS,
         COPIES,
         "dropped (other)",
@@ -81,7 +81,7 @@ ROWS = [
     ),
     Row(
         "has succeeded",
-        "its message once more: redelivered, from a queue of dead letters, or published again",
+        "its message again: redelivered, from a queue of dead letters, or published again",
         "dropped (`finished`)",
         (SUCCESS,),
         BACK,
@@ -90,7 +90,7 @@ ROWS = [
     ),
     Row(
         "ended in a retry",
-        "its message once more",
+        "its message again",
         "dropped (`finished`): the next attempt was published before",
         (RETRY,),
         BACK,
@@ -98,8 +98,8 @@ ROWS = [
         "dropped_finished",
     ),
     Row(
-        "was skipped, as overlap and `stale` want it",
-        "its message once more",
+        "was skipped, because of overlap or `stale`",
+        "its message again",
         "dropped (`finished`)",
         (SKIPPED,),
         BACK,
@@ -144,7 +144,7 @@ ROWS = [
     ),
     Row(
         "executes, or its worker died",
-        "its message from a queue of dead letters, where it went rejected or beyond a delivery limit",
+        "its message from a dead-letter queue, after a rejection or beyond a delivery limit",
         "runs (`taken_over`)",
         (NOT_YET,),
         (DEAD_LETTER, BEYOND_THE_LIMIT),
@@ -153,7 +153,7 @@ ROWS = [
     ),
     Row(
         "executes, or its worker died",
-        "its message, without a sign that it was delivered before",
+        "its message, not marked as delivered before",
         "waits until the outcome is known: dropped after a success, runs after another end or when the claim expires",
         (NOT_YET,),
         (PUBLISHED_AGAIN, {"x-death": [{"reason": "expired", "count": 1}]}),
@@ -162,8 +162,8 @@ ROWS = [
     ),
     Row(
         "executes, or its worker died, and it needs a lease",
-        "its message once more",
-        "waits for the lease, which a living execution holds; then runs, or is dropped after a success",
+        "its message again",
+        "waits for the lease, which the running execution holds; then runs, or is dropped after a success",
         (NOT_YET,),
         tuple({**back, "exclusive": True} for back in BACK),
         "waits",
