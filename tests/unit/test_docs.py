@@ -52,8 +52,9 @@ def test_architecture_draws_the_rooms_of_the_package() -> None:
     drawing = page.partition("## Twelve rooms")[2].split("```")[1]
     drawn = sorted(re.findall(r"\b([a-z]+/|[a-z]+\.py)", drawing))
     package = ROOT / "celery_wheelbeat"
-    entries = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in package.iterdir()]
-    assert drawn == sorted(set(entries) - {"__init__.py", "__pycache__/", "py.typed"})
+    rooms = [f"{room.parent.name}/" for room in package.glob("*/__init__.py")]
+    files = [file.name for file in package.glob("*.py") if file.name != "__init__.py"]
+    assert drawn == sorted(rooms + files)
 
 
 def test_each_soak_test_belongs_to_the_target_of_a_promise() -> None:

@@ -36,6 +36,10 @@ WORD_EXCEPTIONS = {
 }
 """Per word: modules (path inside the package) that may use it, and why."""
 
+FOLDER_MODULES_MAX = 12
+LARGE_FOLDERS = {"dispatch/messages", "sources/databases", "admin"}
+"""Folders whose modules are alternatives of one another (messages, databases, pages), so that more are easy to find."""
+
 BANNED_FILES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 
 CLOCK_CALLS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "timezone.now", "datetime.datetime.now"}
@@ -92,6 +96,19 @@ def test_banned_word_is_not_used(word: str) -> None:
 
 def test_modules_are_named_after_what_they_hold() -> None:
     assert [_name(path) for path in MODULES if path.name in BANNED_FILES] == []
+
+
+def test_a_folder_has_at_most_twelve_modules() -> None:
+    folders = {path.parent for path in MODULES}
+    counts = {
+        folder.relative_to(package).as_posix(): len([path for path in folder.glob("*.py") if path.stem != "__init__"])
+        for package in PACKAGES
+        for folder in folders
+        if folder.is_relative_to(package)
+    }
+    assert {name: count for name, count in counts.items() if count > FOLDER_MODULES_MAX}.keys() <= LARGE_FOLDERS
+    files = [path for path in PACKAGES[0].glob("*.py") if path.stem != "__init__"]
+    assert len([*PACKAGES[0].glob("*/__init__.py"), *files]) <= FOLDER_MODULES_MAX
 
 
 def test_only_the_clock_reads_the_clock() -> None:
