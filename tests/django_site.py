@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 def set_up_django() -> None:
@@ -66,16 +66,24 @@ def rolled_back(connection: Any) -> Iterator[None]:
         transaction.set_rollback(True)
 
 
+def _unregister(models: Iterable[Any]) -> None:
+    from django.contrib import admin
+
+    for model in models:
+        admin.site.unregister(model)
+
+
 @contextmanager
-def with_app(name: str) -> Iterator[None]:
-    """Let the app ``name`` be installed too; its models leave the admin again, which finds them by itself."""
+def with_app(name: str, *, in_admin: bool = True) -> Iterator[None]:
+    """Install the app ``name`` too. Its models leave the admin at the end, at once if ``in_admin`` is false."""
     from django.contrib import admin
     from django.test.utils import modify_settings
 
     before = set(admin.site._registry)
     try:
         with modify_settings(INSTALLED_APPS={"append": name}):
+            if not in_admin:
+                _unregister(set(admin.site._registry) - before)
             yield
     finally:
-        for model in set(admin.site._registry) - before:
-            admin.site.unregister(model)
+        _unregister(set(admin.site._registry) - before)

@@ -126,7 +126,7 @@ def site_app() -> Iterator[Celery]:
 @pytest.fixture(scope="module")
 def beside_dcb() -> Iterator[None]:
     """Let django-celery-beat be installed while this module's databases are migrated."""
-    with with_app("django_celery_beat"):
+    with with_app("django_celery_beat", in_admin=False):  # tests in between look at pages of the admin
         yield
 
 
