@@ -158,7 +158,7 @@ class Gate:
         policy = self._policies.get(task.name) or self.policy_of(task)
         named = run.overlap or policy.overlap or policy.exclusive
         lease = lease_name(run, policy, task.name) if named else None
-        # not from `random`: a task may seed it, and two executions with one token could not be told apart
+        # not from `random`: a task may seed it, and two executions could then have the same token
         execution = execution_token(run.owner) if run.owner else os.urandom(EXECUTION_BYTES).hex()
         identity = content_id(task.name, args, kwargs) if policy.key == "content" else run.task_id
         redelivered = run.redelivered or run.dead_lettered or not self._flags_redelivery

@@ -1,4 +1,4 @@
-"""Whatever stands in a row: it is that row's problem. No page, form or import fails because of it."""
+"""A row with odd values is a problem of that row alone. No page, form or import fails because of it."""
 
 from __future__ import annotations
 
