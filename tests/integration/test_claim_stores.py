@@ -179,7 +179,8 @@ def as_an_older_release_writes_it(opened: Opened, key: str) -> None:
             client.set(name, client.get(name)[:27], keepttl=True)
     elif opened.url.startswith("memcached"):
         with closing(Client(opened.url.removeprefix("memcached://"))) as client:
-            client.set(f"wb:{key}", client.get(f"wb:{key}").decode().replace(DIGESTS[0], DIGESTS[0][:8]), expire=60)
+            older = client.get(f"wb:{key}").decode().replace(DIGESTS[0], DIGESTS[0][:8])
+            assert client.set(f"wb:{key}", older, expire=60, noreply=False)
     else:
         opened.store._execute(
             opened.store._dialect.write("UPDATE wheelbeat_claim SET digest_rest = %s WHERE id = %s"), "", key
