@@ -29,7 +29,7 @@ from celery_wheelbeat.jobs.compile import compile_rows
 from celery_wheelbeat.jobs.compile_columns import Shapes
 from celery_wheelbeat.schedules.cron import CronTable
 from celery_wheelbeat.sources.changelog.follower import Follower
-from celery_wheelbeat.sources.changelog.translator import Definitions
+from celery_wheelbeat.sources.changelog.translator import Translator
 from celery_wheelbeat.sources.databases.open import from_url
 from celery_wheelbeat.sources.messages import Loaded, Sized
 
@@ -45,7 +45,7 @@ class LoadingBeat:
         crons = CronTable()
         compile_all = partial(compile_rows, crons=crons)
         database = from_url(url)
-        self.definitions = Definitions(compile_all, Shapes(compile_all))
+        self.definitions = Translator(compile_all, Shapes(compile_all))
         self.follower = Follower(
             database.source, self.definitions, reconcile_period_s=3_600, open_reader=database.open_reader
         )

@@ -38,7 +38,7 @@ from celery_wheelbeat.dispatch.fast_lane.lane import BLOCK_RUNS
 from celery_wheelbeat.dispatch.fast_lane.rendering import columns_of
 from celery_wheelbeat.dispatch.messages.envelope import Envelope
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
-from celery_wheelbeat.dispatch.messages.part_cache import Bodies
+from celery_wheelbeat.dispatch.messages.part_cache import PartCache
 from celery_wheelbeat.engine.payloads import Payloads
 from celery_wheelbeat.jobs.definitions import DefinitionBatch, Misfire, flags_of
 from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS
@@ -158,7 +158,7 @@ def compiled(bench: FastBench, count: int = 40_000) -> float:
     made = definitions(count, 0)
     payloads = Payloads()
     refs = payloads.add(made.payload, made.lengths, made.names, made.name_lengths)
-    bodies, together = Bodies(KEPT_BYTES), BLOCK_RUNS * bench.lanes.fast.sender.window // 2
+    bodies, together = PartCache(KEPT_BYTES), BLOCK_RUNS * bench.lanes.fast.sender.window // 2
     began_s = time.thread_time()
     for start in range(0, count, together):
         part = refs[start : start + together]

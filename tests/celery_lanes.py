@@ -10,7 +10,7 @@ from celery.beat import ScheduleEntry, Scheduler
 
 from celery_wheelbeat.dispatch import Confirmed, Failed, Run
 from celery_wheelbeat.dispatch.broker import open_connection
-from celery_wheelbeat.dispatch.celery_lane.publisher import CeleryLane
+from celery_wheelbeat.dispatch.celery_lane.publisher import CeleryPublisher
 from celery_wheelbeat.dispatch.celery_lane.run_sender import LaneEdges
 from celery_wheelbeat.dispatch.messages.attempt import current
 from celery_wheelbeat.runtime.clock import SystemClock
@@ -46,7 +46,7 @@ class Lane:
             "quiet": lambda _: nullcontext(),
             "options": {},
         }
-        self.lane = CeleryLane(LaneEdges(**{**known, **edges}), window=1000)
+        self.lane = CeleryPublisher(LaneEdges(**{**known, **edges}), window=1000)
         self.lane.start()
 
     def outcomes(self, count: int) -> Sequence[Confirmed | Failed]:
@@ -56,7 +56,7 @@ class Lane:
             found += self.lane.poll()
         return found
 
-    def when_connected(self) -> CeleryLane:
+    def when_connected(self) -> CeleryPublisher:
         while not self.lane.capacity():
             self.woken.get(timeout=60)
         return self.lane

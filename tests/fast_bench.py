@@ -12,7 +12,7 @@ from definitions import Job, batch_of
 from celery_wheelbeat.beat.assembly import assemble
 from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.dispatch.celery_lane.lane import Rendering
-from celery_wheelbeat.dispatch.dispatcher import Lanes
+from celery_wheelbeat.dispatch.dispatcher import Dispatcher
 from celery_wheelbeat.dispatch.messages.claim_headers import ClaimHeaders, visibility_timeout_s
 from celery_wheelbeat.dispatch.messages.run_ids import RunIds
 from celery_wheelbeat.jobs.definitions import ChangeBatch, Route, overlap_of
@@ -37,7 +37,7 @@ class FastBench:
     def __init__(self, app: Celery, *, start_ms: int = START_MS, **settings: Any) -> None:
         self.scheduler = WheelScheduler(app)
         self.parts = assemble(self.scheduler, Settings(**settings))
-        assert isinstance(self.parts.dispatch, Lanes)
+        assert isinstance(self.parts.dispatch, Dispatcher)
         self.lanes = self.parts.dispatch
         claims = ClaimHeaders("tests", self.parts.settings.dedup_ttl, visibility_timeout_s(app))
         self.lanes.rendering = Rendering(

@@ -15,12 +15,12 @@ from celery.beat import ScheduleEntry
 from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.dispatch.broker import open_connection
 from celery_wheelbeat.dispatch.fast_lane.amqp_wire import AmqpWire
-from celery_wheelbeat.dispatch.fast_lane.batches import Batch, Load, Outcome, Verdict, make_batch
-from celery_wheelbeat.dispatch.fast_lane.publisher import Sender
+from celery_wheelbeat.dispatch.fast_lane.batches import Batch, FormVerdict, Load, Outcome, make_batch
+from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
 from celery_wheelbeat.dispatch.fast_lane.redis_wire import RedisWire
 from celery_wheelbeat.dispatch.messages.envelope import Answer, Envelope
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments, EnvelopeMaker
-from celery_wheelbeat.dispatch.messages.part_cache import Columns
+from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
 from celery_wheelbeat.dispatch.messages.patterns import Form, with_own
 from celery_wheelbeat.dispatch.messages.run_ids import RunIds
 from celery_wheelbeat.jobs.definitions import Route
@@ -99,9 +99,9 @@ class Lane:
     ) -> None:
         self.app = app
         self.wire = make_wire(app, kind=kind, options=options, heartbeat_s=heartbeat_s)
-        self.sender = Sender("test", self.wire, SystemClock(), lambda: None, window=window)
+        self.sender = FastPublisher("test", self.wire, SystemClock(), lambda: None, window=window)
         self.outcomes: dict[int, Outcome] = {}
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[FormVerdict] = []
         self._token = 0
         self.sender.start()
 
@@ -148,7 +148,7 @@ class Lane:
         self._token += 1
         pieces = [envelope.pieces(envelope.body.of([job], kwargs), f"job {job}") for job in jobs]
         ids = RUN_IDS.of_names(b"monitor:%d@%d" % (job, fire_ms) for job in jobs)
-        load = Load(envelope, Columns.of(pieces), ids, np.full(len(jobs), fire_ms))
+        load = Load(envelope, PartColumns.of(pieces), ids, np.full(len(jobs), fire_ms))
         return make_batch(self._token, self.sender.epoch, [load], datetime.now(UTC))
 
     def send(self, *batches: Batch) -> list[Outcome]:

@@ -14,7 +14,7 @@ from celery_wheelbeat.jobs.compile_columns import Shapes
 from celery_wheelbeat.schedules.cron import CronTable
 from celery_wheelbeat.schedules.solar import SolarSchedule
 from celery_wheelbeat.sources.changelog.follower import Follower
-from celery_wheelbeat.sources.changelog.translator import Definitions
+from celery_wheelbeat.sources.changelog.translator import Translator
 from celery_wheelbeat.sources.messages import Changed, Loaded
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class LoadingBeat:
         compile_all = partial(compile_rows, crons=crons, solar=SolarSchedule)
         database = place.open()
         self.source = database.source
-        self.definitions = Definitions(
+        self.definitions = Translator(
             partial(compile_all, entry_names=(ENTRY,)), Shapes(compile_all), taken_names=[ENTRY]
         )
         self.follower = Follower(

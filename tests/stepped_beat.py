@@ -19,7 +19,7 @@ from celery_wheelbeat.beat.assembly import assemble
 from celery_wheelbeat.beat.beat import Beat
 from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.beat.supervision import Supervision
-from celery_wheelbeat.dispatch.celery_lane.lane import Dispatch
+from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.sources.changelog.reader import NEWS_MAX
@@ -66,7 +66,7 @@ class SteppedBeat:
             wake=_NoRest(),
             desk=self.desk,
             publisher=self.publisher,
-            dispatch=Dispatch(parts.engine, parts.dispatch.backlog, self.publisher, parts.lateness),
+            dispatch=CeleryLane(parts.engine, parts.dispatch.backlog, self.publisher, parts.lateness),
             liveness=Liveness(scheduler.settings.live_timeout),
         )
         self.parts = parts
@@ -173,7 +173,7 @@ class Desk:
         """There is no thread."""
 
     def take(self) -> Sequence[News]:
-        """See ``celery_wheelbeat.sources.messages.Desk``."""
+        """See ``celery_wheelbeat.sources.messages.SourceIO``."""
         news = self.tail.take()
         self.taken.append(len(news))
         self.slices += [

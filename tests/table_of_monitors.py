@@ -8,7 +8,7 @@ import numpy as np
 
 from celery_wheelbeat.errors import CursorLost, SourceError
 from celery_wheelbeat.jobs.rows import MonitorRow
-from celery_wheelbeat.sources import Block, Poll, Snapshot
+from celery_wheelbeat.sources import Poll, RowBlock, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,11 +61,11 @@ class TableOfMonitors:
         self._answer("fetch")
         return [self.rows[job_id] for job_id in sorted(ids) if job_id in self.rows]
 
-    def block(self, after_id: int, limit: int, cursor: int) -> Block:
+    def block(self, after_id: int, limit: int, cursor: int) -> RowBlock:
         self._answer("block")
         poll = self.poll(cursor)
         rows = [self.rows[job_id] for job_id in sorted(self.rows) if job_id > after_id][:limit]
-        return Block(rows, len(rows) < limit, poll)
+        return RowBlock(rows, len(rows) < limit, poll)
 
     def logged(self, ids: Sequence[int], within_s: float) -> set[int]:
         self._answer("logged")

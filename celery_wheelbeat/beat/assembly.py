@@ -15,14 +15,14 @@ from celery_wheelbeat.beat.marks import Mark
 from celery_wheelbeat.beat.schedule_view import MonitorEntries
 from celery_wheelbeat.dispatch.backlog import Backlog
 from celery_wheelbeat.dispatch.broker import driver_type, open_connection
-from celery_wheelbeat.dispatch.celery_lane.lane import Dispatch
-from celery_wheelbeat.dispatch.celery_lane.publisher import CeleryLane
+from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
+from celery_wheelbeat.dispatch.celery_lane.publisher import CeleryPublisher
 from celery_wheelbeat.dispatch.celery_lane.run_sender import LaneEdges
-from celery_wheelbeat.dispatch.dispatcher import LanePublishers, Lanes
+from celery_wheelbeat.dispatch.dispatcher import Dispatcher, LanePublishers
 from celery_wheelbeat.dispatch.lane_report import LaneReport
 from celery_wheelbeat.dispatch.messages.subscriptions import unsubscribed
 from celery_wheelbeat.dispatch.reports.lateness import Lateness
-from celery_wheelbeat.dispatch.reports.send_log import SendLines
+from celery_wheelbeat.dispatch.reports.send_log import SendLog
 from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.engine import Engine
 from celery_wheelbeat.engine.ledger import Ledger
@@ -38,10 +38,10 @@ from celery_wheelbeat.schedules.cron import CronTable
 from celery_wheelbeat.schedules.solar import SolarSchedule
 from celery_wheelbeat.sources.beat_schedule.celery_zones import NAMELESS, timezone_of
 from celery_wheelbeat.sources.beat_schedule.entries import Entries
-from celery_wheelbeat.sources.changelog.reader import Tail
-from celery_wheelbeat.sources.changelog.translator import Definitions
+from celery_wheelbeat.sources.changelog.reader import ChangeLogReader
+from celery_wheelbeat.sources.changelog.translator import Translator
 from celery_wheelbeat.sources.databases.open import database_of
-from celery_wheelbeat.sources.files.file_io import FileDesk
+from celery_wheelbeat.sources.files.file_io import FileIO
 from celery_wheelbeat.sources.files.installation_file import InstallationFile
 from celery_wheelbeat.sources.files.mark_file import MarkFile
 from celery_wheelbeat.sources.namespaces import namespace_of
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch import Publisher
     from celery_wheelbeat.schedules.kinds import Int64s
     from celery_wheelbeat.settings import Settings
-    from celery_wheelbeat.sources.messages import Desk
+    from celery_wheelbeat.sources.messages import SourceIO
 
 logger = logging.getLogger("celery.beat")
 
@@ -75,15 +75,15 @@ class Parts:
     ledger: Ledger
     engine: Engine
     mark: Mark
-    dispatch: Dispatch | Lanes
+    dispatch: CeleryLane | Dispatcher
     publisher: Publisher | LanePublishers
-    desk: Desk
+    desk: SourceIO
     entries: Entries
     monitor_entries: MonitorEntries
     view: ScheduleView
     lateness: Lateness
     liveness: Liveness
-    lines: SendLines
+    lines: SendLog
     lane_report: LaneReport | None
     """None without a fast lane."""
 
@@ -94,7 +94,7 @@ class Parts:
 
 def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> Parts:
     """Construct the parts for ``scheduler`` (a ``WheelScheduler``)."""
-    app, clock, wake, lines = scheduler.app, clock or SystemClock(), Wake(), SendLines()
+    app, clock, wake, lines = scheduler.app, clock or SystemClock(), Wake(), SendLog()
     crons, ledger, lateness = CronTable(), Ledger(), Lateness()
     engine = Engine(_engine_config(app, settings), crons, ledger, PollLane(clock.monotonic_s))
     keep_all = partial(_keeps_all, engine)
@@ -105,7 +105,7 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
     if settings.broker_dedup:
         name_runs(broker)
     monitor_entries = MonitorEntries(app, scheduler.Entry, engine)
-    slow = Dispatch(engine, backlog, celery_lane, lateness)
+    slow = CeleryLane(engine, backlog, celery_lane, lateness)
     fast = assemble_fast(
         scheduler,
         settings,
@@ -120,7 +120,7 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         options=options,
         lines=lines,
     )
-    dispatch = slow if fast is None else Lanes(slow, fast)
+    dispatch = slow if fast is None else Dispatcher(slow, fast)
     publisher = dispatch.publisher
     entries = Entries(_timezone(app), crons)
     entries.broken = scheduler.schedule.broken
@@ -147,20 +147,20 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         lateness=lateness,
         liveness=liveness,
         lines=lines,
-        lane_report=LaneReport(dispatch, engine) if isinstance(dispatch, Lanes) else None,
+        lane_report=LaneReport(dispatch, engine) if isinstance(dispatch, Dispatcher) else None,
     )
 
 
 def _celery_lane(
-    scheduler: Any, settings: Settings, clock: Clock, wake: Wake, *, lines: SendLines, options: Mapping[str, Any]
-) -> CeleryLane:
+    scheduler: Any, settings: Settings, clock: Clock, wake: Wake, *, lines: SendLog, options: Mapping[str, Any]
+) -> CeleryPublisher:
     app = scheduler.app
 
     def apply_entry(entry: Any, producer: Any) -> None:
         with unsubscribed(app):
             scheduler.apply_entry(entry, producer=producer)
 
-    return CeleryLane(
+    return CeleryPublisher(
         LaneEdges(
             apply_entry=apply_entry,
             open_connection=lambda: open_connection(app),
@@ -175,11 +175,11 @@ def _celery_lane(
     )
 
 
-def _desk(scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons: CronTable) -> Desk:
+def _desk(scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons: CronTable) -> SourceIO:
     database = database_of(scheduler.app, settings)
     path = scheduler.schedule_filename or scheduler.app.conf.beat_schedule_filename
     if database is None:
-        return FileDesk(MarkFile(path), clock, wake.ring)
+        return FileIO(MarkFile(path), clock, wake.ring)
     compile_all = partial(
         compile_rows,
         crons=crons,
@@ -187,7 +187,7 @@ def _desk(scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons
         limits=Limits.of(settings),
         solar=SolarSchedule,
     )
-    definitions = Definitions(
+    definitions = Translator(
         partial(compile_all, entry_names=scheduler.schedule.names),
         Shapes(
             compile_all,
@@ -197,7 +197,7 @@ def _desk(scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons
         ),
         taken_names=scheduler.schedule.names,
     )
-    return Tail(
+    return ChangeLogReader(
         database,
         definitions,
         clock,

@@ -14,7 +14,7 @@ import numpy as np
 
 from celery_wheelbeat.beat.loading import Loading
 from celery_wheelbeat.beat.marks import MarkDocument, choose, known_marks
-from celery_wheelbeat.beat.quarantine import Refusals
+from celery_wheelbeat.beat.quarantine import QuarantineReports
 from celery_wheelbeat.beat.schedule_view import private_entry
 from celery_wheelbeat.dispatch.celery_lane.lane import Rendering
 from celery_wheelbeat.dispatch.messages.claim_headers import ClaimHeaders, visibility_timeout_s
@@ -22,8 +22,8 @@ from celery_wheelbeat.dispatch.messages.run_ids import RunIds
 from celery_wheelbeat.jobs.compile import REPLACEABLE_ENTRY
 from celery_wheelbeat.jobs.definitions import ChangeBatch, DueBatch, EntryMark, overlap_of
 from celery_wheelbeat.jobs.rows import key_of as monitor_key
-from celery_wheelbeat.observe.gap_log import GapLines
-from celery_wheelbeat.observe.poll_lane_log import LaneLines
+from celery_wheelbeat.observe.gap_log import GapLog
+from celery_wheelbeat.observe.poll_lane_log import PollLaneLog
 from celery_wheelbeat.runtime.clock import Motion
 from celery_wheelbeat.schedules.kinds import NEVER_MS
 from celery_wheelbeat.schedules.zones import database_version
@@ -55,7 +55,7 @@ class Beat:
         self.parts = parts
         self.pid = os.getpid()
         self.state = "starting"
-        self.refusals = Refusals(parts.entries, parts.desk)
+        self.refusals = QuarantineReports(parts.entries, parts.desk)
         self._begun_s = parts.clock.monotonic_s()
         self._begun_ms = 0
         """Cursor of the engine at its start. A first start misses only fire times that pass during the load."""
@@ -70,8 +70,8 @@ class Beat:
         """Id of the monitor that replaces the default entry ``celery.backend_cleanup``."""
         self._entries_seen: tuple[int, int] | None = None
         self._due_at_start: list[DueBatch] = []
-        self._lane_lines = LaneLines(parts.engine, self.key_of)
-        self._gap_lines = GapLines(parts.ledger)
+        self._lane_lines = PollLaneLog(parts.engine, self.key_of)
+        self._gap_lines = GapLog(parts.ledger)
         self.loading = Loading(parts.engine)
 
     def start(self) -> None:

@@ -13,12 +13,12 @@ from celery_wheelbeat.dispatch.backlog import Backlog
 from celery_wheelbeat.dispatch.broker import driver_type, open_connection
 from celery_wheelbeat.dispatch.fast_lane.amqp_wire import AmqpWire
 from celery_wheelbeat.dispatch.fast_lane.answers import Edges
-from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Forms
-from celery_wheelbeat.dispatch.fast_lane.lane import BLOCK_RUNS, FastDispatch
-from celery_wheelbeat.dispatch.fast_lane.publisher import Sender
+from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
+from celery_wheelbeat.dispatch.fast_lane.lane import BLOCK_RUNS, FastLane
+from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
 from celery_wheelbeat.dispatch.fast_lane.redis_wire import RedisWire
 from celery_wheelbeat.dispatch.fast_lane.rendering import JobMessages
-from celery_wheelbeat.dispatch.lane_exceptions import Outsiders
+from celery_wheelbeat.dispatch.lane_exceptions import LaneExceptions
 from celery_wheelbeat.dispatch.messages.claim_headers import ClaimHeaders, visibility_timeout_s
 from celery_wheelbeat.dispatch.messages.envelope_maker import EnvelopeMaker
 from celery_wheelbeat.dispatch.messages.hooks import Guard, all_hooks, settings_token
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from celery_wheelbeat.beat.schedule_view import MonitorEntries
-    from celery_wheelbeat.dispatch.celery_lane.lane import Dispatch
+    from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
     from celery_wheelbeat.dispatch.fast_lane.batches import Wire
     from celery_wheelbeat.dispatch.fast_lane.envelope_registry import HeadersOf
     from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
     from celery_wheelbeat.dispatch.messages.patterns import Form
     from celery_wheelbeat.dispatch.reports.lateness import Lateness
-    from celery_wheelbeat.dispatch.reports.send_log import SendLines
+    from celery_wheelbeat.dispatch.reports.send_log import SendLog
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.ledger import Ledger
     from celery_wheelbeat.jobs.definitions import Overlap
@@ -60,11 +60,11 @@ def assemble_fast(
     ledger: Ledger,
     lateness: Lateness,
     monitor_entries: MonitorEntries,
-    slow: Dispatch,
+    slow: CeleryLane,
     keep_all: Any,
     options: Mapping[str, Any],
-    lines: SendLines,
-) -> FastDispatch | None:
+    lines: SendLog,
+) -> FastLane | None:
     """Construct the fast lane beside ``slow``. ``options``: send options that the celery lane adds to every message."""
     app = scheduler.app
     kind = driver_type(app)
@@ -83,19 +83,19 @@ def assemble_fast(
         return EnvelopeMaker(scheduler, recorder, make_entry, options, quiet=lines.none, bypass_hooks=bypass)
 
     wire = _wire(scheduler, kind, make_maker, clock, namespace=namespace, destination=slow.publisher.destination)
-    forms = Forms(engine.routes, _claim_headers(app, settings, namespace), own_keys=kind == "amqp")
+    forms = EnvelopeRegistry(engine.routes, _claim_headers(app, settings, namespace), own_keys=kind == "amqp")
     engine.routes.freed = forms.forget_routes
     messages = JobMessages(engine, limit_bytes=settings.envelope_bytes)
     block_runs = min(BLOCK_RUNS, settings.window)
-    return FastDispatch(
+    return FastLane(
         engine,
         Backlog(ledger, limit=settings.backlog_max, keep_all=keep_all),
-        Sender("fast-lane", wire, clock, wake.ring, window=settings.window // block_runs),
+        FastPublisher("fast-lane", wire, clock, wake.ring, window=settings.window // block_runs),
         lateness,
         slow=slow,
         forms=forms,
         messages=messages,
-        outsiders=Outsiders(
+        outsiders=LaneExceptions(
             messages.names,
             monitor_entries.handed_out,
             lambda: None if settings.dispatch == "fast" else check_ins(),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.errors import InvalidMonitor
     from celery_wheelbeat.schedules.kinds import Int64s
     from celery_wheelbeat.sources.beat_schedule.entries import Entries
-    from celery_wheelbeat.sources.messages import Desk
+    from celery_wheelbeat.sources.messages import SourceIO
 
 logger = logging.getLogger("celery.beat")
 
@@ -28,10 +28,10 @@ LINES_MAX = 20
 """Maximum number of quarantined monitors that the log names at once: a bulk edit may break a million."""
 
 
-class Refusals:
+class QuarantineReports:
     """Quarantined monitors, entries and jobs, as the scheduling thread knows them."""
 
-    def __init__(self, entries: Entries, desk: Desk) -> None:
+    def __init__(self, entries: Entries, desk: SourceIO) -> None:
         self.monitors: dict[str, InvalidMonitor] = {}
         """Quarantined monitors by key."""
         self._entries = entries

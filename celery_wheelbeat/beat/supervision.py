@@ -18,9 +18,9 @@ from celery_wheelbeat import __version__
 from celery_wheelbeat.beat.route_sweep import RouteSweep
 from celery_wheelbeat.engine.watchdog import FINDINGS
 from celery_wheelbeat.observe.forecast import Surveyor
-from celery_wheelbeat.observe.health import Sight
+from celery_wheelbeat.observe.health import HealthView
 from celery_wheelbeat.observe.otel import instruments
-from celery_wheelbeat.observe.probes import Answers, Probes
+from celery_wheelbeat.observe.probes import ProbeAnswers, Probes
 from celery_wheelbeat.observe.status import (
     ENTRIES_SHOWN,
     REFUSED_SHOWN,
@@ -64,7 +64,7 @@ class Supervision:
         self._last_fires: dict[str, tuple[int | None, int | None]] = {}
         self._route_sweep = RouteSweep(beat.parts.engine)
         self._surveyor = Surveyor(beat.parts.engine, beat.parts.clock.monotonic_s)
-        self.sight = Sight(beat.parts.clock.monotonic_s())
+        self.sight = HealthView(beat.parts.clock.monotonic_s())
         """Snapshot for other threads: replaced in each tick, never mutated."""
         self._probes: Probes | None = None
 
@@ -73,7 +73,7 @@ class Supervision:
         instruments.show(lambda: self.sight.status)
         clock, settings = self._beat.parts.clock, self._beat.parts.settings
         if settings.http_port:
-            answers = Answers(lambda: self.sight, clock.monotonic_s, settings.live_timeout, settings.http_hosts)
+            answers = ProbeAnswers(lambda: self.sight, clock.monotonic_s, settings.live_timeout, settings.http_hosts)
             self._probes = Probes(settings.http_host, settings.http_port, answers)
             self._probes.start()
 

@@ -19,7 +19,7 @@ from celery_wheelbeat.dispatch.broker import driver_type, open_connection
 from celery_wheelbeat.dispatch.messages.claim_headers import VISIBILITY_TIMEOUT_S, visibility_timeout_s
 from celery_wheelbeat.errors import WheelbeatError
 from celery_wheelbeat.settings import Settings
-from celery_wheelbeat.worker.claims import Asked, Verdict
+from celery_wheelbeat.worker.claims import ClaimRequest, Verdict
 from celery_wheelbeat.worker.policy import Policy
 from celery_wheelbeat.worker.stores.choice import choose_store
 
@@ -45,7 +45,7 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-class Answers(NamedTuple):
+class WorkerAnswers(NamedTuple):
     """Answers of the broker and of the workers."""
 
     broker: Finding
@@ -130,8 +130,8 @@ def _look_at_store(store: Store, where: str) -> Iterator[Finding]:
         yield Finding(False, f"claims may be forgotten early: {store.best_effort}", "use Redis or a database")
 
 
-def _copy() -> Asked:
-    return Asked(os.urandom(8).hex(), os.urandom(4).hex(), "0" * 8, redelivered=False)
+def _copy() -> ClaimRequest:
+    return ClaimRequest(os.urandom(8).hex(), os.urandom(4).hex(), "0" * 8, redelivered=False)
 
 
 def _look_at_memory(store: Store, settings: Settings, reports: Mapping[str, Any]) -> Iterator[Finding]:
@@ -203,7 +203,7 @@ def _look_at_workers(reports: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(False, text, "its log says why at its start")
 
 
-def _ask_workers(app: Any, timeout_s: float) -> Answers:
+def _ask_workers(app: Any, timeout_s: float) -> WorkerAnswers:
     """Connect to the broker and query its workers."""
     broker, reports = "broker", {}
     try:
@@ -216,8 +216,8 @@ def _ask_workers(app: Any, timeout_s: float) -> Answers:
                 "wheelbeat_claims", connection=connection, reply=True, timeout=timeout_s, limit=len(reports) or None
             )
     except Exception as error:
-        return Answers(_broken(broker, error), reports)
+        return WorkerAnswers(_broken(broker, error), reports)
     for name, report in ((name, report) for reply in replies or [] for name, report in reply.items()):
         if name in reports and isinstance(report, dict) and "hook" in report:
             reports[name] = report
-    return Answers(Finding(True, f"{broker}: reachable"), reports)
+    return WorkerAnswers(Finding(True, f"{broker}: reachable"), reports)

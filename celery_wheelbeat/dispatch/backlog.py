@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.dispatch.pending import REOFFERED, STEP_SHIFT, Pair, PairQueue, Pairs, joined
+from celery_wheelbeat.dispatch.pending import REOFFERED, STEP_SHIFT, PendingQueue, PendingRun, PendingRuns, joined
 from celery_wheelbeat.jobs.definitions import Offer
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Leftover(NamedTuple):
 class Block(NamedTuple):
     """Pairs that are in flight together; a pair that is not ``open`` has left the block."""
 
-    pairs: Pairs
+    pairs: PendingRuns
     open: NDArray[np.bool_]
 
 
@@ -66,17 +66,17 @@ class Backlog:
         """Most pairs that may wait."""
         self.keep_all = keep_all
         self._pending = 0
-        self._offered: list[Pairs] = []
+        self._offered: list[PendingRuns] = []
         self._offered_count = 0
-        self._late = PairQueue()
+        self._late = PendingQueue()
         self._jobs_ahead: Int64s | None = None
         """Sorted ids of jobs in ``_late``; later runs of these jobs go there too. None: recompute from ``_late``."""
         self._late_by_id = False
         """Whether ``_late`` is sorted by job id and has to be sorted by fire time before the next take."""
         self._squeezed = False
         """Whether nothing was queued since the last squeeze."""
-        self._fresh = PairQueue()
-        self._in_flight: dict[int, Pair] = {}
+        self._fresh = PendingQueue()
+        self._in_flight: dict[int, PendingRun] = {}
         self._blocks: dict[int, Block] = {}
         self._next_token = 0
 
@@ -102,9 +102,9 @@ class Backlog:
     def offer(self, due: DueBatch) -> None:
         """Queue the runs of ``due``, which are in the order of their fire times."""
         tag = (REOFFERED if due.offer is Offer.REOFFERED else 0) | due.step << STEP_SHIFT
-        self.adopt(Pairs(due.ids, due.fire_ms, np.full(len(due), tag, np.int32)))
+        self.adopt(PendingRuns(due.ids, due.fire_ms, np.full(len(due), tag, np.int32)))
 
-    def adopt(self, pairs: Pairs) -> None:
+    def adopt(self, pairs: PendingRuns) -> None:
         """Queue runs, due ones or those that another backlog released."""
         self._offered.append(pairs)
         self._squeezed = False
@@ -113,14 +113,14 @@ class Backlog:
         if self.waiting > 2 * self.limit:  # a full window that does not move: neither take nor squeeze is called
             self.squeeze()
 
-    def take(self, runs: int) -> dict[int, Pair]:
+    def take(self, runs: int) -> dict[int, PendingRun]:
         """Return up to ``runs`` pairs by token, oldest first; half of them come from *fresh* if it has as many.
 
         A token is valid until ``confirm``, ``give_back``, ``queue_again``, ``skip`` or ``release`` is called with it.
         """
         return self._hand_out(self._take(runs))
 
-    def take_block(self, runs: int) -> tuple[int, Pairs]:
+    def take_block(self, runs: int) -> tuple[int, PendingRuns]:
         """Return up to ``runs`` pairs as one block with one token, for ``break_up``, ``cut`` and ``confirm_block``."""
         pairs = self._take(runs)
         token = self._next_token
@@ -128,7 +128,7 @@ class Backlog:
         self._blocks[token] = Block(pairs, np.ones(len(pairs.ids), np.bool_))
         return token, pairs
 
-    def break_up(self, token: int, positions: Iterable[int]) -> dict[int, Pair]:
+    def break_up(self, token: int, positions: Iterable[int]) -> dict[int, PendingRun]:
         """Take pairs out of a block; returns them by new tokens, in the order of ``positions``."""
         block = self._blocks[token]
         where = np.fromiter(positions, np.intp)
@@ -144,7 +144,7 @@ class Backlog:
         self._blocks[rest] = Block(block.pairs.at(slice(at, None)), block.open[at:])
         return rest
 
-    def confirm_block(self, token: int) -> Pairs:
+    def confirm_block(self, token: int) -> PendingRuns:
         """Count the pairs left in a block as confirmed, and return them."""
         block = self._blocks.pop(token)
         pairs = block.pairs.at(block.open)
@@ -154,13 +154,13 @@ class Backlog:
         self._pending -= accounted
         return pairs
 
-    def release(self, tokens: Iterable[int]) -> Pairs:
+    def release(self, tokens: Iterable[int]) -> PendingRuns:
         """Remove taken runs (at least one) and return them; another backlog must ``adopt`` them."""
-        pairs = Pairs.of(self._settle(tokens))
+        pairs = PendingRuns.of(self._settle(tokens))
         self._pending -= pairs.accounted()
         return pairs
 
-    def _take(self, runs: int) -> Pairs:
+    def _take(self, runs: int) -> PendingRuns:
         self._sort_in()
         if self._late_by_id:
             late = self._late.clear()
@@ -174,7 +174,7 @@ class Backlog:
             self._jobs_ahead = None
         return pairs
 
-    def _hand_out(self, pairs: Pairs) -> dict[int, Pair]:
+    def _hand_out(self, pairs: PendingRuns) -> dict[int, PendingRun]:
         runs = len(pairs.ids)
         tokens = range(self._next_token, self._next_token + runs)
         self._next_token += runs
@@ -182,7 +182,7 @@ class Backlog:
         self._in_flight.update(taken)
         return taken
 
-    def confirm(self, tokens: Iterable[int]) -> list[Pair]:
+    def confirm(self, tokens: Iterable[int]) -> list[PendingRun]:
         """Count taken runs as confirmed by the broker, and return them."""
         pairs = self._settle(tokens)
         again = sum(pair.tag & REOFFERED for pair in pairs)
@@ -191,11 +191,11 @@ class Backlog:
         self._pending -= len(pairs) - again
         return pairs
 
-    def skip(self, tokens: Iterable[int], reason: str) -> list[Pair]:
+    def skip(self, tokens: Iterable[int], reason: str) -> list[PendingRun]:
         """Count taken runs as skipped for ``reason`` (``error``, ``unroutable``, ``removed`` …), and return them."""
         pairs = self._settle(tokens)
         if pairs:
-            self._let_go(Pairs.of(pairs), reason)
+            self._let_go(PendingRuns.of(pairs), reason)
         return pairs
 
     def give_back(self, tokens: Iterable[int]) -> None:
@@ -206,7 +206,7 @@ class Backlog:
         self._sort_in()
         for chunk in self._fresh.take(self._fresh.count):
             self._late.append(chunk)
-        self._late.prepend(Pairs.of(pairs))
+        self._late.prepend(PendingRuns.of(pairs))
         self._jobs_ahead = None
         self._squeezed = False
 
@@ -215,7 +215,7 @@ class Backlog:
         pairs = sorted(self._settle(tokens), key=lambda pair: pair.fire_ms)
         if pairs:
             self._jobs_ahead = self._ids_ahead()
-            self._late.append(Pairs.of(pairs))
+            self._late.append(PendingRuns.of(pairs))
             self._squeezed = False
 
     def squeeze(self) -> int:
@@ -265,13 +265,13 @@ class Backlog:
         self._ledger.skip("shutdown", self._pending)
         self._pending = 0
         self._drain_offered()
-        self._late, self._fresh = PairQueue(), PairQueue()
+        self._late, self._fresh = PendingQueue(), PendingQueue()
         self._jobs_ahead, self._late_by_id, self._squeezed = None, False, False
         self._in_flight.clear()
         self._blocks.clear()
         return leftover
 
-    def _settle(self, tokens: Iterable[int]) -> list[Pair]:
+    def _settle(self, tokens: Iterable[int]) -> list[PendingRun]:
         pairs = []
         for token in tokens:
             pair = self._in_flight.pop(token, None)
@@ -281,7 +281,7 @@ class Backlog:
                 pairs.append(pair)
         return pairs
 
-    def _let_go(self, pairs: Pairs, reason: str) -> None:
+    def _let_go(self, pairs: PendingRuns, reason: str) -> None:
         counted = pairs.at((pairs.tag & REOFFERED) == 0)
         self._ledger.skip(reason, len(counted.ids))
         self._ledger.last_skips.note_runs(reason, counted.ids, counted.fire_ms)
@@ -310,7 +310,7 @@ class Backlog:
             self._jobs_ahead = np.unique(np.concatenate([chunk.ids for chunk in self._late.chunks]))
         return _NOBODY if self._jobs_ahead is None else self._jobs_ahead
 
-    def _drain_offered(self) -> list[Pairs]:
+    def _drain_offered(self) -> list[PendingRuns]:
         offered, self._offered, self._offered_count = self._offered, [], 0
         return offered
 

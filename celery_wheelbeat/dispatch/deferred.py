@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from celery_wheelbeat.dispatch.backlog import Backlog
-    from celery_wheelbeat.dispatch.pending import Pair
+    from celery_wheelbeat.dispatch.pending import PendingRun
 
 PAUSE_S = 1.0
 
@@ -27,7 +27,7 @@ class _Refused(NamedTuple):
     again_s: float
 
 
-class Held:
+class DeferredRuns:
     """The deferred runs of one lane, by job."""
 
     def __init__(self, backlog: Backlog) -> None:
@@ -46,7 +46,7 @@ class Held:
         for held in self._jobs.values():
             yield from held
 
-    def hold(self, refused: Mapping[int, Pair], now_s: float) -> None:
+    def hold(self, refused: Mapping[int, PendingRun], now_s: float) -> None:
         """Defer refused runs (token → pair) for ``PAUSE_S``; runs that are not kept are skipped(backlog)."""
         for token, pair in refused.items():
             self._jobs.setdefault(pair.job_id, {})[token] = pair.fire_ms

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.dispatch import Publisher
     from celery_wheelbeat.dispatch.backlog import Backlog, Leftover
-    from celery_wheelbeat.dispatch.celery_lane.lane import Dispatch, Rendering
-    from celery_wheelbeat.dispatch.fast_lane.lane import FastDispatch
-    from celery_wheelbeat.dispatch.fast_lane.publisher import Sender
+    from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane, Rendering
+    from celery_wheelbeat.dispatch.fast_lane.lane import FastLane
+    from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
     from celery_wheelbeat.dispatch.lane import Settled
     from celery_wheelbeat.dispatch.one_offs import OneOffs
     from celery_wheelbeat.jobs.definitions import DueBatch
     from celery_wheelbeat.schedules.kinds import Int64s
 
 
-class Lanes:
-    """A fast lane and a celery lane, with the interface of ``Dispatch``, which serves alone without a fast lane."""
+class Dispatcher:
+    """A fast lane and a celery lane, with the interface of ``CeleryLane``, which serves alone without a fast lane."""
 
-    def __init__(self, slow: Dispatch, fast: FastDispatch) -> None:
+    def __init__(self, slow: CeleryLane, fast: FastLane) -> None:
         self.slow = slow
         self.fast = fast
         self.backlog = LaneBacklogs([fast.backlog, slow.backlog])
@@ -157,7 +157,7 @@ class LaneBacklogs:
 class LanePublishers:
     """The publishers of both lanes as one: start, supervision and shutdown."""
 
-    def __init__(self, slow: Publisher, sender: Sender) -> None:
+    def __init__(self, slow: Publisher, sender: FastPublisher) -> None:
         self.destination = slow.destination
         self._slow = slow
         self._sender = sender

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.dispatch import Failed, FailureKind
-from celery_wheelbeat.dispatch.deferred import Held
-from celery_wheelbeat.dispatch.reports.failure_log import FailureLines
+from celery_wheelbeat.dispatch.deferred import DeferredRuns
+from celery_wheelbeat.dispatch.reports.failure_log import FailureLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from celery_wheelbeat.dispatch.backlog import Backlog
-    from celery_wheelbeat.dispatch.pending import Pair
+    from celery_wheelbeat.dispatch.pending import PendingRun
     from celery_wheelbeat.dispatch.reports.lateness import Lateness
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.shards import JobView
@@ -59,12 +59,12 @@ class Lane:
         """The last failure in one line; begins with the job's name if it concerns one job."""
         self.failures: Counter[str] = Counter()
         """Unconfirmed sends, in runs, by ``FailureKind``; one run may fail many times."""
-        self._taken: dict[int, Pair] = {}
+        self._taken: dict[int, PendingRun] = {}
         """Token → pair, for the runs that the publisher has."""
         self._outdated: set[int] = set()
         """Tokens in ``_taken`` whose job was redefined since; their failure does not quarantine the new definition."""
-        self._held = Held(backlog)
-        self._lines = FailureLines()
+        self._held = DeferredRuns(backlog)
+        self._lines = FailureLog()
         self._engine = engine
         self._lateness = lateness
         self._quarantined: dict[int, str] = {} if quarantined is None else quarantined

@@ -1,7 +1,7 @@
 """Single jobs that leave the fast lane against the rule of their route, and jobs that no lane can send.
 
-``Outsiders`` adds to ``lane_rules`` the reasons that only show at run time: arguments that do not render, entries that
-were handed out to user code, check-ins of Sentry. ``Refused`` quarantines jobs. Neither sends or moves runs.
+``LaneExceptions`` adds to ``lane_rules`` the reasons that only show at run time: arguments that do not render, entries
+that were handed out to user code, check-ins of Sentry. ``RefusedForms`` quarantines jobs. Neither sends or moves runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.messages.envelope import Refusal
     from celery_wheelbeat.dispatch.messages.patterns import Form
     from celery_wheelbeat.dispatch.messages.tracing import CheckIns
-    from celery_wheelbeat.dispatch.pending import Pairs
+    from celery_wheelbeat.dispatch.pending import PendingRuns
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.shards import JobColumns, JobView
     from celery_wheelbeat.schedules.kinds import Int64s, UInt32s
@@ -34,7 +34,7 @@ REMEMBERED_MAX = 100_000
 """Most jobs remembered per reason; runs of further jobs are judged each time."""
 
 
-class Outsiders:
+class LaneExceptions:
     """Jobs whose runs leave the fast lane while other jobs of their route stay."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Outsiders:
         self._handed_out = handed_out
         self._check_ins = check_ins
 
-    def among(self, pairs: Pairs, jobs: JobColumns) -> NDArray[np.bool_]:
+    def among(self, pairs: PendingRuns, jobs: JobColumns) -> NDArray[np.bool_]:
         """Return a mask of the runs that have to leave the fast lane; ``jobs`` holds the job of each pair."""
         found = lane_rules.apart(pairs.ids, jobs.flags)
         found |= (pairs.fire_ms < FIRST_FIRE_MS) | (pairs.fire_ms > LAST_FIRE_MS)
@@ -96,7 +96,7 @@ class Outsiders:
 logger = logging.getLogger("celery.beat")
 
 
-class Refused:
+class RefusedForms:
     """Quarantine of jobs whose message no lane can send. ``quarantined`` (job → reason) is shared by both lanes."""
 
     def __init__(self, engine: Engine, quarantined: dict[int, str]) -> None:

@@ -20,7 +20,7 @@ from celery_wheelbeat.engine.packing import ENABLED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from celery_wheelbeat.dispatch.dispatcher import Lanes
+    from celery_wheelbeat.dispatch.dispatcher import Dispatcher
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.packing import Rows
     from celery_wheelbeat.schedules.kinds import Int64s
@@ -62,7 +62,7 @@ class Counted(NamedTuple):
 class LaneReport:
     """Counts jobs per lane, logs changes, and watches the lag of the celery lane."""
 
-    def __init__(self, lanes: Lanes, engine: Engine) -> None:
+    def __init__(self, lanes: Dispatcher, engine: Engine) -> None:
         self.behind = False
         """Whether runs have waited for the celery lane for more than a minute while its broker is connected."""
         self._lanes = lanes

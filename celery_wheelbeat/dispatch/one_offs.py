@@ -31,7 +31,7 @@ class _Arming(NamedTuple):
     """``once``: its instant; otherwise the time at which its definition came into force."""
 
 
-class _Known(NamedTuple):
+class _KnownOneOff(NamedTuple):
     """The current definition of a one-off."""
 
     arming: _Arming
@@ -54,7 +54,7 @@ class OneOffs:
     """The one-off jobs of one destination."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _KnownOneOff] = {}
         self._on_the_way: dict[int, _Arming] = {}
         """Token → arming for which the run was sent."""
         self._done: dict[int, tuple[_Arming, int]] = {}
@@ -73,7 +73,7 @@ class OneOffs:
         enabled = (batch.flags[at] & Flag.ENABLED) > 0
         done = {}
         for arming, is_enabled, from_ms in zip(armings, enabled.tolist(), effective_from_ms.tolist(), strict=True):
-            self._known[arming.job_id] = _Known(arming, is_enabled, from_ms, after)
+            self._known[arming.job_id] = _KnownOneOff(arming, is_enabled, from_ms, after)
             done_as, at_ms = self._done.get(arming.job_id, (None, 0))
             if done_as == arming and is_enabled:
                 done[arming.job_id] = Finished(at_ms, from_ms)

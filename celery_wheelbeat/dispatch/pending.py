@@ -23,7 +23,7 @@ SMALL_CHUNK = 1_000
 """A chunk of fewer pairs is merged with the next addition, so that many small additions make few chunks."""
 
 
-class Pair(NamedTuple):
+class PendingRun(NamedTuple):
     """One pending run."""
 
     job_id: int
@@ -41,7 +41,7 @@ class Pair(NamedTuple):
         return self.tag >> STEP_SHIFT
 
 
-class Pairs(NamedTuple):
+class PendingRuns(NamedTuple):
     """Pairs as columns of equal length."""
 
     ids: Int64s
@@ -49,41 +49,41 @@ class Pairs(NamedTuple):
     tag: NDArray[np.int32]
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair]) -> Pairs:
+    def of(cls, pairs: Sequence[PendingRun]) -> PendingRuns:
         """Turn single pairs (at least one) into columns."""
         ids, fires_ms, tags = zip(*pairs, strict=True)
         return cls(np.array(ids, np.int64), np.array(fires_ms, np.int64), np.array(tags, np.int32))
 
-    def singly(self) -> Iterator[Pair]:
+    def singly(self) -> Iterator[PendingRun]:
         """Yield pair after pair."""
-        return map(Pair._make, zip(self.ids.tolist(), self.fire_ms.tolist(), self.tag.tolist(), strict=True))
+        return map(PendingRun._make, zip(self.ids.tolist(), self.fire_ms.tolist(), self.tag.tolist(), strict=True))
 
-    def at(self, where: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Pairs:
+    def at(self, where: NDArray[np.bool_] | NDArray[np.intp] | slice) -> PendingRuns:
         """Return the pairs at ``where``."""
-        return Pairs(self.ids[where], self.fire_ms[where], self.tag[where])
+        return PendingRuns(self.ids[where], self.fire_ms[where], self.tag[where])
 
     def accounted(self) -> int:
         """Return the number of pairs in the accounting sum: all but the reoffered ones."""
         return len(self.ids) - int(np.count_nonzero(self.tag & REOFFERED))
 
 
-def joined(chunks: Sequence[Pairs]) -> Pairs:
+def joined(chunks: Sequence[PendingRuns]) -> PendingRuns:
     """Return ``chunks`` concatenated."""
     if len(chunks) == 1:
         return chunks[0]
     if not chunks:
-        return Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
-    return Pairs(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
+        return PendingRuns(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
+    return PendingRuns(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
 
 
-class PairQueue:
+class PendingQueue:
     """A queue of pairs in chunks; long chunks are sliced, not copied."""
 
     def __init__(self) -> None:
-        self.chunks: deque[Pairs] = deque()
+        self.chunks: deque[PendingRuns] = deque()
         self.count = 0
 
-    def append(self, pairs: Pairs) -> None:
+    def append(self, pairs: PendingRuns) -> None:
         """Add ``pairs`` at the end."""
         if not len(pairs.ids):
             return
@@ -92,13 +92,13 @@ class PairQueue:
             pairs = joined([self.chunks.pop(), pairs])
         self.chunks.append(pairs)
 
-    def prepend(self, pairs: Pairs) -> None:
+    def prepend(self, pairs: PendingRuns) -> None:
         """Add ``pairs`` at the beginning."""
         if len(pairs.ids):
             self.chunks.appendleft(pairs)
             self.count += len(pairs.ids)
 
-    def take(self, runs: int) -> list[Pairs]:
+    def take(self, runs: int) -> list[PendingRuns]:
         """Remove and return the first ``runs`` pairs (≤ ``count``)."""
         taken = []
         self.count -= runs
@@ -111,7 +111,7 @@ class PairQueue:
             runs -= len(head.ids)
         return taken
 
-    def clear(self) -> Pairs:
+    def clear(self) -> PendingRuns:
         """Remove all pairs and return them as one block."""
         pairs = joined(self.chunks)
         self.chunks.clear()

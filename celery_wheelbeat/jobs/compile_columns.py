@@ -50,7 +50,7 @@ _NOTHING_RARE = (None,) * len(_RARE_NAMES)
 _COMMON_COLUMNS = slice(MonitorRow._fields.index("cron"), MonitorRow._fields.index("incident_interval_ms"))
 
 
-class Columns(NamedTuple):
+class RowColumns(NamedTuple):
     """``n`` rows of ``wheelbeat_monitor``, ascending by id."""
 
     ids: Int64s
@@ -126,7 +126,7 @@ class Shapes:
         self._table = _Table.of({})
         self._numbers: dict[object, int] = {}
 
-    def unknown(self, columns: Columns) -> Mapping[ShapeKey, int]:
+    def unknown(self, columns: RowColumns) -> Mapping[ShapeKey, int]:
         """Return the shapes that are not known yet, each with the id of one of its rows."""
         unseen = np.flatnonzero(~self._table.holds(columns.shape) & (columns.shape != RARE))
         if not len(unseen) or len(self._known) >= SHAPES_MAX:
@@ -160,7 +160,7 @@ class Shapes:
                 return self._numbers.get(shape, RARE)
             return self._numbers.setdefault(shape, -2 - len(self._numbers))
 
-    def compile(self, columns: Columns, excluded: Int64s) -> Split:
+    def compile(self, columns: RowColumns, excluded: Int64s) -> Split:
         """Compile the rows of known shapes that have no problem and whose ids are not in ``excluded``."""
         table = self._table
         common = table.of_shapes(columns.shape, columns.shape_rest)
@@ -204,7 +204,7 @@ class Shapes:
         )
         return Split(batch if plain.all() else batch.take(np.flatnonzero(plain)), plain)
 
-    def columns_of(self, rows: Sequence[MonitorRow], taken_names: Collection[str] = ()) -> Columns:
+    def columns_of(self, rows: Sequence[MonitorRow], taken_names: Collection[str] = ()) -> RowColumns:
         """Turn rows (ascending by id) into columns; rows with invalid JSON or an improper name are ``RARE``."""
         shape = self.numbers_of([_value_of_shape(row, taken_names) for row in rows]).tolist()
         texts = [
@@ -213,7 +213,7 @@ class Shapes:
         ]
         payloads = [b"[%b, %b]" % (args, kwargs) if kwargs else b"" for _, args, kwargs in texts]
         count = len(rows)
-        return Columns(
+        return RowColumns(
             ids=np.fromiter((row.id for row in rows), np.int64, count),
             shape=np.array(shape, np.int64),
             interval_ms=np.fromiter(

@@ -45,7 +45,7 @@ class _Gap:
         return f"{self.skipped.total():,} ({reasons})" if reasons else "0"
 
 
-class GapLines:
+class GapLog:
     """Counts and logs the gaps of one beat."""
 
     def __init__(self, ledger: Ledger) -> None:

@@ -25,7 +25,7 @@ class Check(NamedTuple):
     said: str
 
 
-def alive(sight: Sight, now_s: float, timeout_s: float) -> Sequence[Check]:
+def alive(sight: HealthView, now_s: float, timeout_s: float) -> Sequence[Check]:
     """Check the scheduling thread by its stamp, the others by its list of wedged threads; ``now_s`` is monotonic."""
     age_s = max(0.0, now_s - sight.turned_s)
     stuck = ", ".join(sight.wedged)
@@ -35,7 +35,7 @@ def alive(sight: Sight, now_s: float, timeout_s: float) -> Sequence[Check]:
     )
 
 
-def ready(sight: Sight, now_s: float, timeout_s: float) -> Sequence[Check]:
+def ready(sight: HealthView, now_s: float, timeout_s: float) -> Sequence[Check]:
     """Check that the load has ended, that brokers answer, and that neither wheel nor change log is behind."""
     checks = list(alive(sight, now_s, timeout_s))
     status = sight.status
@@ -56,7 +56,7 @@ def ready(sight: Sight, now_s: float, timeout_s: float) -> Sequence[Check]:
     return checks
 
 
-class Sight(NamedTuple):
+class HealthView(NamedTuple):
     """Immutable snapshot of a beat for other threads."""
 
     turned_s: float

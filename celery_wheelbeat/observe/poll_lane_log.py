@@ -16,7 +16,7 @@ LATE_MS: Final = 5_000
 """A lane further behind than this is reported."""
 
 
-class LaneLines:
+class PollLaneLog:
     """Logs errors and delays of the poll lane."""
 
     def __init__(self, engine: Engine, key_of: Callable[[int], str]) -> None:

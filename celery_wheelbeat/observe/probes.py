@@ -1,8 +1,8 @@
 """HTTP port of one beat for probes and scrapers: ``/livez``, ``/readyz``, ``/metrics``, ``/status``.
 
-The thread ``wheelbeat-http`` only reads the last ``Sight`` of the scheduling thread; its own health never matters for
-the answers. No failure here (a port in use, a client that does not read) stops a run. Connections are bounded in number
-and duration.
+The thread ``wheelbeat-http`` only reads the last ``HealthView`` of the scheduling thread; its own health never matters
+for the answers. No failure here (a port in use, a client that does not read) stops a run. Connections are bounded in
+number and duration.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from urllib.parse import SplitResult
 
-    from celery_wheelbeat.observe.health import Check, Sight
+    from celery_wheelbeat.observe.health import Check, HealthView
 
 logger = logging.getLogger("celery.beat")
 
@@ -45,7 +45,7 @@ _OTHER_HOST = b"The name in the header Host is not known here: add it to wheelbe
 _NO_METRICS = "The metrics need prometheus_client: pip install 'celery-wheelbeat[prometheus]', then restart the beat.\n"
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """One response."""
 
     status: int
@@ -53,17 +53,17 @@ class Answer(NamedTuple):
     content_type: str = _TEXT
 
 
-class Answers:
+class ProbeAnswers:
     """The responses of each path."""
 
     def __init__(
         self,
-        look: Callable[[], Sight],
+        look: Callable[[], HealthView],
         monotonic_s: Callable[[], float],
         timeout_s: float,
         hosts: Sequence[str] = (),
     ) -> None:
-        """``look`` returns the beat's last ``Sight``; ``monotonic_s`` is the clock of its stamps.
+        """``look`` returns the beat's last ``HealthView``; ``monotonic_s`` is the clock of its stamps.
 
         ``hosts``: patterns of host names that clients may use.
         """
@@ -73,34 +73,38 @@ class Answers:
         self._timeout_s = timeout_s
         self._render = _exposition(lambda: look().status)
 
-    def of(self, target: str, accept: str, hosts: Sequence[str] = ()) -> Answer:
+    def of(self, target: str, accept: str, hosts: Sequence[str] = ()) -> HttpAnswer:
         """Answer GET ``target`` (path and query), given the headers ``Accept`` and ``Host``."""
         parts = urlsplit(target)
         named = [*hosts, parts.netloc] if parts.netloc else hosts
         if not all(is_known(host, self._hosts) for host in named):
-            return Answer(421, _OTHER_HOST)
+            return HttpAnswer(421, _OTHER_HOST)
         return self._of_path(parts, accept)
 
-    def _of_path(self, parts: SplitResult, accept: str) -> Answer:
+    def _of_path(self, parts: SplitResult, accept: str) -> HttpAnswer:
         verbose = "verbose" in parse_qs(parts.query, keep_blank_values=True)
         if parts.path == "/livez":
             return _checked(alive(self._look(), self._monotonic_s(), self._timeout_s), verbose=verbose)
         if parts.path == "/readyz":
             return _checked(ready(self._look(), self._monotonic_s(), self._timeout_s), verbose=verbose)
         if parts.path == "/metrics":
-            return Answer(501, _NO_METRICS.encode()) if self._render is None else Answer(200, *self._render(accept))
+            return (
+                HttpAnswer(501, _NO_METRICS.encode())
+                if self._render is None
+                else HttpAnswer(200, *self._render(accept))
+            )
         if parts.path == "/status":
             status = self._look().status
             if not status:
-                return Answer(503, b"no status yet\n")
-            return Answer(200, json.dumps(dict(status)).encode(), "application/json")
-        return Answer(404, b"here are /livez, /readyz, /metrics and /status\n")
+                return HttpAnswer(503, b"no status yet\n")
+            return HttpAnswer(200, json.dumps(dict(status)).encode(), "application/json")
+        return HttpAnswer(404, b"here are /livez, /readyz, /metrics and /status\n")
 
 
 class Probes:
     """The HTTP thread. The scheduling thread calls ``start`` and ``close``."""
 
-    def __init__(self, host: str, port: int, answers: Answers) -> None:
+    def __init__(self, host: str, port: int, answers: ProbeAnswers) -> None:
         self._address = (host, port)
         self._handler = type("Handler", (_Handler,), {"answers": answers})
         self._server: _Server | None = None
@@ -203,7 +207,7 @@ class _Server(ThreadingMixIn, TCPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    answers: Answers
+    answers: ProbeAnswers
     timeout = CLIENT_S
     server_version = "celery-wheelbeat"
     sys_version = ""
@@ -213,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self.answers.of(self.path, self.headers.get("Accept", ""), self.headers.get_all("Host", []))
         except Exception:
             logger.exception("beat: The answer to GET %r failed", self.path)
-            answer = Answer(500, b"the log of the beat says why\n")
+            answer = HttpAnswer(500, b"the log of the beat says why\n")
         with suppress(OSError):  # the client has disconnected
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.content_type)
@@ -228,12 +232,12 @@ class _Handler(BaseHTTPRequestHandler):
         logger.debug(f"beat: HTTP {format}", *args)  # noqa: G004
 
 
-def _checked(checks: Sequence[Check], *, verbose: bool) -> Answer:
+def _checked(checks: Sequence[Check], *, verbose: bool) -> HttpAnswer:
     failed = [check for check in checks if not check.good]
     shown = checks if verbose else failed
     lines = [f"[{'+' if check.good else '-'}] {check.name}: {check.said}" for check in shown]
     lines.append("failed" if failed else "ok")
-    return Answer(503 if failed else 200, ("\n".join(lines) + "\n").encode())
+    return HttpAnswer(503 if failed else 200, ("\n".join(lines) + "\n").encode())
 
 
 def _exposition(status: Callable[[], Any]) -> Callable[[str], tuple[bytes, str]] | None:

@@ -46,7 +46,7 @@ class Snapshot(NamedTuple):
     """Estimated mean bytes of name, args and kwargs per monitor."""
 
 
-class Block(NamedTuple):
+class RowBlock(NamedTuple):
     """Consecutive rows and a poll, both seen in one snapshot of the database."""
 
     rows: Sequence[MonitorRow]
@@ -68,7 +68,7 @@ class MonitorSource(Protocol):
     def fetch(self, ids: Sequence[int]) -> Sequence[MonitorRow]:
         """Return the current rows of ``ids``; a missing row was deleted."""
 
-    def block(self, after_id: int, limit: int, cursor: Any) -> Block:
+    def block(self, after_id: int, limit: int, cursor: Any) -> RowBlock:
         """Read up to ``limit`` rows with ids above ``after_id`` and poll, in one snapshot; raises ``CursorLost``."""
 
     def logged(self, ids: Sequence[int], within_s: float) -> set[int]:

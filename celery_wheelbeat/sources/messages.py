@@ -1,4 +1,4 @@
-"""Messages between the I/O thread and the scheduling thread, and their one interface, ``Desk``.
+"""Messages between the I/O thread and the scheduling thread, and their one interface, ``SourceIO``.
 
 News go to the scheduling thread; rows and orders go to the I/O thread. Neither thread waits for the other.
 """
@@ -60,7 +60,7 @@ class Changed(NamedTuple):
 News = Remembered | Opened | Sized | Loaded | Changed
 
 
-class Desk(Protocol):
+class SourceIO(Protocol):
     """The I/O thread as seen by the scheduling thread. Only ``close`` blocks."""
 
     def start(self) -> None:

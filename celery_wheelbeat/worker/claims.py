@@ -94,7 +94,7 @@ class Claim(NamedTuple):
         return digest.startswith(self.digest)
 
 
-class Asked(NamedTuple):
+class ClaimRequest(NamedTuple):
     """The request of one execution for a claim."""
 
     nonce: str
@@ -107,7 +107,7 @@ class Asked(NamedTuple):
     """False while a lease decides whether the previous execution is still alive."""
 
 
-def decide(held: Claim | None, asked: Asked) -> Verdict:
+def decide(held: Claim | None, asked: ClaimRequest) -> Verdict:
     """Decide about ``asked``, given the claim ``held``; None: there is no claim, or it has expired."""
     if held is None:
         return Verdict.ELECTED

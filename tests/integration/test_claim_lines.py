@@ -16,13 +16,13 @@ import redis
 from redis.exceptions import InvalidResponse, NoScriptError, ResponseError
 from services import TcpProxy, wait_until
 
-from celery_wheelbeat.worker.claims import Asked, State, Verdict
+from celery_wheelbeat.worker.claims import ClaimRequest, State, Verdict
 from celery_wheelbeat.worker.stores.choice import open_store
 from celery_wheelbeat.worker.stores.connection import Losses
 from celery_wheelbeat.worker.stores.redis_connection import RedisLine, packed
 
 EXECUTION = "11" * 4
-ASKED = Asked("aa" * 8, EXECUTION, "d0" * 8, redelivered=False)
+ASKED = ClaimRequest("aa" * 8, EXECUTION, "d0" * 8, redelivered=False)
 
 
 class Scripted:

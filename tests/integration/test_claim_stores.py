@@ -35,7 +35,7 @@ from services import (
 
 from celery_wheelbeat.errors import ClaimStoreDown, InvalidSetting
 from celery_wheelbeat.runtime.clock import SystemClock
-from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
+from celery_wheelbeat.worker.claims import Claim, ClaimRequest, State, Verdict, decide
 from celery_wheelbeat.worker.stores import redis as redis_store
 from celery_wheelbeat.worker.stores import sql
 from celery_wheelbeat.worker.stores.choice import choose_store, open_store
@@ -119,9 +119,9 @@ def asked(
     *,
     redelivered: bool = False,
     may_take_over: bool = True,
-) -> Asked:
+) -> ClaimRequest:
     """Build what an execution asks."""
-    return Asked(nonce, execution, digest, redelivered, may_take_over)
+    return ClaimRequest(nonce, execution, digest, redelivered, may_take_over)
 
 
 def test_every_cell_of_the_state_table(store: Store) -> None:

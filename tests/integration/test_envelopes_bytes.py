@@ -22,7 +22,7 @@ from celery_wheelbeat.dispatch import Run
 from celery_wheelbeat.dispatch.fast_lane.amqp_wire import AmqpWire
 from celery_wheelbeat.dispatch.fast_lane.batches import Batch, Parcel
 from celery_wheelbeat.dispatch.messages.attempt import Attempt
-from celery_wheelbeat.dispatch.messages.envelope import Envelope, Sample
+from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments, rendered
 from celery_wheelbeat.dispatch.messages.patterns import Own, own_of, pattern_of
 from celery_wheelbeat.dispatch.messages.recording import Recording
@@ -99,7 +99,7 @@ def connected(kind: str, url: str, app: Celery | None = None) -> Any:
     return wire
 
 
-def recorded(wire: Any, form: Form, arguments: Arguments) -> tuple[Recording, Sample]:
+def recorded(wire: Any, form: Form, arguments: Arguments) -> tuple[Recording, SampleMessage]:
     recording, sample = wire._maker._record(form, arguments)
     assert isinstance(recording, Recording)
     return recording, sample
@@ -322,7 +322,7 @@ def test_what_is_written_to_rabbitmq_is_what_celery_writes(amqp_url: str, varian
         proxy.tap = written[0].extend
         app, queue = make_app(url, task_queues=QUEUES), VARIANTS[variant].get("queue", "celery")
         run_id = str(uuid.uuid4())
-        sample = Sample(run_id, FIRE_MS, "a name", *arguments)
+        sample = SampleMessage(run_id, FIRE_MS, "a name", *arguments)
         entry = make_entry(app)(form, sample.name, arguments)
         run = Run(0, "", sample.name, FIRE_MS, run_id, entry, 0)
         with app.connection_for_write(transport_options={"confirm_publish": True}) as connection:

@@ -18,7 +18,7 @@ from services import PrivateRedis
 
 from celery_wheelbeat.beat import fast_assembly as fast_parts
 from celery_wheelbeat.beat.route_sweep import RouteSweep
-from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Forms
+from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
 from celery_wheelbeat.dispatch.lane_rules import TOO_MANY_FORMS, UNFIT
 from celery_wheelbeat.jobs.definitions import OVERLAP_SHIFT, ChangeBatch, Overlap
 from celery_wheelbeat.schedules.intervals import INTERVAL_MAX_MS
@@ -184,7 +184,7 @@ def test_after_a_reconnect_one_question_is_asked_for_all(
 def test_more_kinds_than_there_may_be_take_the_celery_lane_and_say_so(
     server: PrivateRedis, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fast_parts, "Forms", partial(Forms, most=5))
+    monkeypatch.setattr(fast_parts, "EnvelopeRegistry", partial(EnvelopeRegistry, most=5))
     with FastBench(make_app(server.url)) as bench:
         bench.load([job(at, bench.route(options=json.dumps({"shadow": f"s{at}"}))) for at in range(20)])
         for _ in range(2):

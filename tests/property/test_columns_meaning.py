@@ -16,12 +16,12 @@ from table_of_monitors import PLAIN
 from celery_wheelbeat.engine.packing import encode
 from celery_wheelbeat.jobs import compile_columns as columns_module
 from celery_wheelbeat.jobs.compile import Compiled, compile_rows
-from celery_wheelbeat.jobs.compile_columns import RARE, Columns, Shapes
+from celery_wheelbeat.jobs.compile_columns import RARE, RowColumns, Shapes
 from celery_wheelbeat.jobs.definitions import DefinitionBatch
 from celery_wheelbeat.jobs.rows import Limits
 from celery_wheelbeat.schedules.cron import CronTable
 from celery_wheelbeat.sources.changelog import translator as definitions_module
-from celery_wheelbeat.sources.changelog.translator import Definitions
+from celery_wheelbeat.sources.changelog.translator import Translator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +106,7 @@ def is_json(text: str | None) -> bool:
     return True
 
 
-def columns_of(table: Sequence[MonitorRow], numbers_max: int = 2**40) -> Columns:
+def columns_of(table: Sequence[MonitorRow], numbers_max: int = 2**40) -> RowColumns:
     """What a database does: number the shapes, join the texts. The first of two numbers is below ``numbers_max``."""
     numbers: dict[tuple[object, ...], int] = {}
     shape = []
@@ -124,7 +124,7 @@ def columns_of(table: Sequence[MonitorRow], numbers_max: int = 2**40) -> Columns
         b"" if number == RARE else b"[" + args + b", " + kwargs + b"]"
         for number, (_, args, kwargs) in zip(shape, encoded, strict=True)
     ]
-    return Columns(
+    return RowColumns(
         ids=np.array([row.id for row in table], np.int64),
         shape=np.array([number and 1 + number % numbers_max for number in shape], np.int64),
         interval_ms=np.array([row.interval_ms or 0 for row in table], np.int64),
@@ -238,7 +238,7 @@ def test_rows_turned_into_columns_mean_the_same_to_the_last_problem(table: list[
     crons = CronTable()
     compile_all = partial(compile_rows, crons=crons, limits=Limits(LIMIT), entry_names=("entry",))
     shapes = Shapes(partial(compile_all, entry_names=()), max_payload_bytes=LIMIT)
-    definitions = Definitions(compile_all, shapes, taken_names=("entry",))
+    definitions = Translator(compile_all, shapes, taken_names=("entry",))
     with mock.patch.object(definitions_module, "MANY_ROWS", 0):
         changes, refused = definitions.translate(table)
     expected = compile_all(table)

@@ -16,10 +16,10 @@ from celery_wheelbeat.beat.assembly import assemble
 from celery_wheelbeat.beat.beat import Beat
 from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.beat.supervision import Supervision
-from celery_wheelbeat.dispatch.celery_lane.lane import Dispatch
+from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.runtime.clock import ClockGuard
-from celery_wheelbeat.sources.changelog.reader import NEWS_MAX, Tail
+from celery_wheelbeat.sources.changelog.reader import NEWS_MAX, ChangeLogReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -136,7 +136,7 @@ class _Wake:
 class _Desk:
     """The real tail without its thread: the world gives it its turns."""
 
-    def __init__(self, tail: Tail, clock: SimClock, auditor: Auditor, reach: Callable[[str], None]) -> None:
+    def __init__(self, tail: ChangeLogReader, clock: SimClock, auditor: Auditor, reach: Callable[[str], None]) -> None:
         self.tail = tail
         self._clock = clock
         self._auditor = auditor
@@ -166,7 +166,7 @@ class _Desk:
         self.tail._write()
 
 
-class _Dispatch(Dispatch):
+class _Dispatch(CeleryLane):
     """Tells the auditor which runs the engine handed out."""
 
     def __init__(self, parts: Any, publisher: SimPublisher, auditor: Auditor) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from celery_wheelbeat.errors import CursorLost, SourceError
 from celery_wheelbeat.jobs.rows import MonitorRow
-from celery_wheelbeat.sources import Block, Poll, Snapshot
+from celery_wheelbeat.sources import Poll, RowBlock, Snapshot
 
 if TYPE_CHECKING:
     import random
@@ -143,12 +143,12 @@ class SimSource:
         self._link.reach("fetch")
         return [self._table.rows[job_id] for job_id in sorted(ids) if job_id in self._table.rows]
 
-    def block(self, after_id: int, limit: int, cursor: SimCursor) -> Block:
+    def block(self, after_id: int, limit: int, cursor: SimCursor) -> RowBlock:
         self._link.reach("block")
         ids = sorted(job_id for job_id in self._table.rows if job_id > after_id)
         shown = ids[: min(limit, self._link.block_rows)]
         poll = self._poll(cursor, whole=True)
-        return Block([self._table.rows[job_id] for job_id in shown], len(shown) == len(ids), poll)
+        return RowBlock([self._table.rows[job_id] for job_id in shown], len(shown) == len(ids), poll)
 
     def logged(self, ids: Sequence[int], within_s: float) -> set[int]:
         self._link.reach("logged")

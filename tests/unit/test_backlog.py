@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from celery_wheelbeat.dispatch.backlog import Backlog
-from celery_wheelbeat.dispatch.pending import Pair
+from celery_wheelbeat.dispatch.pending import PendingRun
 from celery_wheelbeat.engine.ledger import Ledger
 from celery_wheelbeat.jobs.definitions import DueBatch, Offer
 
@@ -54,7 +54,7 @@ class Desk:
         return self.ledger.difference(self.backlog.pending) == 0
 
 
-def job_fires(taken: dict[int, Pair]) -> list[tuple[int, int]]:
+def job_fires(taken: dict[int, PendingRun]) -> list[tuple[int, int]]:
     return [(pair.job_id, pair.fire_ms) for pair in taken.values()]
 
 
@@ -167,7 +167,7 @@ def test_a_run_that_can_never_be_sent_is_skipped_with_its_reason(reason: str):
     desk = Desk()
     desk.offer((1, 1000), (2, 1000))
     token, *_ = desk.backlog.take(2)
-    assert desk.backlog.skip([token], reason) == [Pair(1, 1000)]
+    assert desk.backlog.skip([token], reason) == [PendingRun(1, 1000)]
     assert desk.ledger.skipped[reason] == 1
     assert desk.balanced()
 
@@ -260,7 +260,7 @@ class Drill(RuleBasedStateMachine):
         self.now_ms = 0
         self.taken_first: dict[int, list[int]] = defaultdict(list)
         self.handed_out: set[tuple[int, int]] = set()
-        self.flying: dict[int, Pair] = {}
+        self.flying: dict[int, PendingRun] = {}
 
     @rule(ids=st.lists(st.integers(0, 12), max_size=12, unique=True), jump=st.integers(1, 3))
     def offer(self, ids: list[int], jump: int) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_wheelbeat.dispatch.backlog import Backlog
-from celery_wheelbeat.dispatch.fast_lane.batches import BLOCK_BYTES, Blocks
-from celery_wheelbeat.dispatch.pending import Pairs
+from celery_wheelbeat.dispatch.fast_lane.batches import BLOCK_BYTES, SendBlocks
+from celery_wheelbeat.dispatch.pending import PendingRuns
 from celery_wheelbeat.engine.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ RUNS = 10
 def backlog_of(runs: int) -> Backlog:
     """Return a backlog of the runs 0 … ``runs`` - 1."""
     backlog = Backlog(Ledger(), limit=1000, keep_all=lambda ids: np.ones(len(ids), np.bool_))
-    backlog.adopt(Pairs(np.arange(runs), np.arange(runs), np.zeros(runs, np.int32)))
+    backlog.adopt(PendingRuns(np.arange(runs), np.arange(runs), np.zeros(runs, np.int32)))
     return backlog
 
 
@@ -33,7 +33,7 @@ def backlog_of(runs: int) -> Backlog:
 )
 def test_every_run_is_in_one_block_in_order_and_none_is_too_large(sizes: Sequence[int], rooms: Sequence[int]) -> None:
     backlog = backlog_of(len(sizes))
-    blocks = Blocks(backlog, RUNS)
+    blocks = SendBlocks(backlog, RUNS)
     found: list[int] = []
     for turn in range(1000):
         room = rooms[turn % len(rooms)]
@@ -53,7 +53,7 @@ def test_every_run_is_in_one_block_in_order_and_none_is_too_large(sizes: Sequenc
 
 
 def test_small_runs_are_not_cut_and_large_ones_go_alone() -> None:
-    blocks = Blocks(backlog_of(30), RUNS)
+    blocks = SendBlocks(backlog_of(30), RUNS)
     small = blocks.fit(blocks.take(2), np.full(20, 100), 2)
     assert [block.pairs.ids.tolist() for block in small] == [list(range(10)), list(range(10, 20))]
     large = blocks.fit(blocks.take(1), np.full(10, BLOCK_BYTES + 1), 3)

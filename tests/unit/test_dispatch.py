@@ -10,7 +10,7 @@ import pytest
 
 from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind, PublisherHealth, Run
 from celery_wheelbeat.dispatch.backlog import Backlog
-from celery_wheelbeat.dispatch.celery_lane.lane import Dispatch, Rendering
+from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane, Rendering
 from celery_wheelbeat.dispatch.deferred import PAUSE_S
 from celery_wheelbeat.dispatch.lane import FIRST_CONNECTION_S
 from celery_wheelbeat.dispatch.messages.run_ids import RunIds
@@ -69,7 +69,7 @@ class Bench:
         self.engine.start(START_MS)
         self.backlog = Backlog(self.ledger, limit=1000, keep_all=lambda ids: np.zeros(len(ids), np.bool_))
         self.publisher: Any = Told()
-        self.dispatch = Dispatch(self.engine, self.backlog, self.publisher, Lateness())
+        self.dispatch = CeleryLane(self.engine, self.backlog, self.publisher, Lateness())
         self.dispatch.rendering = Rendering(RunIds("tests"), key_of, lambda view, fire_ms: (view.name, fire_ms))
         self.now_s = 0.0
 

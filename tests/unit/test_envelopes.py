@@ -8,12 +8,12 @@ import uuid
 import numpy as np
 import pytest
 
-from celery_wheelbeat.dispatch.messages.byte_ranges import Slices
-from celery_wheelbeat.dispatch.messages.part_cache import CHUNK_BYTES, Bodies, Columns
+from celery_wheelbeat.dispatch.messages.byte_ranges import ByteRanges
+from celery_wheelbeat.dispatch.messages.part_cache import CHUNK_BYTES, PartCache, PartColumns
 from celery_wheelbeat.dispatch.messages.run_ids import texts_of
 from celery_wheelbeat.dispatch.messages.template import (
     Hole,
-    Mark,
+    MarkedValue,
     Pieces,
     Uncut,
     cut,
@@ -27,13 +27,13 @@ MESSAGE = b'{"id": "ID", "n": 100%, "root": "ID", "tag": "TAG"}'
 
 
 def test_what_is_cut_and_filled_again_is_the_same() -> None:
-    skeleton = cut(MESSAGE, [Mark(Hole.ID, b"ID", 2), Mark(Hole.TAG, b"TAG")])
+    skeleton = cut(MESSAGE, [MarkedValue(Hole.ID, b"ID", 2), MarkedValue(Hole.TAG, b"TAG")])
     assert skeleton.holes == (Hole.ID, Hole.ID, Hole.TAG)
     assert skeleton.constant_length == len(MESSAGE) - 7
     expected = [MESSAGE, MESSAGE.replace(b"ID", b"%d")]
     rows = np.frombuffer(b"ID%d", np.uint8).reshape(2, 2)
-    for ids in (rows, Slices.of([b"ID", b"%d"])):
-        for tags in (b"TAG", Slices.of([b"TAG", b"TAG"])):
+    for ids in (rows, ByteRanges.of([b"ID", b"%d"])):
+        for tags in (b"TAG", ByteRanges.of([b"TAG", b"TAG"])):
             made = skeleton.render({Hole.ID: ids, Hole.TAG: tags})
             assert [bytes(made.part(slice(at, at + 1))) for at in range(2)] == expected
             assert bytes(made.part(slice(0, 2))) == b"".join(expected)
@@ -42,12 +42,12 @@ def test_what_is_cut_and_filled_again_is_the_same() -> None:
 @pytest.mark.parametrize(
     ("marks", "reason"),
     [
-        ([Mark(Hole.ID, b"ID", 3)], "its id is found 2 times in the message, expected 3"),
-        ([Mark(Hole.TAG, b"missing", None)], "its delivery tag is found 0 times in the message, expected some"),
-        ([Mark(Hole.ID, b'"TAG', 1), Mark(Hole.TAG, b"TAG")], "two of its varying values overlap"),
+        ([MarkedValue(Hole.ID, b"ID", 3)], "its id is found 2 times in the message, expected 3"),
+        ([MarkedValue(Hole.TAG, b"missing", None)], "its delivery tag is found 0 times in the message, expected some"),
+        ([MarkedValue(Hole.ID, b'"TAG', 1), MarkedValue(Hole.TAG, b"TAG")], "two of its varying values overlap"),
     ],
 )
-def test_what_is_not_there_as_often_as_expected_is_not_cut(marks: list[Mark], reason: str) -> None:
+def test_what_is_not_there_as_often_as_expected_is_not_cut(marks: list[MarkedValue], reason: str) -> None:
     with pytest.raises(Uncut, match=re.escape(reason)):
         cut(MESSAGE, marks)
 
@@ -70,18 +70,18 @@ class Renderer:
         self._text = text
         self._size = size
 
-    def __call__(self, positions: np.ndarray) -> Columns:
+    def __call__(self, positions: np.ndarray) -> PartColumns:
         self.asked += positions.tolist()
         filling = b"x" * self._size
         name = self._text.encode()
-        return Columns.of([Pieces(b"oo", b"body%d%b" % (at, filling), b"r", name) for at in positions.tolist()])
+        return PartColumns.of([Pieces(b"oo", b"body%d%b" % (at, filling), b"r", name) for at in positions.tolist()])
 
 
 def refs(*values: int) -> np.ndarray:
     return np.array(values, np.uint32)
 
 
-def pieces_of(columns: Columns) -> list[Pieces]:
+def pieces_of(columns: PartColumns) -> list[Pieces]:
     """Return the pieces of each job as bytes."""
     found = []
     begins = columns.begin.tolist()
@@ -93,12 +93,12 @@ def pieces_of(columns: Columns) -> list[Pieces]:
     return found
 
 
-def bodies_of(columns: Columns) -> list[bytes]:
+def bodies_of(columns: PartColumns) -> list[bytes]:
     return [one.body for one in pieces_of(columns)]
 
 
 def test_pieces_are_rendered_once() -> None:
-    bodies, render = Bodies(10 * CHUNK_BYTES), Renderer("n")
+    bodies, render = PartCache(10 * CHUNK_BYTES), Renderer("n")
     first = pieces_of(bodies.columns(refs(5, 4096, 7), 3, 2, render))
     again = pieces_of(bodies.columns(refs(7, 5, 4096), 3, 2, render))
     assert render.asked == [0, 1, 2]
@@ -107,21 +107,21 @@ def test_pieces_are_rendered_once() -> None:
 
 
 def test_known_and_new_pieces_stand_where_they_were_asked_for() -> None:
-    bodies, render = Bodies(10 * CHUNK_BYTES), Renderer("n")
+    bodies, render = PartCache(10 * CHUNK_BYTES), Renderer("n")
     bodies.columns(refs(1, 3), 3, 2, render)
     mixed = bodies_of(bodies.columns(refs(4, 3, 2, 1, 4), 3, 2, render))
     assert mixed == [b"body0", b"body1", b"body2", b"body0", b"body4"]
 
 
 def test_another_skeleton_has_other_pieces() -> None:
-    bodies, render = Bodies(10 * CHUNK_BYTES), Renderer()
+    bodies, render = PartCache(10 * CHUNK_BYTES), Renderer()
     bodies.columns(refs(5), 3, 2, render)
     bodies.columns(refs(5), 4, 2, render)
     assert render.asked == [0, 0]
 
 
 def test_what_is_forgotten_is_rendered_again() -> None:
-    bodies, render = Bodies(10 * CHUNK_BYTES), Renderer()
+    bodies, render = PartCache(10 * CHUNK_BYTES), Renderer()
     bodies.columns(refs(5, 4096), 3, 2, render)
     bodies.forget(refs(4096, 70_000))
     bodies.columns(refs(5, 4096), 3, 2, render)
@@ -129,7 +129,7 @@ def test_what_is_forgotten_is_rendered_again() -> None:
 
 
 def test_sizes_are_those_of_the_pieces_that_are_kept() -> None:
-    bodies, render = Bodies(10 * CHUNK_BYTES), Renderer("n")
+    bodies, render = PartCache(10 * CHUNK_BYTES), Renderer("n")
     found = pieces_of(bodies.columns(refs(5, 4096), 3, 2, render))
     lengths = [sum(map(len, pieces)) - 2 for pieces in found]
     assert bodies.sizes(refs(4096, 6, 5)).tolist() == [lengths[1], 0, lengths[0]]
@@ -138,7 +138,7 @@ def test_sizes_are_those_of_the_pieces_that_are_kept() -> None:
 
 
 def test_a_job_that_is_due_twice_is_kept_once() -> None:
-    bodies, render = Bodies(10 * CHUNK_BYTES), Renderer()
+    bodies, render = PartCache(10 * CHUNK_BYTES), Renderer()
     for _ in range(2):
         assert len(bodies_of(bodies.columns(refs(5, 5), 3, 2, render))) == 2
     bodies.forget(refs(5))
@@ -147,7 +147,7 @@ def test_a_job_that_is_due_twice_is_kept_once() -> None:
 
 def test_edits_without_end_leave_no_stale_pieces() -> None:
     """Every piece is forgotten and made anew, one job at a time and many at a time: nothing adds up."""
-    bodies, render = Bodies(4 * CHUNK_BYTES), Renderer(size=3000)
+    bodies, render = PartCache(4 * CHUNK_BYTES), Renderer(size=3000)
     every = np.arange(1000, dtype=np.uint32)
     bodies.columns(every, 3, 2, render)
     full = bodies.resident_bytes
@@ -162,7 +162,7 @@ def test_edits_without_end_leave_no_stale_pieces() -> None:
 
 
 def test_half_forgotten_chunks_make_room() -> None:
-    bodies, render = Bodies(2 * CHUNK_BYTES), Renderer(size=10_000)
+    bodies, render = PartCache(2 * CHUNK_BYTES), Renderer(size=10_000)
     every = np.arange(200, dtype=np.uint32)
     bodies.columns(every, 3, 2, render)
     bodies.forget(every[:180])
@@ -177,7 +177,7 @@ def test_half_forgotten_chunks_make_room() -> None:
 
 
 def test_what_does_not_fit_is_rendered_for_each_run() -> None:
-    bodies, render = Bodies(CHUNK_BYTES), Renderer(size=CHUNK_BYTES // 2)
+    bodies, render = PartCache(CHUNK_BYTES), Renderer(size=CHUNK_BYTES // 2)
     for _ in range(2):
         found = bodies_of(bodies.columns(refs(0, 1, 2), 3, 2, render))
         assert [body[:5] for body in found] == [b"body0", b"body1", b"body2"]
@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_rendered_for_each_run() -> None:
 
 
 def test_what_does_not_fit_uses_up_no_place() -> None:
-    bodies = Bodies(CHUNK_BYTES)
+    bodies = PartCache(CHUNK_BYTES)
     small, large = Renderer(size=CHUNK_BYTES // 4), Renderer(size=CHUNK_BYTES * 3 // 4)
     for ref in range(3):
         bodies.columns(refs(ref), 3, 2, small)
@@ -199,9 +199,9 @@ def test_what_does_not_fit_uses_up_no_place() -> None:
 
 
 def test_what_the_renderer_raises_leaves_the_cache_as_it_was() -> None:
-    bodies = Bodies(CHUNK_BYTES)
+    bodies = PartCache(CHUNK_BYTES)
 
-    def fail(_positions: np.ndarray) -> Columns:
+    def fail(_positions: np.ndarray) -> PartColumns:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
@@ -210,7 +210,7 @@ def test_what_the_renderer_raises_leaves_the_cache_as_it_was() -> None:
 
 
 def test_without_memory_every_piece_is_rendered_each_time(caplog: pytest.LogCaptureFixture) -> None:
-    bodies, render = Bodies(1 << 60), Renderer()
+    bodies, render = PartCache(1 << 60), Renderer()
     for _ in range(2):
         assert bodies_of(bodies.columns(refs(5, 6), 3, 2, render)) == [b"body0", b"body1"]
     assert render.asked == [0, 1, 0, 1]

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_wheelbeat.dispatch.fast_lane import envelope_registry as forms_module
-from celery_wheelbeat.dispatch.fast_lane.envelope_registry import INTERVAL_BITS, Forms, Pending
+from celery_wheelbeat.dispatch.fast_lane.envelope_registry import INTERVAL_BITS, EnvelopeRegistry, Pending
 from celery_wheelbeat.dispatch.lane_rules import FORMS_MAX, KIND_SHIFT, TOO_MANY_FORMS
 from celery_wheelbeat.dispatch.messages.patterns import Own, own_of, pattern_of, with_own
 from celery_wheelbeat.dispatch.messages.redis_envelope import RedisEnvelope
@@ -41,12 +41,12 @@ def route(**options: Any) -> Route:
     return Route("proj.check", json.dumps(options, sort_keys=True))
 
 
-def forms_of(*routes: Route, most: int = FORMS_MAX, own_keys: bool = False) -> Forms:
+def forms_of(*routes: Route, most: int = FORMS_MAX, own_keys: bool = False) -> EnvelopeRegistry:
     """Return forms over a table with ``routes``."""
     table = RouteTable()
     for one in routes:
         table.intern(one)
-    forms = Forms(table, few_claims, own_keys=own_keys, most=most)
+    forms = EnvelopeRegistry(table, few_claims, own_keys=own_keys, most=most)
     table.freed = forms.forget_routes
     return forms
 
@@ -60,7 +60,7 @@ def minutes(count: int) -> np.ndarray:
     return np.full(count, MINUTE_MS)
 
 
-def learn_all(forms: Forms, kind: np.ndarray, answer: Any = "a reason") -> int:
+def learn_all(forms: EnvelopeRegistry, kind: np.ndarray, answer: Any = "a reason") -> int:
     """Answer every question about ``kind``; returns how many there were."""
     asked = 0
     for group in forms.groups(kind, minutes(len(kind))):
@@ -71,7 +71,7 @@ def learn_all(forms: Forms, kind: np.ndarray, answer: Any = "a reason") -> int:
     return asked
 
 
-def tally(forms: Forms, kind: np.ndarray) -> dict[Any, int]:
+def tally(forms: EnvelopeRegistry, kind: np.ndarray) -> dict[Any, int]:
     """Return how many of these jobs have which answer."""
     total = Counter[Any]()
     for answer, number in forms.tally(kind, np.ones(len(kind), np.int64)):
@@ -98,7 +98,7 @@ def test_every_job_is_in_the_group_of_its_own_route_policy_and_interval(
     table = RouteTable()
     for number in range(1001):
         table.intern(Route(f"proj.t{number}"))
-    forms = Forms(table, claims, most=2_000)
+    forms = EnvelopeRegistry(table, claims, most=2_000)
     kind = np.array([index << KIND_SHIFT | overlap.value for index, overlap, _ in given_jobs], np.int64)
     interval = np.array([interval_ms for *_, interval_ms in given_jobs], np.int64)
     seen = []
@@ -136,8 +136,8 @@ def test_any_number_of_values_of_headers_are_one_form_and_one_question(monkeypat
     for number in range(count):
         table.intern(route(headers={"customer": number, "plan": "a" * (number % 7)}))
     monkeypatch.setattr(forms_module, "pattern_of", counting("patterns", forms_module.pattern_of))
-    monkeypatch.setattr(Forms, "_set", counting("answers", Forms._set))
-    forms = Forms(table, counting("headers", few_claims))
+    monkeypatch.setattr(EnvelopeRegistry, "_set", counting("answers", EnvelopeRegistry._set))
+    forms = EnvelopeRegistry(table, counting("headers", few_claims))
     every = kinds(range(count))
     for start in range(0, count, 8_000):
         learn_all(forms, every[start : start + 8_000], "an envelope")
@@ -153,8 +153,8 @@ def test_any_number_of_values_of_headers_are_one_form_and_one_question(monkeypat
 def test_learning_takes_a_step_for_each_form_and_no_more_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once each answer walked through all of them; and there was no end to them."""
     visits: list[int] = []
-    answer = Forms._set
-    monkeypatch.setattr(Forms, "_set", lambda self, *given: (visits.append(1), answer(self, *given)))
+    answer = EnvelopeRegistry._set
+    monkeypatch.setattr(EnvelopeRegistry, "_set", lambda self, *given: (visits.append(1), answer(self, *given)))
     count = 5 * FORMS_MAX
     forms = forms_of(*(route(queue=f"q{number}") for number in range(count)))
     every = kinds(range(count))
@@ -171,7 +171,7 @@ def test_learning_takes_a_step_for_each_form_and_no_more_than_there_may_be(monke
 def test_forms_of_many_intervals_are_bounded_too() -> None:
     table = RouteTable()
     table.intern(route())
-    forms = Forms(table, claims, most=10)
+    forms = EnvelopeRegistry(table, claims, most=10)
     count = 1_000
     found = list(forms.groups(kinds([0] * count), np.arange(1, count + 1)))
     assert [len(group.positions) for group in found] == [1] * 10 + [count - 10]
@@ -207,7 +207,7 @@ def test_what_no_job_has_any_more_is_forgotten_and_makes_room() -> None:
 
 def test_edits_without_end_leave_nothing_behind() -> None:
     table = RouteTable()
-    forms = Forms(table, few_claims)
+    forms = EnvelopeRegistry(table, few_claims)
     table.freed = forms.forget_routes
     for number in range(3_000):
         index = table.intern(route(queue=f"q{number}", headers={"revision": number}))
@@ -237,7 +237,7 @@ def test_headers_that_cannot_be_made_concern_their_form_alone() -> None:
 
     table = RouteTable()
     good, bad = table.intern(route()), table.intern(route(expires=13))
-    forms = Forms(table, some)
+    forms = EnvelopeRegistry(table, some)
     answers = {group.form.route.options: group.answer for group in forms.groups(kinds([good, bad, good]), minutes(3))}
     assert answers == {
         "{}": Pending.UNASKED,

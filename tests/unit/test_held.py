@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from celery_wheelbeat.dispatch.backlog import Backlog
-from celery_wheelbeat.dispatch.deferred import PAUSE_S, Held
+from celery_wheelbeat.dispatch.deferred import PAUSE_S, DeferredRuns
 from celery_wheelbeat.engine.ledger import Ledger
 from celery_wheelbeat.jobs.definitions import DueBatch
 
@@ -29,7 +29,7 @@ class Desk:
         self.ledger = Ledger()
         self.asked = 0
         self.backlog = Backlog(self.ledger, limit=limit, keep_all=self.keep_all)
-        self.held = Held(self.backlog)
+        self.held = DeferredRuns(self.backlog)
 
     def keep_all(self, ids: Int64s) -> np.ndarray:
         self.asked += 1

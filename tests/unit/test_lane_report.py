@@ -15,8 +15,8 @@ from definitions import Job, batch_of
 from celery_wheelbeat.dispatch import PublisherHealth
 from celery_wheelbeat.dispatch import lane_report as lane_census
 from celery_wheelbeat.dispatch.backlog import Backlog
-from celery_wheelbeat.dispatch.deferred import Held
-from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Forms
+from celery_wheelbeat.dispatch.deferred import DeferredRuns
+from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
 from celery_wheelbeat.dispatch.lane_report import (
     BEHIND_S,
     BEHIND_SAID_EVERY_S,
@@ -51,7 +51,9 @@ class Bench:
         self.connected = True
         for number in range(8):
             self.engine.routes.intern(Route(f"proj.t{number}"))
-        self.forms = Forms(self.engine.routes, lambda _interval, _expires, overlap: {"overlap": overlap.name})
+        self.forms = EnvelopeRegistry(
+            self.engine.routes, lambda _interval, _expires, overlap: {"overlap": overlap.name}
+        )
         self.outsiders: Mapping[str, Collection[int]] = {}
         slow = SimpleNamespace(
             rendering=object(),
@@ -288,7 +290,7 @@ def test_runs_that_were_late_before_they_came_are_not_the_lanes_fault(bench: Ben
 
 
 def test_what_the_broker_refuses_for_minutes_is_not_the_lanes_fault(bench: Bench) -> None:
-    held = Held(bench.backlog)
+    held = DeferredRuns(bench.backlog)
     bench.offer(500)
     for _ in range(200):
         held.give_back(bench.now_s)

@@ -31,8 +31,8 @@ from celery_wheelbeat.observe.prometheus import Exposition
 from celery_wheelbeat.observe.status import DestinationState, Jobs, document
 from celery_wheelbeat.runtime.clock import SystemClock
 from celery_wheelbeat.schedules.cron import CronTable
-from celery_wheelbeat.sources.changelog.reader import Tail
-from celery_wheelbeat.sources.changelog.translator import Definitions
+from celery_wheelbeat.sources.changelog.reader import ChangeLogReader
+from celery_wheelbeat.sources.changelog.translator import Translator
 from celery_wheelbeat.sources.databases.open import from_url
 
 ROOT = Path(__file__).parents[2]
@@ -157,8 +157,8 @@ def test_each_family_reads_its_part_of_the_document() -> None:
 
 
 def test_a_tail_says_what_is_read_here(tmp_path: Path) -> None:
-    definitions = Definitions(partial(compile_rows, crons=CronTable()))
-    tail = Tail(from_url(f"sqlite:///{tmp_path}/db"), definitions, SystemClock(), lambda: None)
+    definitions = Translator(partial(compile_rows, crons=CronTable()))
+    tail = ChangeLogReader(from_url(f"sqlite:///{tmp_path}/db"), definitions, SystemClock(), lambda: None)
     found = tail.status()
     assert {*DATABASE} - {*found} == set()
     assert {type(found[name]) for name in DATABASE if isinstance(DATABASE[name], int)} == {int, bool}

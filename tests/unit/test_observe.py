@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from observed import observed
 
 from celery_wheelbeat.dispatch.reports.lateness import Lateness, Quantiles
-from celery_wheelbeat.dispatch.reports.send_log import LINES_MAX, SendLines
+from celery_wheelbeat.dispatch.reports.send_log import LINES_MAX, SendLog
 from celery_wheelbeat.engine.ledger import REASONS
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.observe.status import document
@@ -128,7 +128,7 @@ def test_a_patient_thread_is_busy_and_never_wedged() -> None:
 
 def test_many_sends_of_one_tick_are_one_line_in_the_lanes_thread_only(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("celery.beat")
-    lines = SendLines()
+    lines = SendLog()
     lines.install()
     try:
         with caplog.at_level(logging.DEBUG, "celery.beat"):

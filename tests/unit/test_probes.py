@@ -18,8 +18,8 @@ from services import free_port
 
 from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.observe import probes
-from celery_wheelbeat.observe.health import LAG_LIMIT_S, Sight, ready
-from celery_wheelbeat.observe.probes import CONNECTIONS_MAX, Answers, Probes
+from celery_wheelbeat.observe.health import LAG_LIMIT_S, HealthView, ready
+from celery_wheelbeat.observe.probes import CONNECTIONS_MAX, ProbeAnswers, Probes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,25 +35,25 @@ STATUS: dict[str, Any] = {
 }
 
 
-def answers(sight: Sight, now_s: float = NOW_S) -> Answers:
-    return Answers(lambda: sight, lambda: now_s, 30.0)
+def answers(sight: HealthView, now_s: float = NOW_S) -> ProbeAnswers:
+    return ProbeAnswers(lambda: sight, lambda: now_s, 30.0)
 
 
 @pytest.mark.parametrize(
     ("sight", "status", "said"),
     [
-        (Sight(NOW_S - 30.0), 200, "ok\n"),
-        (Sight(NOW_S - 30.1), 503, "[-] tick: last turn 30.1 s ago, limit 30 s\nfailed\n"),
-        (Sight(NOW_S, ("publisher", "desk")), 503, "[-] threads: no turn of publisher, desk for 30 s\nfailed\n"),
-        (Sight(NOW_S, (), {**STATUS, "state": "loading"}), 200, "ok\n"),
+        (HealthView(NOW_S - 30.0), 200, "ok\n"),
+        (HealthView(NOW_S - 30.1), 503, "[-] tick: last turn 30.1 s ago, limit 30 s\nfailed\n"),
+        (HealthView(NOW_S, ("publisher", "desk")), 503, "[-] threads: no turn of publisher, desk for 30 s\nfailed\n"),
+        (HealthView(NOW_S, (), {**STATUS, "state": "loading"}), 200, "ok\n"),
         (
-            Sight(NOW_S, (), {**STATUS, "destinations": {"broker": {"connected": False, "last_error": "x"}}}),
+            HealthView(NOW_S, (), {**STATUS, "destinations": {"broker": {"connected": False, "last_error": "x"}}}),
             200,
             "ok\n",
         ),
     ],
 )
-def test_livez_goes_by_our_threads_alone(sight: Sight, status: int, said: str) -> None:
+def test_livez_goes_by_our_threads_alone(sight: HealthView, status: int, said: str) -> None:
     found = answers(sight).of("/livez", "")
     assert (found.status, found.body.decode()) == (status, said)
 
@@ -72,28 +72,28 @@ def test_livez_goes_by_our_threads_alone(sight: Sight, status: int, said: str) -
     ],
 )
 def test_readyz_says_what_is_missing(changes: dict[str, Any], said: str) -> None:
-    found = answers(Sight(NOW_S, (), {**STATUS, **changes})).of("/readyz", "")
+    found = answers(HealthView(NOW_S, (), {**STATUS, **changes})).of("/readyz", "")
     assert found.status == (503 if said else 200)
     assert found.body.decode() == (f"[-] {said}\nfailed\n" if said else "ok\n")
 
 
 def test_readyz_before_the_first_status_and_without_life() -> None:
-    assert answers(Sight(NOW_S)).of("/readyz", "").body == b"[-] loaded: no status yet\nfailed\n"
-    assert [check.name for check in ready(Sight(0.0, (), STATUS), NOW_S, 30.0) if not check.good] == ["tick"]
+    assert answers(HealthView(NOW_S)).of("/readyz", "").body == b"[-] loaded: no status yet\nfailed\n"
+    assert [check.name for check in ready(HealthView(0.0, (), STATUS), NOW_S, 30.0) if not check.good] == ["tick"]
 
 
 def test_verbose_lists_every_check() -> None:
-    lines = answers(Sight(NOW_S, (), STATUS)).of("/readyz?verbose", "").body.decode().splitlines()
+    lines = answers(HealthView(NOW_S, (), STATUS)).of("/readyz?verbose", "").body.decode().splitlines()
     assert [line.partition(":")[0] for line in lines] == [
         "[+] tick", "[+] threads", "[+] loaded", "[+] wheel", "[+] broker", "[+] changelog", "ok",
     ]  # fmt: skip
 
 
 def test_other_paths() -> None:
-    assert json.loads(answers(Sight(NOW_S, (), STATUS)).of("/status", "").body) == STATUS
-    assert answers(Sight(NOW_S)).of("/status", "").status == 503
-    assert answers(Sight(NOW_S)).of("/", "").status == 404
-    assert b"/readyz" in answers(Sight(NOW_S)).of("/healthz", "").body
+    assert json.loads(answers(HealthView(NOW_S, (), STATUS)).of("/status", "").body) == STATUS
+    assert answers(HealthView(NOW_S)).of("/status", "").status == 503
+    assert answers(HealthView(NOW_S)).of("/", "").status == 404
+    assert b"/readyz" in answers(HealthView(NOW_S)).of("/healthz", "").body
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_other_paths() -> None:
     ],
 )  # fmt: skip
 def test_known_hosts_are_answered(host: str) -> None:
-    made = Answers(lambda: Sight(NOW_S), lambda: NOW_S, 30.0, ("beat.Monitoring.svc", "*.beats.example"))
+    made = ProbeAnswers(lambda: HealthView(NOW_S), lambda: NOW_S, 30.0, ("beat.Monitoring.svc", "*.beats.example"))
     assert made.of("/livez", "", [host]).status == 200
 
 
@@ -118,7 +118,9 @@ def test_known_hosts_are_answered(host: str) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/status", "/livez", "/metrics", "/"])
 def test_other_hosts_are_told_nothing(host: str, path: str) -> None:
-    made = Answers(lambda: Sight(NOW_S, (), STATUS), lambda: NOW_S, 30.0, ("beat.monitoring.svc", "*.beats.example"))
+    made = ProbeAnswers(
+        lambda: HealthView(NOW_S, (), STATUS), lambda: NOW_S, 30.0, ("beat.monitoring.svc", "*.beats.example")
+    )
     for hosts in ([host], ["127.0.0.1", host]):
         found = made.of(path, "", hosts)
         assert found.status == 421
@@ -129,7 +131,7 @@ def test_other_hosts_are_told_nothing(host: str, path: str) -> None:
 
 def test_metrics_without_the_extra_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "celery_wheelbeat.observe.prometheus", None)
-    found = answers(Sight(NOW_S, (), STATUS)).of("/metrics", "")
+    found = answers(HealthView(NOW_S, (), STATUS)).of("/metrics", "")
     assert found.status == 501
     assert b"pip install 'celery-wheelbeat[prometheus]'" in found.body
 
@@ -138,8 +140,8 @@ def test_metrics_without_the_extra_say_what_to_install(monkeypatch: pytest.Monke
 def start() -> Iterator[Callable[..., Probes]]:
     started: list[Probes] = []
 
-    def start(port: int, sight: Sight | None = None, host: str = "127.0.0.1") -> Probes:
-        made = Probes(host, port, answers(sight or Sight(NOW_S, (), STATUS)))
+    def start(port: int, sight: HealthView | None = None, host: str = "127.0.0.1") -> Probes:
+        made = Probes(host, port, answers(sight or HealthView(NOW_S, (), STATUS)))
         made.start()
         started.append(made)
         return made
@@ -231,7 +233,7 @@ def test_a_port_in_use_is_one_warning_and_is_taken_once_it_is_free(
     again = threading.Event()
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):
-        made = Probes("127.0.0.1", port, answers(Sight(NOW_S)))
+        made = Probes("127.0.0.1", port, answers(HealthView(NOW_S)))
         tries = []
 
         def pause(_seconds: float) -> bool:
@@ -300,7 +302,7 @@ def test_a_client_that_takes_its_time_for_ever_is_dropped(
 
 def test_a_failure_inside_is_a_500_and_a_line_in_the_log(start: Callable[..., Probes], lines: Lines) -> None:
     port = free_port()
-    start(port, Sight(NOW_S, (), {"state": "half a document"}))
+    start(port, HealthView(NOW_S, (), {"state": "half a document"}))
     lines.wait_for("Probes and metrics")
     assert get(port, "/readyz") == (500, b"the log of the beat says why\n")
     lines.wait_for("The answer to GET '/readyz' failed")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from celery_wheelbeat.beat.quarantine import Refusals
+from celery_wheelbeat.beat.quarantine import QuarantineReports
 from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.sources.databases.store import MAX_KEY
 
@@ -39,7 +39,7 @@ def entries() -> Any:
 def test_of_many_monitors_that_are_refused_at_once_twenty_are_named(
     entries: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refusals = Refusals(entries, Table())  # type: ignore[arg-type]
+    refusals = QuarantineReports(entries, Table())  # type: ignore[arg-type]
     with caplog.at_level(logging.ERROR):
         refusals.look_at_monitors(dict.fromkeys(range(100), PROBLEM), np.arange(100))
     assert len(refusals.monitors) == 100
@@ -50,7 +50,7 @@ def test_of_many_monitors_that_are_refused_at_once_twenty_are_named(
 
 def test_an_entry_is_reported_once_and_lifted_when_it_is_well(entries: Any, caplog: pytest.LogCaptureFixture) -> None:
     table = Table()
-    refusals = Refusals(entries, table)  # type: ignore[arg-type]
+    refusals = QuarantineReports(entries, table)  # type: ignore[arg-type]
     entries.refused["a"] = PROBLEM
     with caplog.at_level(logging.ERROR):
         refusals.look_at_entries()
@@ -67,7 +67,7 @@ def test_an_entry_is_reported_once_and_lifted_when_it_is_well(entries: Any, capl
 def test_rows_of_entries_that_earlier_processes_left_are_lifted_unless_they_are_broken_still(entries: Any) -> None:
     long = "entry:" + "x" * 300
     table = Table("entry:gone", "entry:well", "entry:broken", long[:MAX_KEY], "monitor:7")
-    refusals = Refusals(entries, table)  # type: ignore[arg-type]
+    refusals = QuarantineReports(entries, table)  # type: ignore[arg-type]
     entries.refused |= {"broken": PROBLEM, long.removeprefix("entry:"): PROBLEM}
     refusals.look_at_entries()  # the database may answer after the entries have been read
     refusals.recall([*table.reasons])
@@ -77,7 +77,7 @@ def test_rows_of_entries_that_earlier_processes_left_are_lifted_unless_they_are_
 
 def test_what_can_never_be_sent_is_lifted_by_its_key_when_its_definition_changes(entries: Any) -> None:
     table = Table()
-    refusals = Refusals(entries, table)  # type: ignore[arg-type]
+    refusals = QuarantineReports(entries, table)  # type: ignore[arg-type]
     refusals.look_at_poison({7: ("monitor:7", ("h", "too big")), -9: ("entry:a", ("h", "no JSON"))})
     assert table.reasons == {"monitor:7": "too big", "entry:a": "no JSON"}
     refusals.lift([7])
@@ -87,7 +87,7 @@ def test_what_can_never_be_sent_is_lifted_by_its_key_when_its_definition_changes
 
 
 def test_monitors_are_refused_until_they_are_seen_well(entries: Any) -> None:
-    refusals = Refusals(entries, Table())  # type: ignore[arg-type]
+    refusals = QuarantineReports(entries, Table())  # type: ignore[arg-type]
     refusals.look_at_monitors({1: PROBLEM, 2: PROBLEM}, np.array([1, 2, 3]))
     refusals.look_at_monitors({}, np.array([2]))
     assert refusals.monitors == {"monitor:1": PROBLEM}

@@ -22,8 +22,8 @@ from kombu.exceptions import OperationalError
 from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind
 from celery_wheelbeat.dispatch.celery_lane.run_sender import SLOW_S, LaneEdges, RunSender
 from celery_wheelbeat.dispatch.messages.expiry import has_expired
-from celery_wheelbeat.dispatch.reports.failure_log import EVERY_S, SUBJECTS_MAX, Pace
-from celery_wheelbeat.dispatch.reports.send_log import SendLines
+from celery_wheelbeat.dispatch.reports.failure_log import EVERY_S, SUBJECTS_MAX, LinePace
+from celery_wheelbeat.dispatch.reports.send_log import SendLog
 from celery_wheelbeat.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -381,7 +381,7 @@ def test_code_that_takes_long_is_named_once_a_minute(app: Celery, caplog: pytest
 
 
 def test_celerys_own_tracebacks_are_dropped_only_while_the_lane_sends(caplog: pytest.LogCaptureFixture) -> None:
-    logger, lines = logging.getLogger("celery.beat"), SendLines()
+    logger, lines = logging.getLogger("celery.beat"), SendLog()
     lines.install()
     try:
         with lines.of(1):
@@ -394,7 +394,7 @@ def test_celerys_own_tracebacks_are_dropped_only_while_the_lane_sends(caplog: py
 
 
 def test_lines_about_many_subjects_are_few() -> None:
-    pace = Pace()
+    pace = LinePace()
     assert sum(pace.is_due(subject, 0.0) for subject in range(1_000)) == SUBJECTS_MAX
     assert sum(pace.is_due(subject, EVERY_S) for subject in range(1_000, 2_000)) == SUBJECTS_MAX
     assert not pace.is_due(1_000, EVERY_S)

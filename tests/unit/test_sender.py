@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from celery_wheelbeat.dispatch.fast_lane.publisher import Sender
+from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
 from celery_wheelbeat.runtime.clock import SystemClock
 
 PATIENCE_S = 20.0
@@ -28,7 +28,7 @@ class EndingWire:
 
 def test_what_would_end_the_thread_is_left_for_the_scheduling_thread() -> None:
     wire, woken = EndingWire(SystemExit(3)), threading.Event()
-    sender = Sender("test", wire, SystemClock(), woken.set)  # type: ignore[arg-type]
+    sender = FastPublisher("test", wire, SystemClock(), woken.set)  # type: ignore[arg-type]
     sender.start()
     assert woken.wait(PATIENCE_S)
     assert sender.ended_by is wire.error

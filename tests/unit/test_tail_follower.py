@@ -20,7 +20,7 @@ from celery_wheelbeat.sources.changelog import follower
 from celery_wheelbeat.sources.changelog import table_pass as walk
 from celery_wheelbeat.sources.changelog import translator as definitions
 from celery_wheelbeat.sources.changelog.follower import Follower
-from celery_wheelbeat.sources.changelog.translator import Definitions
+from celery_wheelbeat.sources.changelog.translator import Translator
 from celery_wheelbeat.sources.messages import Changed, Loaded, Sized
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Beat:
 
     def __init__(self, table: TableOfMonitors) -> None:
         self.table = table
-        self.definitions = Definitions(partial(compile_rows, crons=CronTable()))
+        self.definitions = Translator(partial(compile_rows, crons=CronTable()))
         self.follower = Follower(table, self.definitions, reconcile_period_s=PERIOD_S)
         self.held: dict[int, int] = {}
         self.now_s = 0.0
@@ -250,7 +250,7 @@ def test_the_reconcile_finds_nothing_while_people_edit() -> None:
 
 
 def test_the_reconcile_spreads_over_its_period_and_rests_after_slow_blocks() -> None:
-    pass_ = walk.Walk(walk.Purpose.RECONCILE, due_s=0.0)
+    pass_ = walk.TablePass(walk.Purpose.RECONCILE, due_s=0.0)
     pass_.pace(1000.0, 1000.001, period_s=3_600, monitors=7 * 360)
     assert pass_.due_s == pytest.approx(1010.0)
     pass_.pace(1000.0, 1001.0, period_s=3_600, monitors=7 * 3_600)
@@ -295,7 +295,7 @@ def test_a_row_that_makes_our_own_code_raise_is_refused_alone(
     monkeypatch.setattr(module, name, fault)
     beat = Beat(table)
     compile_all = partial(compile_rows, crons=CronTable())
-    beat.definitions = Definitions(compile_all, Shapes(compile_all))
+    beat.definitions = Translator(compile_all, Shapes(compile_all))
     beat.follower = Follower(table, beat.definitions, reconcile_period_s=PERIOD_S)
     beat.settle()
     checks.cron_of.cache_clear()
@@ -311,7 +311,7 @@ def test_rows_with_values_of_any_type_stop_no_other(many_rows: int, monkeypatch:
     table = TableOfMonitors(20)
     beat = Beat(table)
     compile_all = partial(compile_rows, crons=CronTable())
-    beat.definitions = Definitions(compile_all, Shapes(compile_all))
+    beat.definitions = Translator(compile_all, Shapes(compile_all))
     beat.follower = Follower(table, beat.definitions, reconcile_period_s=PERIOD_S)
     odd: list[Any] = [None, "x", b"x", 1.5, 2**70, -(2**70), float("nan")]
     for column in MonitorRow._fields[1:-1]:

@@ -15,7 +15,7 @@ from celery_wheelbeat.sources.changelog import fingerprints as fingerprints_modu
 from celery_wheelbeat.sources.changelog.fingerprints import Fingerprints, fingerprint_of
 from celery_wheelbeat.sources.changelog.outage import LONGEST_WAIT_S, REMIND_S, Outage
 from celery_wheelbeat.sources.changelog.outbox import FINISH_BATCH, Outbox
-from celery_wheelbeat.sources.databases.mariadb import Gap, bounded, missing_between, without
+from celery_wheelbeat.sources.databases.mariadb import IdGap, bounded, missing_between, without
 from celery_wheelbeat.sources.databases.postgres import (
     History,
     PostgresCursor,
@@ -83,12 +83,15 @@ def test_gaps_cover_exactly_what_was_not_read(first: set[int], second: set[int],
     assert covered(merged) >= covered(left)
 
 
-def covered(gaps: Sequence[Gap]) -> set[int]:
+def covered(gaps: Sequence[IdGap]) -> set[int]:
     return {n for gap in gaps for n in range(gap.low, gap.high + 1)}
 
 
 def test_a_merged_gap_waits_for_its_youngest_part() -> None:
-    assert bounded([Gap(1, 2, 1.0), Gap(4, 5, 9.0), Gap(50, 60, 2.0)], 2) == (Gap(1, 5, 9.0), Gap(50, 60, 2.0))
+    assert bounded([IdGap(1, 2, 1.0), IdGap(4, 5, 9.0), IdGap(50, 60, 2.0)], 2) == (
+        IdGap(1, 5, 9.0),
+        IdGap(50, 60, 2.0),
+    )
 
 
 class Store:

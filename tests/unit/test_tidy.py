@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,19 @@ def test_a_folder_has_at_most_twelve_modules() -> None:
     assert {name: count for name, count in counts.items() if count > FOLDER_MODULES_MAX}.keys() <= LARGE_FOLDERS
     files = [path for path in PACKAGES[0].glob("*.py") if path.stem != "__init__"]
     assert len([*PACKAGES[0].glob("*/__init__.py"), *files]) <= FOLDER_MODULES_MAX
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_no_two_classes_have_one_name(package: Path) -> None:
+    classes = [
+        (node.name, _name(path))
+        for path in MODULES
+        if package in path.parents and "management" not in path.parts
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.ClassDef) and node.name not in {"Meta", "Media"}
+    ]
+    counts = Counter(name for name, _ in classes)
+    assert [found for found in classes if counts[found[0]] > 1] == []
 
 
 def test_only_the_clock_reads_the_clock() -> None:

@@ -20,8 +20,8 @@ from celery_wheelbeat.dispatch.messages.claim_headers import claim_ttl_s, worker
 from celery_wheelbeat.errors import InvalidSetting
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.worker.claims import (
-    Asked,
     Claim,
+    ClaimRequest,
     State,
     Verdict,
     claim_key,
@@ -32,16 +32,16 @@ from celery_wheelbeat.worker.claims import (
 )
 from celery_wheelbeat.worker.headers import RunHeaders
 from celery_wheelbeat.worker.lifecycle.breaker import Breaker
-from celery_wheelbeat.worker.lifecycle.rate import Pace
+from celery_wheelbeat.worker.lifecycle.rate import ClaimRate
 from celery_wheelbeat.worker.overlap import Contention, contend, lease_name
 from celery_wheelbeat.worker.policy import Policy
 
 HELD = Claim(State.RUNNING, "n1", "e1", "d1", started_ms=0)
 
 
-def ask(nonce: str = "n1", execution: str = "e2", digest: str = "d1", **more: Any) -> Asked:
+def ask(nonce: str = "n1", execution: str = "e2", digest: str = "d1", **more: Any) -> ClaimRequest:
     """What a second execution asks, in variations."""
-    return Asked(nonce, execution, digest, **{"redelivered": False, **more})
+    return ClaimRequest(nonce, execution, digest, **{"redelivered": False, **more})
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def ask(nonce: str = "n1", execution: str = "e2", digest: str = "d1", **more: An
         (HELD._replace(state=State.DONE), ask(), Verdict.FINISHED),
     ],
 )
-def test_the_state_table(held: Claim | None, asked: Asked, verdict: Verdict) -> None:
+def test_the_state_table(held: Claim | None, asked: ClaimRequest, verdict: Verdict) -> None:
     assert decide(held, asked) is verdict
 
 
@@ -315,7 +315,7 @@ def test_a_choice_that_cannot_be_kept_names_the_task_and_the_remedy(choices: Any
 
 
 def test_the_pace_is_that_of_the_last_minute() -> None:
-    pace = Pace(0)
+    pace = ClaimRate(0)
     assert pace.per_s(0, 0) == 0
     assert pace.per_s(10, 50) == 5
     total = 0

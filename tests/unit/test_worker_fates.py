@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_wheelbeat.settings import Settings
-from celery_wheelbeat.worker.claims import Asked, Claim, State, decide, state_after
+from celery_wheelbeat.worker.claims import Claim, ClaimRequest, State, decide, state_after
 from celery_wheelbeat.worker.counters import Counters
 from celery_wheelbeat.worker.lifecycle import admission as gate_module
 from celery_wheelbeat.worker.lifecycle.admission import Gate
@@ -271,7 +271,7 @@ def test_whatever_happens_the_elected_message_is_dropped_only_after_its_run_has_
     held: Claim | None = None
     ended_well = False
     for number, (nonce, redelivered, may_take_over, end) in enumerate(arrivals):
-        asked = Asked(nonce, f"e{number}", "d", redelivered, may_take_over)
+        asked = ClaimRequest(nonce, f"e{number}", "d", redelivered, may_take_over)
         verdict = decide(held, asked)
         if verdict.drops:
             assert nonce != arrivals[0][0] or ended_well

@@ -14,7 +14,7 @@ import numpy as np
 from celery_wheelbeat.dispatch import Confirmed, Failed, Run
 from celery_wheelbeat.dispatch.lane import Lane, Settled, definition_hash_of
 from celery_wheelbeat.dispatch.one_offs import OneOffs
-from celery_wheelbeat.dispatch.reports.failure_log import Pace
+from celery_wheelbeat.dispatch.reports.failure_log import LinePace
 from celery_wheelbeat.errors import InvalidMonitor, reason_of
 from celery_wheelbeat.jobs.definitions import Flag
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch import Publisher
     from celery_wheelbeat.dispatch.backlog import Backlog
     from celery_wheelbeat.dispatch.messages.run_ids import RunIds
-    from celery_wheelbeat.dispatch.pending import Pair
+    from celery_wheelbeat.dispatch.pending import PendingRun
     from celery_wheelbeat.dispatch.reports.lateness import Lateness
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.shards import JobView
@@ -51,7 +51,7 @@ class Rendering(NamedTuple):
     """(job, that entry) → headers that the workers need besides fire time and nonce."""
 
 
-class Dispatch(Lane):
+class CeleryLane(Lane):
     """Backlog and publisher of one destination."""
 
     def __init__(self, engine: Engine, backlog: Backlog, publisher: Publisher, lateness: Lateness) -> None:
@@ -60,7 +60,7 @@ class Dispatch(Lane):
         self.rendering: Rendering | None = None
         """None until the namespace of run ids is known; runs wait until then."""
         self.one_offs = OneOffs()
-        self._broken = Pace()
+        self._broken = LinePace()
         self._sizes: dict[int, int] = {}
         """Token → bytes of arguments, for the runs that the publisher has."""
         self._bytes = 0
@@ -116,7 +116,7 @@ class Dispatch(Lane):
             self.finish(settled.finished)
         return settled
 
-    def _of_size(self, pairs: dict[int, Pair]) -> dict[int, Pair]:
+    def _of_size(self, pairs: dict[int, PendingRun]) -> dict[int, PendingRun]:
         """Return the first of ``pairs`` whose arguments fit, at least one; the others return to the backlog."""
         ids = np.fromiter((pair.job_id for pair in pairs.values()), np.int64, len(pairs))
         sizes = self._engine.shards.payload_sizes(ids)
@@ -125,9 +125,9 @@ class Dispatch(Lane):
         self.backlog.give_back(tokens[room:])
         return {token: pairs[token] for token in tokens[:room]}
 
-    def _render(self, pairs: dict[int, Pair], rendering: Rendering, now_s: float) -> list[Run]:
+    def _render(self, pairs: dict[int, PendingRun], rendering: Rendering, now_s: float) -> list[Run]:
         views = self._engine.lookup(np.fromiter((pair.job_id for pair in pairs.values()), np.int64, len(pairs)))
-        kept: list[tuple[int, Pair, JobView]] = []
+        kept: list[tuple[int, PendingRun, JobView]] = []
         for (token, pair), view in zip(pairs.items(), views, strict=True):
             reason = self._reason_to_skip(pair, view)
             if view is None or reason is not None:
@@ -163,7 +163,7 @@ class Dispatch(Lane):
         self.backlog.skip([token], "error")
         self.one_offs.give_up(token)
 
-    def _reason_to_skip(self, pair: Pair, view: JobView | None) -> str | None:
+    def _reason_to_skip(self, pair: PendingRun, view: JobView | None) -> str | None:
         if view is None:
             return "removed"
         if pair.job_id in self._quarantined:
@@ -176,7 +176,7 @@ class Dispatch(Lane):
         return None
 
 
-def _run_ids(kept: Sequence[tuple[int, Pair, JobView]], rendering: Rendering) -> list[str]:
+def _run_ids(kept: Sequence[tuple[int, PendingRun, JobView]], rendering: Rendering) -> list[str]:
     """Return the run ids; a fire time repeated by clock step n has the suffix ``~n``."""
     ids = [""] * len(kept)
     by_step: dict[int, list[int]] = {}

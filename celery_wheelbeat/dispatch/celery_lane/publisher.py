@@ -35,7 +35,7 @@ _TURN_S = 0.5
 _DOWN_LOG_EVERY_S = 60.0
 
 
-class CeleryLane:
+class CeleryPublisher:
     """Publisher for the destination ``broker``; see ``dispatch.Publisher`` for the interface."""
 
     destination = "broker"

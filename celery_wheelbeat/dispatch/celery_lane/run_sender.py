@@ -15,7 +15,7 @@ from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind
 from celery_wheelbeat.dispatch.failures import BatchFailed, Diagnosis, diagnose, unwrapped
 from celery_wheelbeat.dispatch.messages.attempt import Attempt
 from celery_wheelbeat.dispatch.messages.expiry import has_expired
-from celery_wheelbeat.dispatch.reports.failure_log import Pace
+from celery_wheelbeat.dispatch.reports.failure_log import LinePace
 from celery_wheelbeat.errors import reason_of
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class RunSender:
         """Number of runs still to be sent singly, to isolate the run that made a batch fail."""
         self._culprit: str | None = None
         """Id of the last run at which a connection broke."""
-        self._errors = Pace()
-        self._delays = Pace()
+        self._errors = LinePace()
+        self._delays = LinePace()
         self.at_hand: int | None = None
         """Token of the run being sent; an unexpected error is attributed to it."""
         self.ended_by: BaseException | None = None

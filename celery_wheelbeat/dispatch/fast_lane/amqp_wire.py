@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from celery_wheelbeat.dispatch.fast_lane.batches import Batch
-    from celery_wheelbeat.dispatch.messages.envelope import Answer, Envelope, Sample
+    from celery_wheelbeat.dispatch.messages.envelope import Answer, Envelope, SampleMessage
     from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments, EnvelopeMaker
     from celery_wheelbeat.dispatch.messages.patterns import Form
     from celery_wheelbeat.dispatch.messages.recording import Recording
@@ -239,7 +239,7 @@ class AmqpWire:
         """See ``envelope_maker.Recorder``."""
         return record_amqp(self._recording_channel, publish, channel_id=self._channel.channel_id)
 
-    def envelope(self, recording: Recording, sample: Sample, body: TaskBody) -> Envelope:
+    def envelope(self, recording: Recording, sample: SampleMessage, body: TaskBody) -> Envelope:
         """See ``envelope_maker.Recorder``."""
         return AmqpEnvelope(recording, sample, body, frame_max=self._amqp.frame_max)
 

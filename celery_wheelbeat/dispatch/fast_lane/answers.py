@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from celery_wheelbeat.dispatch.backlog import Backlog
-    from celery_wheelbeat.dispatch.fast_lane.batches import Verdict
-    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Forms
-    from celery_wheelbeat.dispatch.fast_lane.publisher import Sender
+    from celery_wheelbeat.dispatch.fast_lane.batches import FormVerdict
+    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
+    from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
     from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
     from celery_wheelbeat.dispatch.messages.patterns import Form
 
@@ -42,7 +42,7 @@ class Edges(NamedTuple):
 class Answers:
     """Asks the sender, parks runs, and releases them when the answer comes."""
 
-    def __init__(self, backlog: Backlog, sender: Sender, forms: Forms, edges: Edges) -> None:
+    def __init__(self, backlog: Backlog, sender: FastPublisher, forms: EnvelopeRegistry, edges: Edges) -> None:
         self.epoch = 0
         """Number of the connection to which the envelopes in use belong."""
         self.waiting = 0
@@ -109,7 +109,7 @@ class Answers:
         self._parked.setdefault(form, []).extend(tokens)
         self.waiting += len(tokens)
 
-    def take_in(self, verdict: Verdict) -> bool:
+    def take_in(self, verdict: FormVerdict) -> bool:
         """Store an answer and requeue the runs that waited for it; returns whether the answer is current."""
         if verdict.epoch != self._sender.epoch or verdict.asked_in != self._round:
             return False  # out of date: asked again, or about to be

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.backlog import Backlog
     from celery_wheelbeat.dispatch.messages.envelope import Envelope
     from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
-    from celery_wheelbeat.dispatch.messages.part_cache import Columns
+    from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
     from celery_wheelbeat.dispatch.messages.patterns import Form
     from celery_wheelbeat.dispatch.messages.run_ids import Octets
     from celery_wheelbeat.dispatch.messages.template import Messages
-    from celery_wheelbeat.dispatch.pending import Pairs
+    from celery_wheelbeat.dispatch.pending import PendingRuns
     from celery_wheelbeat.schedules.kinds import Int64s
 
 NONCE_LENGTH = 32
@@ -78,7 +78,7 @@ class Outcome(NamedTuple):
     failures: Sequence[Failure] = ()
 
 
-class Verdict(NamedTuple):
+class FormVerdict(NamedTuple):
     """The answer to ``Sender.ask``."""
 
     form: Form
@@ -131,7 +131,7 @@ class Load(NamedTuple):
     """Runs whose messages share one envelope, as columns."""
 
     envelope: Envelope
-    columns: Columns
+    columns: PartColumns
     ids: Octets
     """Run ids, 36 octets each."""
     fire_ms: Int64s
@@ -189,18 +189,18 @@ BLOCK_BYTES = 1 << 20
 """Most bytes of job-specific parts in one block; with the shared constants, its messages have about twice that."""
 
 
-class Block(NamedTuple):
+class SendBlock(NamedTuple):
     """Pending runs that are sent together."""
 
     token: int
     """Token of the block in the backlog."""
-    pairs: Pairs
+    pairs: PendingRuns
 
 
 class Layout:
     """Maps positions in the concatenated columns of several blocks to the block and the position in it."""
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
+    def __init__(self, blocks: Sequence[SendBlock]) -> None:
         self.blocks = blocks
         self._ends = np.cumsum([len(block.pairs.ids) for block in blocks])
 
@@ -215,31 +215,31 @@ class Layout:
             begin, start = end, stop
 
 
-class Blocks:
+class SendBlocks:
     """Cuts waiting runs into blocks by count and by bytes."""
 
     def __init__(self, backlog: Backlog, runs: int) -> None:
         """``runs``: most runs in one block."""
         self._backlog = backlog
         self._runs = runs
-        self._rest: deque[Block] = deque()
+        self._rest: deque[SendBlock] = deque()
 
     def count(self, most: int) -> int:
         """Return how many blocks ``take`` can return, up to ``most``."""
         return min(most, len(self._rest) or -(-self._backlog.waiting // self._runs))
 
-    def take(self, count: int) -> list[Block]:
-        """Return the next ``count`` blocks; ``count`` must not exceed ``Blocks.count``."""
+    def take(self, count: int) -> list[SendBlock]:
+        """Return the next ``count`` blocks; ``count`` must not exceed ``SendBlocks.count``."""
         if self._rest:
             return [self._rest.popleft() for _ in range(count)]
-        return [Block(*self._backlog.take_block(self._runs)) for _ in range(count)]
+        return [SendBlock(*self._backlog.take_block(self._runs)) for _ in range(count)]
 
-    def fit(self, blocks: Sequence[Block], sizes: Int64s, room: int) -> list[Block]:
+    def fit(self, blocks: Sequence[SendBlock], sizes: Int64s, room: int) -> list[SendBlock]:
         """Cut ``blocks`` to at most ``BLOCK_BYTES`` and return the first ``room``; the others are kept for ``take``.
 
         ``sizes``: bytes of each run, over all blocks.
         """
-        fitting: list[Block] = []
+        fitting: list[SendBlock] = []
         start = 0
         for block in blocks:
             stop = start + len(block.pairs.ids)
@@ -248,11 +248,11 @@ class Blocks:
         self._rest.extendleft(reversed(fitting[room:]))
         return fitting[:room]
 
-    def _cut(self, block: Block, sizes: Int64s) -> list[Block]:
+    def _cut(self, block: SendBlock, sizes: Int64s) -> list[SendBlock]:
         pieces = []
         for at in reversed(_cuts(sizes)):
             token = self._backlog.cut(block.token, at)
-            pieces.append(Block(token, block.pairs.at(slice(at, None))))
+            pieces.append(SendBlock(token, block.pairs.at(slice(at, None))))
             block = block._replace(pairs=block.pairs.at(slice(at)))
         return [block, *reversed(pieces)]
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.dispatch.fast_lane.batches import Comparison
-    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Forms
-    from celery_wheelbeat.dispatch.fast_lane.publisher import Sender
+    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
+    from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
     from celery_wheelbeat.dispatch.fast_lane.rendering import JobMessages
     from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
     from celery_wheelbeat.dispatch.messages.patterns import Form
@@ -31,7 +31,7 @@ EVERY_S = 1.0
 class Canary:
     """Asks the sender for comparisons and applies the answers."""
 
-    def __init__(self, sender: Sender, forms: Forms, messages: JobMessages) -> None:
+    def __init__(self, sender: FastPublisher, forms: EnvelopeRegistry, messages: JobMessages) -> None:
         self.differences = 0
         """Number of comparisons in which an envelope differed from Celery; must be 0."""
         self.due_s = 0.0

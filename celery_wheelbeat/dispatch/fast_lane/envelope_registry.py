@@ -82,7 +82,7 @@ class _Pattern:
         return self.reasons > 0 and self.envelopes == 0
 
 
-class _Known:
+class _KnownForm:
     """A form and its answer."""
 
     def __init__(self, form: Form, pattern: _Pattern, overlap: int) -> None:
@@ -92,7 +92,7 @@ class _Known:
         self.answer: Answer | Pending = Pending.UNASKED
 
 
-class Forms:
+class EnvelopeRegistry:
     """The registry. ``learn`` stores the sender's answers; ``groups`` looks up the jobs of a block."""
 
     def __init__(
@@ -113,12 +113,12 @@ class Forms:
         self._numbers: dict[Form, int] = {}
         """Pattern → its number."""
         self._free = list(range(_FIRST + most - 1, _FIRST - 1, -1))
-        self._known: dict[Form, _Known] = {}
-        self._by_code: dict[int, _Known] = {}
+        self._known: dict[Form, _KnownForm] = {}
+        self._by_code: dict[int, _KnownForm] = {}
         """Packed (pattern number, overlap policy, interval) → form."""
         self._slow = np.zeros(_FIRST + most, np.bool_)
         """Pattern number → at least one form has a reason, and none has an envelope."""
-        self._without = _Known(Form(Route("")), _Pattern(Form(Route("")), _TOO_MANY), 0)
+        self._without = _KnownForm(Form(Route("")), _Pattern(Form(Route("")), _TOO_MANY), 0)
         """Placeholder for every form beyond the limit."""
         self._without.answer = self._without.pattern.slow_reason = TOO_MANY_FORMS
         self._is_full = False
@@ -257,7 +257,7 @@ class Forms:
         self._patterns[number].routes += 1
         return number
 
-    def _found(self, code: int) -> _Known:
+    def _found(self, code: int) -> _KnownForm:
         known = self._by_code.get(code)
         if known is None:
             if len(self._by_code) >= CODES_MAX:
@@ -265,7 +265,7 @@ class Forms:
             known = self._by_code[code] = self._find(code)
         return known
 
-    def _find(self, code: int) -> _Known:
+    def _find(self, code: int) -> _KnownForm:
         kind, interval_ms = code >> INTERVAL_BITS, code & _INTERVAL_MAX
         pattern = self._patterns.get(kind >> KIND_SHIFT)
         if pattern is None:
@@ -280,16 +280,16 @@ class Forms:
             if len(self._known) >= self._most:
                 self._is_full = True
                 return self._without
-            self._known[form] = _Known(form, pattern, kind & _OVERLAPS)
+            self._known[form] = _KnownForm(form, pattern, kind & _OVERLAPS)
         return self._known[form]
 
     @staticmethod
-    def _unmade(pattern: _Pattern, overlap: int, reason: str) -> _Known:
-        known = _Known(pattern.form, pattern, overlap)
+    def _unmade(pattern: _Pattern, overlap: int, reason: str) -> _KnownForm:
+        known = _KnownForm(pattern.form, pattern, overlap)
         known.answer = pattern.last[overlap] = reason
         return known
 
-    def _set(self, known: _Known, answer: Answer | Pending) -> None:
+    def _set(self, known: _KnownForm, answer: Answer | Pending) -> None:
         pattern, before = known.pattern, known.answer
         pattern.reasons += isinstance(answer, str) - isinstance(before, str)
         pattern.envelopes += isinstance(answer, Envelope) - isinstance(before, Envelope)

@@ -14,15 +14,15 @@ import numpy as np
 
 from celery_wheelbeat.dispatch import Failed, FailureKind
 from celery_wheelbeat.dispatch.fast_lane.answers import Answers
-from celery_wheelbeat.dispatch.fast_lane.batches import Blocks, Comparison, Draft, Layout, Outcome, make
+from celery_wheelbeat.dispatch.fast_lane.batches import Comparison, Draft, Layout, Outcome, SendBlocks, make
 from celery_wheelbeat.dispatch.fast_lane.canary import Canary
 from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Group, Pending
 from celery_wheelbeat.dispatch.fast_lane.rendering import Runs, ids_of
 from celery_wheelbeat.dispatch.lane import Lane, Settled
-from celery_wheelbeat.dispatch.lane_exceptions import Refused
+from celery_wheelbeat.dispatch.lane_exceptions import RefusedForms
 from celery_wheelbeat.dispatch.lane_rules import kinds
 from celery_wheelbeat.dispatch.messages.envelope import Refusal
-from celery_wheelbeat.dispatch.pending import Pairs, joined
+from celery_wheelbeat.dispatch.pending import PendingRuns, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.dispatch.backlog import Backlog
-    from celery_wheelbeat.dispatch.celery_lane.lane import Dispatch
+    from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
     from celery_wheelbeat.dispatch.fast_lane.answers import Edges
-    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Forms
-    from celery_wheelbeat.dispatch.fast_lane.publisher import Sender
+    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
+    from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
     from celery_wheelbeat.dispatch.fast_lane.rendering import JobMessages, Rendered
-    from celery_wheelbeat.dispatch.lane_exceptions import Outsiders
+    from celery_wheelbeat.dispatch.lane_exceptions import LaneExceptions
     from celery_wheelbeat.dispatch.messages.run_ids import RunIds
-    from celery_wheelbeat.dispatch.pending import Pair
+    from celery_wheelbeat.dispatch.pending import PendingRun
     from celery_wheelbeat.dispatch.reports.lateness import Lateness
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.shards import JobColumns
@@ -50,20 +50,20 @@ CANDIDATES = 4
 """Most jobs whose arguments are passed with a question for an envelope."""
 
 
-class FastDispatch(Lane):
+class FastLane(Lane):
     """The fast lane of one destination. ``slow``, its celery lane, takes the runs that this one cannot send."""
 
     def __init__(
         self,
         engine: Engine,
         backlog: Backlog,
-        sender: Sender,
+        sender: FastPublisher,
         lateness: Lateness,
         *,
-        slow: Dispatch,
-        forms: Forms,
+        slow: CeleryLane,
+        forms: EnvelopeRegistry,
         messages: JobMessages,
-        outsiders: Outsiders,
+        outsiders: LaneExceptions,
         edges: Edges,
         block_runs: int = BLOCK_RUNS,
     ) -> None:
@@ -75,8 +75,8 @@ class FastDispatch(Lane):
         self.canary = Canary(sender, forms, messages)
         self.outsiders = outsiders
         self.answers = Answers(backlog, sender, forms, edges)
-        self.refused = Refused(engine, slow.quarantined)
-        self._blocks = Blocks(backlog, block_runs)
+        self.refused = RefusedForms(engine, slow.quarantined)
+        self._blocks = SendBlocks(backlog, block_runs)
         self._slow = slow
         self._messages = messages
         self._edges = edges
@@ -180,7 +180,7 @@ class FastDispatch(Lane):
                 self.backlog.confirm_block(block.token)  # the block is empty
             start += len(block.pairs.ids)
 
-    def _leave_out(self, layout: Layout, rendered: Rendered, pairs: Pairs) -> None:
+    def _leave_out(self, layout: Layout, rendered: Rendered, pairs: PendingRuns) -> None:
         """Move runs whose jobs do not render to the celery lane; quarantine jobs whose message no broker takes."""
         if rendered.unfit:
             self.outsiders.note_unfit({int(pairs.ids[at]): why for at, why in rendered.unfit.items()})
@@ -210,7 +210,7 @@ class FastDispatch(Lane):
         for group in self.forms.groups(kinds(jobs.route[positions], jobs.flags[positions]), jobs.interval[positions]):
             yield group._replace(positions=positions[group.positions])
 
-    def _leave(self, layout: Layout, pairs: Pairs, jobs: JobColumns) -> NDArray[np.bool_]:
+    def _leave(self, layout: Layout, pairs: PendingRuns, jobs: JobColumns) -> NDArray[np.bool_]:
         """Skip runs of quarantined jobs, move runs that need the celery lane; returns a mask of both."""
         leaves = np.zeros(len(pairs.ids), np.bool_)
         if self._quarantined:
@@ -223,7 +223,7 @@ class FastDispatch(Lane):
 
     def _send_suspects(self, tokens: list[int], run_ids: RunIds) -> int:
         """Submit part of a poisoned batch by itself, so that the next failure has fewer candidates."""
-        pairs = Pairs.of([self._taken[token] for token in tokens])
+        pairs = PendingRuns.of([self._taken[token] for token in tokens])
         jobs = self._engine.shards.columns_of(pairs.ids)
         runs = Runs(pairs, jobs, ids_of(run_ids, pairs))
         gone = [token for token, enabled in zip(tokens, jobs.enabled.tolist(), strict=True) if not enabled]
@@ -270,7 +270,7 @@ class FastDispatch(Lane):
         for tokens in self._broken_out(layout, positions):
             self._slow.backlog.adopt(self.backlog.release(tokens))
 
-    def _broken_out(self, layout: Layout, positions: NDArray[np.intp]) -> Iterator[dict[int, Pair]]:
+    def _broken_out(self, layout: Layout, positions: NDArray[np.intp]) -> Iterator[dict[int, PendingRun]]:
         """Take the runs at ``positions`` out of their blocks; yields each block's runs by their new tokens."""
         if len(positions):
             for number, _, where in layout.parts(positions):
@@ -314,14 +314,14 @@ class FastDispatch(Lane):
             lost = {singles[at] for failure in outcome.failures for at in failure.positions}
             sent = [token for token in singles if token not in lost]
             if sent:
-                self._note(Pairs.of(self.backlog.confirm(sent)), outcome.at_ms, now_s)
+                self._note(PendingRuns.of(self.backlog.confirm(sent)), outcome.at_ms, now_s)
             for token in sent:
                 self._taken.pop(token, None)
         self._settle_failed(failed, settled, now_s)
         for one in failed:
             self._taken.pop(one.token, None)
 
-    def _note(self, pairs: Pairs, at_ms: int, now_s: float) -> None:
+    def _note(self, pairs: PendingRuns, at_ms: int, now_s: float) -> None:
         fires_ms, counts = np.unique(pairs.fire_ms, return_counts=True)
         for fire_ms, runs in zip(fires_ms.tolist(), counts.tolist(), strict=True):
             self._lateness.note(at_ms - fire_ms, now_s, runs)

@@ -13,7 +13,7 @@ from queue import Empty
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_wheelbeat.dispatch import FailureKind, PublisherHealth
-from celery_wheelbeat.dispatch.fast_lane.batches import Batch, Comparison, Failure, Outcome, Verdict
+from celery_wheelbeat.dispatch.fast_lane.batches import Batch, Comparison, Failure, FormVerdict, Outcome
 from celery_wheelbeat.dispatch.publisher_thread import Backoff
 from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.runtime.mailbox import Mailbox
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.messages.patterns import Form
     from celery_wheelbeat.runtime.clock import Clock
 
-    News = Outcome | Verdict | Comparison
+    News = Outcome | FormVerdict | Comparison
 
 logger = logging.getLogger("celery.beat")
 
@@ -48,7 +48,7 @@ class _Question(NamedTuple):
     """Envelope to compare; None: make one."""
 
 
-class Sender:
+class FastPublisher:
     """The publisher. ``wire`` belongs to its thread; the public methods are for the scheduling thread."""
 
     def __init__(self, name: str, wire: Wire, clock: Clock, wake: Callable[[], None], *, window: int = 2) -> None:
@@ -98,7 +98,7 @@ class Sender:
         self._inbox.put(batch)
 
     def ask(self, form: Form, candidates: Sequence[Arguments], asked_in: int = 0) -> None:
-        """Ask for the envelope of ``form``; ``poll`` returns a ``Verdict``, unless the connection is lost before.
+        """Ask for the envelope of ``form``; ``poll`` returns a ``FormVerdict``, unless the connection is lost before.
 
         ``candidates``: arguments of some of its jobs; ``asked_in`` is returned with the answer.
         """
@@ -196,7 +196,7 @@ class Sender:
         """Answer a question; takes some milliseconds, during which nothing is written."""
         if question.envelope is None:
             made = self._wire.make(question.form, question.candidates)
-            self._answer(Verdict(question.form, self.epoch, made, question.asked_in))
+            self._answer(FormVerdict(question.form, self.epoch, made, question.asked_in))
         else:
             difference = self._wire.compare(question.envelope, question.form, question.candidates[0])
             self._answer(Comparison(question.form, self.epoch, difference))

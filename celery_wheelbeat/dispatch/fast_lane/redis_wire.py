@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from celery_wheelbeat.dispatch.fast_lane.batches import Batch
-    from celery_wheelbeat.dispatch.messages.envelope import Answer, Envelope, Sample
+    from celery_wheelbeat.dispatch.messages.envelope import Answer, Envelope, SampleMessage
     from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments, EnvelopeMaker
     from celery_wheelbeat.dispatch.messages.patterns import Form
     from celery_wheelbeat.dispatch.messages.recording import Recording
@@ -180,7 +180,7 @@ class RedisWire:
         """See ``envelope_maker.Recorder``."""
         return record_redis(self._channel, publish)
 
-    def envelope(self, recording: Recording, sample: Sample, body: TaskBody) -> Envelope:
+    def envelope(self, recording: Recording, sample: SampleMessage, body: TaskBody) -> Envelope:
         """See ``envelope_maker.Recorder``."""
         return RedisEnvelope(recording, sample, body, base64=self._channel.body_encoding == "base64")
 

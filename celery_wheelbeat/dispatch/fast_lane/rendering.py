@@ -16,7 +16,7 @@ from kombu.utils.json import loads
 from celery_wheelbeat.dispatch.fast_lane.batches import Load
 from celery_wheelbeat.dispatch.lane_rules import FORMS_MAX
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
-from celery_wheelbeat.dispatch.messages.part_cache import SKELETONS_MAX, Bodies, Columns
+from celery_wheelbeat.dispatch.messages.part_cache import SKELETONS_MAX, PartCache, PartColumns
 from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own, own_of
 from celery_wheelbeat.dispatch.messages.template import Unsendable
 from celery_wheelbeat.dispatch.pending import STEP_SHIFT
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.messages.envelope import Envelope
     from celery_wheelbeat.dispatch.messages.patterns import Form
     from celery_wheelbeat.dispatch.messages.run_ids import Octets, RunIds
-    from celery_wheelbeat.dispatch.pending import Pairs
+    from celery_wheelbeat.dispatch.pending import PendingRuns
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.payloads import Payloads
     from celery_wheelbeat.engine.shards import JobColumns
@@ -46,7 +46,7 @@ _loads: Callable[[bytes], Any] = loads
 class Runs(NamedTuple):
     """Runs to be sent, as columns of equal length."""
 
-    pairs: Pairs
+    pairs: PendingRuns
     jobs: JobColumns
     ids: Octets
     """Run ids, n × 36."""
@@ -78,7 +78,7 @@ class JobMessages:
 
     def __init__(self, engine: Engine, *, limit_bytes: int) -> None:
         """``limit_bytes``: memory for cached parts."""
-        self.bodies = Bodies(limit_bytes)
+        self.bodies = PartCache(limit_bytes)
         self._limit_bytes = limit_bytes
         self._engine = engine
         self._numbers: dict[object, int] = {}
@@ -98,7 +98,7 @@ class JobMessages:
 
             def pieces_of(
                 missing: NDArray[np.intp], refs: UInt32s = refs, positions: NDArray[np.intp] = positions
-            ) -> Columns:
+            ) -> PartColumns:
                 at = positions[missing]
                 keys = map(key_of, pairs.ids[at].tolist()) if envelope.names_key else repeat("")
                 owns = self._owns(form, jobs.route[at])
@@ -140,7 +140,7 @@ class JobMessages:
     def _followed(self) -> Payloads:
         payloads = self._engine.shards.payloads
         if payloads is not self._payloads:
-            self._payloads, self.bodies = payloads, Bodies(self._limit_bytes)
+            self._payloads, self.bodies = payloads, PartCache(self._limit_bytes)
             payloads.on_release = self.bodies.forget
         return payloads
 
@@ -169,7 +169,7 @@ class JobMessages:
         return (text.name.decode() for text in self._engine.shards.payloads.read(refs))
 
 
-def ids_of(run_ids: RunIds, pairs: Pairs) -> Octets:
+def ids_of(run_ids: RunIds, pairs: PendingRuns) -> Octets:
     """Return the run ids (n × 36) of monitors; a fire time repeated by clock step n has the suffix ``~n``."""
     steps = pairs.tag >> STEP_SHIFT
     if not steps.any():
@@ -198,7 +198,7 @@ def columns_of(
     refs: UInt32s,
     positions: NDArray[np.intp],
     owns: Iterable[tuple[Own | Exception, str]] = repeat((NOTHING, "")),
-) -> Columns:
+) -> PartColumns:
     """Render the parts of the jobs at ``positions`` of ``refs``. ``owns``: (job-specific values, key) per job.
 
     Raises ``Unfit`` with every job that does not render.
@@ -216,4 +216,4 @@ def columns_of(
             errors[position] = error
     if errors:
         raise Unfit(errors)
-    return Columns.of(pieces)
+    return PartColumns.of(pieces)

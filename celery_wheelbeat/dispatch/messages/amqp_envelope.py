@@ -13,10 +13,10 @@ import amqp.exceptions
 import numpy as np
 from amqp.serialization import dumps as dump_arguments
 
-from celery_wheelbeat.dispatch.messages.byte_ranges import Slices
-from celery_wheelbeat.dispatch.messages.envelope import Envelope, Sample, Stamps, marks_of
+from celery_wheelbeat.dispatch.messages.byte_ranges import ByteRanges
+from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage, Stamps, marks_of
 from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own
-from celery_wheelbeat.dispatch.messages.template import Hole, Mark, Pieces, Uncut, Unsendable, cut, fire_octets
+from celery_wheelbeat.dispatch.messages.template import Hole, MarkedValue, Pieces, Uncut, Unsendable, cut, fire_octets
 from celery_wheelbeat.dispatch.messages.tracing import marks_of_observers
 from celery_wheelbeat.errors import reason_of
 
@@ -58,7 +58,7 @@ class _Method(NamedTuple):
 class AmqpEnvelope(Envelope):
     """Envelope for one AMQP connection with the given ``frame_max``."""
 
-    def __init__(self, recording: Recording, sample: Sample, body: TaskBody, *, frame_max: int) -> None:
+    def __init__(self, recording: Recording, sample: SampleMessage, body: TaskBody, *, frame_max: int) -> None:
         super().__init__(recording, body)
         wire = recording.wire
         header = _frame_end(wire, 0, _METHOD)
@@ -74,18 +74,18 @@ class AmqpEnvelope(Envelope):
         marks = [
             *marks_of(recording, sample),
             *marks_of_observers(recording.headers, self.write_time),
-            Mark(Hole.FIRE, b"\x11wheelbeat_fire_msL" + sample.fire_ms.to_bytes(8, "big", signed=True), None),
-            Mark(Hole.REPRS, reprs),
-            Mark(Hole.NAME, name, None),
-            Mark(Hole.OPENING, opening),
-            Mark(Hole.BODY, wire[body_at:]),
+            MarkedValue(Hole.FIRE, b"\x11wheelbeat_fire_msL" + sample.fire_ms.to_bytes(8, "big", signed=True), None),
+            MarkedValue(Hole.REPRS, reprs),
+            MarkedValue(Hole.NAME, name, None),
+            MarkedValue(Hole.OPENING, opening),
+            MarkedValue(Hole.BODY, wire[body_at:]),
         ]
         inner = wire.find(_INNER)
         names = wire.count(name)
         if names > 1 and inner >= 0:
             (self._inner_fixed,) = struct.unpack_from(">I", wire, inner + len(_INNER))
             self._inner_fixed -= len(name)
-            marks.append(Mark(Hole.INNER, wire[inner : inner + len(_INNER) + 4]))
+            marks.append(MarkedValue(Hole.INNER, wire[inner : inner + len(_INNER) + 4]))
         self.skeleton = cut(wire, marks)
         if wire[body_at:] != self._body_frames(recording.body):
             raise Uncut("its body is not framed as expected")
@@ -139,13 +139,13 @@ class AmqpEnvelope(Envelope):
     def render(self, pieces: Mapping[Hole, Column], stamps: Stamps) -> Messages:
         """See ``Envelope``."""
         names = pieces[Hole.NAME]
-        if Hole.INNER in self.skeleton.holes and isinstance(names, Slices):
+        if Hole.INNER in self.skeleton.holes and isinstance(names, ByteRanges):
             lengths = (names.length + self._inner_fixed).astype(">u4").view(np.uint8).reshape(-1, 4)
             inner = np.broadcast_to(np.frombuffer(_INNER, np.uint8), (len(lengths), len(_INNER)))
             pieces = {**pieces, Hole.INNER: np.hstack((inner, lengths))}
         return super().render(pieces, stamps)
 
-    def _own_method(self, wire: bytes, header: int, sample: Sample) -> _Method | None:
+    def _own_method(self, wire: bytes, header: int, sample: SampleMessage) -> _Method | None:
         """Return the method frame as a template for the routing key; None if the key is not in it."""
         at = _ROUTING_KEY_AT + len(self.exchange.encode())
         key = sample.own.routing_key.encode()

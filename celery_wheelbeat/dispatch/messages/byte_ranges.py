@@ -24,7 +24,7 @@ _COUNTED_MAX = 1 << 16
 """Distinct lengths below this are found by counting, greater ones by sorting."""
 
 
-class Slices(NamedTuple):
+class ByteRanges(NamedTuple):
     """Range ``i`` is ``buffer[start[i] : start[i] + length[i]]``."""
 
     buffer: Octets
@@ -33,7 +33,7 @@ class Slices(NamedTuple):
     length: Int64s
 
     @classmethod
-    def of(cls, pieces: Sequence[bytes]) -> Slices:
+    def of(cls, pieces: Sequence[bytes]) -> ByteRanges:
         """Return ``pieces`` as ranges of one new buffer, in order."""
         length = np.fromiter(map(len, pieces), np.int64, len(pieces))
         return cls(np.frombuffer(b"".join(pieces), np.uint8), length.cumsum() - length, length)

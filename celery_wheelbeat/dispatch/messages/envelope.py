@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own
-from celery_wheelbeat.dispatch.messages.template import Hole, Mark, Pieces, Skeleton, Uncut
+from celery_wheelbeat.dispatch.messages.template import Hole, MarkedValue, Pieces, Skeleton, Uncut
 from celery_wheelbeat.jobs.headers import JOB
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _TIME_LENGTHS = (32, 26)
 """Lengths of ISO 8601 times with microseconds, with and without an offset."""
 
 
-class Sample(NamedTuple):
+class SampleMessage(NamedTuple):
     """The values from which a recorded message was made."""
 
     run_id: str
@@ -133,7 +133,7 @@ class Envelope(ABC):
             columns[Hole.STARTED_AT] = stamps.traces.started_at
         return self.skeleton.render(columns)
 
-    def _find_own(self, recording: Recording, sample: Sample) -> bytes:
+    def _find_own(self, recording: Recording, sample: SampleMessage) -> bytes:
         """Find and return the job-specific stretch of headers in a recorded message. Raises ``Uncut``."""
         names = list(recording.headers)
         job = str(recording.headers.get(JOB, ""))
@@ -170,19 +170,19 @@ class Envelope(ABC):
         )
 
 
-def marks_of(recording: Recording, sample: Sample) -> list[Mark]:
+def marks_of(recording: Recording, sample: SampleMessage) -> list[MarkedValue]:
     """Return the marks that every transport writes in the same way. Raises ``Uncut``."""
     headers = recording.headers
     fixed_id = headers["id"] != sample.run_id
-    marks = [Mark(Hole.NONCE, headers["wheelbeat_nonce"].encode(), None)]
+    marks = [MarkedValue(Hole.NONCE, headers["wheelbeat_nonce"].encode(), None)]
     if not fixed_id:
-        marks.append(Mark(Hole.ID, sample.run_id.encode(), 2 + (headers["root_id"] == sample.run_id)))
+        marks.append(MarkedValue(Hole.ID, sample.run_id.encode(), 2 + (headers["root_id"] == sample.run_id)))
     if headers.get("eta") is not None:
         raise Uncut("it has a countdown or an eta")
     if headers.get("expires") is not None:
         if not has_all_digits(recording):
             raise Uncut(f"its expiry {headers['expires']!r} has no microseconds")
-        marks.append(Mark(Hole.EXPIRES, headers["expires"].encode()))
+        marks.append(MarkedValue(Hole.EXPIRES, headers["expires"].encode()))
     return marks
 
 

@@ -24,13 +24,13 @@ from celery_wheelbeat.dispatch.messages.envelope import (
     Answer,
     Envelope,
     Refusal,
-    Sample,
+    SampleMessage,
     Stamps,
     expected_now,
     has_all_digits,
 )
 from celery_wheelbeat.dispatch.messages.hooks import configuration_reasons, entry_reasons, hooks
-from celery_wheelbeat.dispatch.messages.part_cache import Columns
+from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
 from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own
 from celery_wheelbeat.dispatch.messages.run_ids import rows_of
 from celery_wheelbeat.dispatch.messages.subscriptions import unsubscribed
@@ -70,7 +70,7 @@ class Recorder(Protocol):
     def record(self, publish: Callable[[], Any]) -> Recording:
         """Call ``publish`` and return its message; see ``recording``."""
 
-    def envelope(self, recording: Recording, sample: Sample, body: TaskBody) -> Envelope:
+    def envelope(self, recording: Recording, sample: SampleMessage, body: TaskBody) -> Envelope:
         """Cut an envelope; raises ``Uncut``."""
 
     def try_out(self, recording: Recording) -> str:
@@ -198,7 +198,7 @@ class EnvelopeMaker:
         refusal = self._recorder.try_out(recording)
         return Refusal(refusal) if refusal else envelope
 
-    def _record(self, form: Form, arguments: Arguments) -> tuple[Recording, Sample]:
+    def _record(self, form: Form, arguments: Arguments) -> tuple[Recording, SampleMessage]:
         """Record a message of Celery's; again if its expiry happens to have no microseconds."""
         for _ in range(_TRIES - 1):
             recording, sample = self._record_once(form, arguments)
@@ -206,8 +206,8 @@ class EnvelopeMaker:
                 return recording, sample
         return self._record_once(form, arguments)
 
-    def _record_once(self, form: Form, arguments: Arguments) -> tuple[Recording, Sample]:
-        sample = Sample(
+    def _record_once(self, form: Form, arguments: Arguments) -> tuple[Recording, SampleMessage]:
+        sample = SampleMessage(
             str(uuid.uuid4()),
             random.randint(FIRST_FIRE_MS, LAST_FIRE_MS),  # noqa: S311 - a recognisable value, not a secret
             f"wheelbeat {uuid.uuid4()}",
@@ -232,7 +232,7 @@ class EnvelopeMaker:
             return self._recorder.record(publish), sample
 
 
-def rendered(envelope: Envelope, recording: Recording, sample: Sample) -> bytes:
+def rendered(envelope: Envelope, recording: Recording, sample: SampleMessage) -> bytes:
     """Render the message of ``recording`` with ``envelope``, as the queue would receive it."""
     pieces = envelope.pieces(envelope.body.of(sample.args, sample.kwargs), sample.name, sample.own)
     stamps = Stamps(
@@ -243,7 +243,7 @@ def rendered(envelope: Envelope, recording: Recording, sample: Sample) -> bytes:
         now=expected_now(recording, envelope.lifetime),
         traces=traces_of(recording.headers),
     )
-    return envelope.unframed(envelope.render(Columns.of([pieces]).by_hole(), stamps).octets.tobytes())
+    return envelope.unframed(envelope.render(PartColumns.of([pieces]).by_hole(), stamps).octets.tobytes())
 
 
 def _invented(form: Form) -> Own:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.dispatch.messages.byte_ranges import Slices, pieces_at
+from celery_wheelbeat.dispatch.messages.byte_ranges import ByteRanges, pieces_at
 from celery_wheelbeat.dispatch.messages.template import Hole, Pieces
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _ROW = np.dtype([("place", np.uint64), ("body", np.uint32), ("reprs", np.uint16)
 _LENGTHS = ("body", "reprs", "name")
 
 
-class Columns(NamedTuple):
+class PartColumns(NamedTuple):
     """The parts of many jobs: opening, body, reprs and name of a job follow each other in ``buffer``."""
 
     buffer: Octets
@@ -54,25 +54,25 @@ class Columns(NamedTuple):
     name_length: Int64s
 
     @classmethod
-    def of(cls, pieces: Sequence[Pieces]) -> Columns:
+    def of(cls, pieces: Sequence[Pieces]) -> PartColumns:
         """Turn the parts of each job (at least one job) into columns."""
-        every = Slices.of([piece for one in pieces for piece in one])
+        every = ByteRanges.of([piece for one in pieces for piece in one])
         _, body, reprs, name = every.length.reshape(-1, len(Pieces._fields)).T
         return cls(every.buffer, every.start[:: len(Pieces._fields)], len(pieces[0].opening), body, reprs, name)
 
-    def whole(self) -> Slices:
+    def whole(self) -> ByteRanges:
         """Return the parts of each job as one byte range."""
         length = self.opening_width + self.body_length + self.reprs_length + self.name_length
-        return Slices(self.buffer, self.begin, length)
+        return ByteRanges(self.buffer, self.begin, length)
 
     def by_hole(self) -> dict[Hole, Column]:
         """Return hole → column, as ``Skeleton.render`` takes it."""
         body = self.begin + self.opening_width
         reprs = body + self.body_length
         found: dict[Hole, Column] = {
-            Hole.BODY: Slices(self.buffer, body, self.body_length),
-            Hole.REPRS: Slices(self.buffer, reprs, self.reprs_length),
-            Hole.NAME: Slices(self.buffer, reprs + self.reprs_length, self.name_length),
+            Hole.BODY: ByteRanges(self.buffer, body, self.body_length),
+            Hole.REPRS: ByteRanges(self.buffer, reprs, self.reprs_length),
+            Hole.NAME: ByteRanges(self.buffer, reprs + self.reprs_length, self.name_length),
         }
         if self.opening_width:
             openings = pieces_at(self.buffer, self.opening_width)[self.begin]
@@ -80,7 +80,7 @@ class Columns(NamedTuple):
         return found
 
 
-class _Chunk(NamedTuple):
+class _PartChunk(NamedTuple):
     size: int
     """Bytes written, those of forgotten jobs included."""
     jobs: int
@@ -94,10 +94,10 @@ class _Chunk(NamedTuple):
         return self.size if 2 * self.alive < self.jobs else 0
 
 
-_GONE = _Chunk(0, 0, 0)
+_GONE = _PartChunk(0, 0, 0)
 
 
-class Bodies:
+class PartCache:
     """The cache. ``limit_bytes`` bounds its chunks; a job that does not fit is rendered for each run.
 
     Parts are appended to one chunk until it is full. A chunk is released as soon as all of its jobs are forgotten. When
@@ -112,7 +112,7 @@ class Bodies:
         """Address space for all chunks; the system commits pages as they are written."""
         self._octets: Octets = np.empty(0, np.uint8)
         """``_memory`` as an array."""
-        self._chunks: list[_Chunk] = []
+        self._chunks: list[_PartChunk] = []
         self._free: list[int] = []
         """Numbers of released chunks."""
         self._filled: int | None = None
@@ -130,8 +130,8 @@ class Bodies:
         refs: UInt32s,
         skeleton: int,
         opening_width: int,
-        render: Callable[[NDArray[np.intp]], Columns],
-    ) -> Columns:
+        render: Callable[[NDArray[np.intp]], PartColumns],
+    ) -> PartColumns:
         """Return the parts of ``refs`` for skeleton number ``skeleton``, whose openings have ``opening_width`` bytes.
 
         The result may be a view of the cache, valid until the next call of ``columns`` or ``forget``. ``render`` is
@@ -187,7 +187,7 @@ class Bodies:
             self._rows = np.concatenate((self._rows, added))
             self._place = self._rows["place"]
 
-    def _keep(self, refs: UInt32s, skeleton: int, rendered: Columns) -> None:
+    def _keep(self, refs: UInt32s, skeleton: int, rendered: PartColumns) -> None:
         self.forget(refs)  # parts for another skeleton
         if self._is_full:
             return
@@ -207,7 +207,7 @@ class Bodies:
             count = int(np.searchsorted(ends, self._room(number), side="right"))
             part, rest = rest[:count], rest[count:]
             at = (number << _CHUNK_BITS) + chunk.size + ends[:count] - length[:count]
-            Slices(whole.buffer, whole.start[part], length[:count]).copy_to(self._octets, at)
+            ByteRanges(whole.buffer, whole.start[part], length[:count]).copy_to(self._octets, at)
             added = np.empty(count, _ROW)
             added["place"] = np.uint64(skeleton << _PLACE_BITS) | at.astype(np.uint64)
             added["body"] = rendered.body_length[part]
@@ -215,7 +215,7 @@ class Bodies:
             added["name"] = rendered.name_length[part]
             self._rows[refs[part]] = added
             used = chunk.size + int(ends[count - 1])
-            self._put(number, _Chunk(used, chunk.jobs + count, chunk.alive + count))
+            self._put(number, _PartChunk(used, chunk.jobs + count, chunk.alive + count))
 
     def _chunk_for(self, size: int) -> int | None:
         """Return the number of a chunk that has room for ``size`` bytes; None if there is none."""
@@ -245,7 +245,7 @@ class Bodies:
         end = min(CHUNK_BYTES, self._limit_bytes - (number << _CHUNK_BITS))
         return end - self._chunks[number].size
 
-    def _put(self, number: int, chunk: _Chunk) -> None:
+    def _put(self, number: int, chunk: _PartChunk) -> None:
         before = self._chunks[number]
         self._chunks[number] = chunk
         self._thin_bytes += chunk.thin_bytes - before.thin_bytes
@@ -276,9 +276,9 @@ class Bodies:
         if self._memory is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._memory.madvise(mmap.MADV_DONTNEED, start, min(CHUNK_BYTES, len(self._memory) - start))
 
-    def _columns(self, rows: NDArray[Any], opening_width: int) -> Columns:
+    def _columns(self, rows: NDArray[Any], opening_width: int) -> PartColumns:
         begin = (rows["place"] & np.uint64((1 << _PLACE_BITS) - 1)).astype(np.int64)
-        return Columns(self._octets, begin, opening_width, *(rows[name].astype(np.int64) for name in _LENGTHS))
+        return PartColumns(self._octets, begin, opening_width, *(rows[name].astype(np.int64) for name in _LENGTHS))
 
 
 def _reserved(size: int) -> mmap.mmap | None:
@@ -299,7 +299,7 @@ def _reserved(size: int) -> mmap.mmap | None:
     return memory
 
 
-def _merged(known: tuple[NDArray[np.intp], Columns], rendered: tuple[NDArray[np.intp], Columns]) -> Columns:
+def _merged(known: tuple[NDArray[np.intp], PartColumns], rendered: tuple[NDArray[np.intp], PartColumns]) -> PartColumns:
     """Return known and rendered parts as one set of columns, each job at its position."""
     count = len(known[0]) + len(rendered[0])
     body, reprs, name, length = (np.empty(count, np.int64) for _ in range(4))
@@ -310,7 +310,7 @@ def _merged(known: tuple[NDArray[np.intp], Columns], rendered: tuple[NDArray[np.
     buffer = np.empty(int(length.sum()), np.uint8)
     for positions, columns in (known, rendered):
         columns.whole().copy_to(buffer, begin[positions])
-    return Columns(buffer, begin, rendered[1].opening_width, body, reprs, name)
+    return PartColumns(buffer, begin, rendered[1].opening_width, body, reprs, name)
 
 
 def _chunk_of(places: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils import json as kombu_json
 
-from celery_wheelbeat.dispatch.messages.envelope import Envelope, Sample, marks_of
+from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage, marks_of
 from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own
-from celery_wheelbeat.dispatch.messages.template import Hole, Mark, Pieces, Skeleton, Uncut, cut, fire_texts
+from celery_wheelbeat.dispatch.messages.template import Hole, MarkedValue, Pieces, Skeleton, Uncut, cut, fire_texts
 from celery_wheelbeat.dispatch.messages.tracing import QUEUED_AT_WIDTH, STARTED_AT_WIDTH, marks_of_observers
 
 if TYPE_CHECKING:
@@ -43,17 +43,17 @@ _WIDTHS = {
 class RedisEnvelope(Envelope):
     """Envelope for Redis lists. ``base64``: whether the channel's ``body_encoding`` is base64."""
 
-    def __init__(self, recording: Recording, sample: Sample, body: TaskBody, *, base64: bool) -> None:
+    def __init__(self, recording: Recording, sample: SampleMessage, body: TaskBody, *, base64: bool) -> None:
         super().__init__(recording, body)
         self._base64 = base64
         marks = [
             *marks_of(recording, sample),
             *marks_of_observers(recording.headers, self.write_time),
-            Mark(Hole.TAG, recording.delivery_tag.encode()),
-            Mark(Hole.FIRE, b'"wheelbeat_fire_ms": %d' % sample.fire_ms, None),
-            Mark(Hole.BODY, self._body_text(recording.body)),
-            Mark(Hole.REPRS, _repr_text(body.of(sample.args, sample.kwargs))),
-            Mark(Hole.NAME, self._find_own(recording, sample), None),
+            MarkedValue(Hole.TAG, recording.delivery_tag.encode()),
+            MarkedValue(Hole.FIRE, b'"wheelbeat_fire_ms": %d' % sample.fire_ms, None),
+            MarkedValue(Hole.BODY, self._body_text(recording.body)),
+            MarkedValue(Hole.REPRS, _repr_text(body.of(sample.args, sample.kwargs))),
+            MarkedValue(Hole.NAME, self._find_own(recording, sample), None),
         ]
         found = cut(recording.wire, marks)
         if found.holes[0] is not Hole.BODY:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.dispatch.messages.byte_ranges import Slices, column, pieces_at
+from celery_wheelbeat.dispatch.messages.byte_ranges import ByteRanges, column, pieces_at
 from celery_wheelbeat.dispatch.messages.run_ids import repeated, rows_of, uuid_octets
 from celery_wheelbeat.errors import WheelbeatError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.messages.run_ids import Octets
     from celery_wheelbeat.schedules.kinds import Int64s
 
-    Column = Slices | Octets | bytes
+    Column = ByteRanges | Octets | bytes
     """Filling of a hole: ranges of different lengths, rows of one width, or one value for all messages."""
 
 FIRST_FIRE_MS = 10**12
@@ -63,7 +63,7 @@ class Unsendable(WheelbeatError):
     """A job-specific value fits into no message that a broker takes, whether Celery or the fast lane writes it."""
 
 
-class Mark(NamedTuple):
+class MarkedValue(NamedTuple):
     """A value in a rendered message; each of its occurrences becomes a hole."""
 
     hole: Hole
@@ -96,11 +96,11 @@ class Skeleton:
     def render(self, columns: Mapping[Hole, Column]) -> Messages:
         """Return one message per element of the columns; at least one column is not ``bytes``."""
         count = next(_count(columns[hole]) for hole in self.holes if not isinstance(columns[hole], bytes))
-        stretches: list[Slices | Octets] = []
+        stretches: list[ByteRanges | Octets] = []
         side_by_side: list[bytes | Octets] = [self.constants[0]]
         for hole, constant in zip(self.holes, self.constants[1:], strict=True):
             filling = columns[hole]
-            if isinstance(filling, Slices):
+            if isinstance(filling, ByteRanges):
                 stretches += [_rows(side_by_side, count), filling]
                 side_by_side = [constant]
             else:
@@ -108,12 +108,12 @@ class Skeleton:
         stretches.append(_rows(side_by_side, count))
         lengths = np.zeros(count, np.int64)
         for stretch in stretches:
-            lengths += stretch.length if isinstance(stretch, Slices) else stretch.shape[1]
+            lengths += stretch.length if isinstance(stretch, ByteRanges) else stretch.shape[1]
         ends = lengths.cumsum()
         octets = np.empty(int(ends[-1]), np.uint8)
         at = ends - lengths
         for stretch in stretches:
-            if isinstance(stretch, Slices):
+            if isinstance(stretch, ByteRanges):
                 stretch.copy_to(octets, at)
                 at += stretch.length
             elif width := stretch.shape[1]:
@@ -136,8 +136,8 @@ class Messages(NamedTuple):
         return self.octets[begin : int(self.ends[where.stop - 1])].data
 
 
-def _count(filling: Slices | Octets | bytes) -> int:
-    return len(filling.length if isinstance(filling, Slices) else filling)
+def _count(filling: ByteRanges | Octets | bytes) -> int:
+    return len(filling.length if isinstance(filling, ByteRanges) else filling)
 
 
 def _rows(side_by_side: Sequence[bytes | Octets], count: int) -> Octets:
@@ -157,7 +157,7 @@ def _rows(side_by_side: Sequence[bytes | Octets], count: int) -> Octets:
     return rows
 
 
-def cut(message: bytes, marks: Iterable[Mark]) -> Skeleton:
+def cut(message: bytes, marks: Iterable[MarkedValue]) -> Skeleton:
     """Cut the occurrences of ``marks`` out of ``message``; raises ``Uncut`` if a count is not as expected."""
     places: list[tuple[int, int, Hole]] = []
     for hole, value, times in marks:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.dispatch.messages.run_ids import rows_of
-from celery_wheelbeat.dispatch.messages.template import Hole, Mark
+from celery_wheelbeat.dispatch.messages.template import Hole, MarkedValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -96,24 +96,24 @@ def names_of(hooks: Sequence[Hook]) -> list[str]:
     return sorted({OBSERVERS[hook.package] for hook in hooks if hook.package in OBSERVERS})
 
 
-def marks_of_observers(headers: dict[str, Any], write_time: Callable[[float], bytes]) -> list[Mark]:
+def marks_of_observers(headers: dict[str, Any], write_time: Callable[[float], bytes]) -> list[MarkedValue]:
     """Return the marks of the observers' values in ``headers``. ``write_time`` encodes seconds for the transport."""
     marks = []
     if found := _ids_of(headers):
         trace, span = found[0]
         other_trace, other_span = found[-1]
-        marks = [Mark(Hole.TRACE, trace, None), Mark(Hole.SPAN, span, None)]
+        marks = [MarkedValue(Hole.TRACE, trace, None), MarkedValue(Hole.SPAN, span, None)]
         if other_trace != trace:
-            marks.append(Mark(Hole.OTHER_TRACE, other_trace, None))
+            marks.append(MarkedValue(Hole.OTHER_TRACE, other_trace, None))
         if other_span != span:
-            marks.append(Mark(Hole.OTHER_SPAN, other_span, None))
+            marks.append(MarkedValue(Hole.OTHER_SPAN, other_span, None))
     chance = _CHANCE.search(str(headers.get("baggage", "")))
     if chance is not None:
-        marks.append(Mark(Hole.CHANCE, chance[1].encode(), None))
+        marks.append(MarkedValue(Hole.CHANCE, chance[1].encode(), None))
     if _QUEUED_AT in headers:
-        marks.append(Mark(Hole.QUEUED_AT, write_time(headers[_QUEUED_AT]), None))
+        marks.append(MarkedValue(Hole.QUEUED_AT, write_time(headers[_QUEUED_AT]), None))
     if _STARTED_AT in headers:
-        marks.append(Mark(Hole.STARTED_AT, headers[_STARTED_AT].encode(), None))
+        marks.append(MarkedValue(Hole.STARTED_AT, headers[_STARTED_AT].encode(), None))
     return marks
 
 

@@ -26,7 +26,7 @@ _KINDS = (FailureKind.REFUSED, FailureKind.UNROUTABLE, FailureKind.EXPIRED)
 """Losses of the connection, quarantines and errors of user code are logged where they happen."""
 
 
-class Pace:
+class LinePace:
     """Rate limit of log lines: one a minute per subject, up to ``SUBJECTS_MAX`` subjects."""
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ class Pace:
         return True
 
 
-class FailureLines:
+class FailureLog:
     """Logs failures by kind and reason."""
 
     def __init__(self) -> None:
-        self._pace = Pace()
+        self._pace = LinePace()
 
     def note(self, failures: Iterable[Failed], now_s: float) -> None:
         """Log one line per kind and reason among ``failures`` that is due."""

@@ -23,7 +23,7 @@ _FAILED = "Message Error: %s\n%s"
 """Format string in Celery's ``apply_entry``."""
 
 
-class SendLines(logging.Filter):
+class SendLog(logging.Filter):
     """Filter on the logger ``celery.beat``; any thread may ask for lines, the scheduling thread counts the ticks."""
 
     def __init__(self) -> None:

@@ -40,7 +40,7 @@ _FORMS = (("args", "__iter__", "a list or a tuple"), ("kwargs", "items", "a dict
 """(attribute of an entry, attribute that its value must have, description for the message)."""
 
 
-class _Known(NamedTuple):
+class _KnownEntry(NamedTuple):
     job_id: int
     task: str
     schedule: Any
@@ -76,7 +76,7 @@ class Entries:
         self._timezone = timezone
         self._crons = crons
         self._stored = dict(stored or {})
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownEntry] = {}
         self._looked_at: dict[str, tuple[Any, ...]] = {}
         """Name of a broken entry → the objects that were found broken."""
         self._names: dict[int, str] = {}
@@ -120,7 +120,7 @@ class Entries:
 
         Called every second, because other code may modify an entry at any time; cheap if nothing has changed.
         """
-        changed: list[tuple[_Known, _Definition]] = []
+        changed: list[tuple[_KnownEntry, _Definition]] = []
         for name in self._suspects(entries):
             entry, known = entries[name], self._known.get(name)
             if known.stands_for(entry) if known is not None else self._is_refused(name, entry):
@@ -179,7 +179,7 @@ class Entries:
         schedule = translate(entry.schedule, timezone=self._timezone)
         return _Definition(schedule, polled(entry.schedule) if schedule is None else None)
 
-    def _admit(self, name: str, entry: Any, definition: _Definition, now_ms: int) -> _Known:
+    def _admit(self, name: str, entry: Any, definition: _Definition, now_ms: int) -> _KnownEntry:
         digest = _schedule_hash(entry.schedule, definition)
         known = self._known.get(name)
         mark = known.mark if known else self._stored.get(name)
@@ -187,7 +187,7 @@ class Entries:
             mark = EntryMark(digest, now_ms)
         job_id = known.job_id if known else self._free_id(name)
         self._names[job_id] = name
-        self._known[name] = _Known(job_id, entry.task, entry.schedule, mark)
+        self._known[name] = _KnownEntry(job_id, entry.task, entry.schedule, mark)
         return self._known[name]
 
     def _free_id(self, name: str) -> int:
@@ -202,7 +202,7 @@ class Entries:
         del self._names[job_id]
         return job_id
 
-    def _batch(self, changed: Sequence[tuple[_Known, _Definition]]) -> DefinitionBatch:
+    def _batch(self, changed: Sequence[tuple[_KnownEntry, _Definition]]) -> DefinitionBatch:
         changed = sorted(changed, key=lambda pair: pair[0].job_id)
         n = len(changed)
         names = [self._names[known.job_id].encode() for known, _ in changed]

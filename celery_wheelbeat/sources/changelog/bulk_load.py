@@ -67,7 +67,7 @@ class Taken(NamedTuple):
     last: bool
 
 
-class Bulk:
+class BulkLoad:
     """One load. The I/O thread calls ``take`` and ``close``; each reader runs on a thread of its own."""
 
     def __init__(

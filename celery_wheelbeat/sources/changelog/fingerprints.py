@@ -35,7 +35,7 @@ class Differences(NamedTuple):
     """Ids that were handed over and no longer have a row."""
 
 
-class _Chunk(NamedTuple):
+class _IdChunk(NamedTuple):
     """Up to ``CHUNK_IDS`` monitors, ascending."""
 
     first: int
@@ -65,7 +65,7 @@ class Fingerprints:
     """Fingerprints by id."""
 
     def __init__(self) -> None:
-        self._chunks: list[_Chunk] = []
+        self._chunks: list[_IdChunk] = []
         self._firsts: list[int] = []
         self._changed: dict[int, int | None] = {}
 
@@ -158,19 +158,19 @@ class Fingerprints:
         order = np.argsort(all_ids, kind="stable")
         self._set(number, min(number + 1, len(self._chunks)), _packed(all_ids[order], all_prints[order]))
 
-    def _set(self, start: int, end: int, chunks: Sequence[_Chunk]) -> None:
+    def _set(self, start: int, end: int, chunks: Sequence[_IdChunk]) -> None:
         self._chunks[start:end] = chunks
         self._firsts[start:end] = [chunk.first for chunk in chunks]
 
 
-def _packed(ids: Int64s, prints: UInt32s) -> list[_Chunk]:
+def _packed(ids: Int64s, prints: UInt32s) -> list[_IdChunk]:
     return [
         _chunk(ids[start : start + CHUNK_IDS], prints[start : start + CHUNK_IDS].copy())
         for start in range(0, len(ids), CHUNK_IDS)
     ]
 
 
-def _chunk(ids: Int64s, prints: UInt32s) -> _Chunk:
+def _chunk(ids: Int64s, prints: UInt32s) -> _IdChunk:
     # unsigned: ids of one chunk may differ by more than int64 holds
     gaps = np.diff(ids.view(np.uint64), prepend=ids[:1].view(np.uint64))
-    return _Chunk(int(ids[0]), int(ids[-1]), gaps.astype(np.min_scalar_type(gaps.max())), prints)
+    return _IdChunk(int(ids[0]), int(ids[-1]), gaps.astype(np.min_scalar_type(gaps.max())), prints)

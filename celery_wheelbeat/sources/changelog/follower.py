@@ -16,8 +16,8 @@ import numpy as np
 
 from celery_wheelbeat.errors import CursorLost
 from celery_wheelbeat.jobs.definitions import ChangeBatch
-from celery_wheelbeat.sources.changelog.bulk_load import BLOCK_ROWS, Bulk
-from celery_wheelbeat.sources.changelog.table_pass import Purpose, Walk
+from celery_wheelbeat.sources.changelog.bulk_load import BLOCK_ROWS, BulkLoad
+from celery_wheelbeat.sources.changelog.table_pass import Purpose, TablePass
 from celery_wheelbeat.sources.messages import Changed, Loaded, Sized
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs.compile_columns import Shapes
     from celery_wheelbeat.jobs.rows import MonitorRow
     from celery_wheelbeat.schedules.kinds import Int64s
-    from celery_wheelbeat.sources import Block, MonitorSource, Poll, Snapshot
+    from celery_wheelbeat.sources import MonitorSource, Poll, RowBlock, Snapshot
     from celery_wheelbeat.sources.changelog.bulk_load import ColumnReader
     from celery_wheelbeat.sources.changelog.fingerprints import Differences
-    from celery_wheelbeat.sources.changelog.translator import Definitions
+    from celery_wheelbeat.sources.changelog.translator import Translator
     from celery_wheelbeat.sources.messages import News
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Follower:
     def __init__(
         self,
         source: MonitorSource,
-        definitions: Definitions,
+        definitions: Translator,
         *,
         reconcile_period_s: float,
         open_reader: Callable[[], ColumnReader] | None = None,
@@ -80,14 +80,14 @@ class Follower:
         self._source = source
         self._definitions = definitions
         self._open_reader = open_reader if definitions.shapes is not None else None
-        self._bulk: Bulk | None = None
+        self._bulk: BulkLoad | None = None
         self._reader: ColumnReader | None = None
         self._sized: list[News] = []
         self._began_again = False
         self._slice_is_next = True
         self._period_s = reconcile_period_s
         self._cursor: Any = None
-        self._walk = Walk(Purpose.LOAD, due_s=0.0)
+        self._walk = TablePass(Purpose.LOAD, due_s=0.0)
         self._pending: Int64s = NO_IDS
         self._block_read = False
         self._known_since_s = 0.0  # the pass over the table covers all log rows before this
@@ -159,7 +159,7 @@ class Follower:
         self._began_again = self._cursor is not None
         snapshot = self._source.snapshot()
         self._cursor = snapshot.cursor
-        self._walk = Walk(purpose, due_s=now_s)
+        self._walk = TablePass(purpose, due_s=now_s)
         self._known_since_s = now_s
         self._pending = NO_IDS  # the pass reads them
         if purpose is Purpose.LOAD:
@@ -228,7 +228,7 @@ class Follower:
             news.insert(0, Changed(ChangeBatch(self._definitions.translate([]).changes.upserts, deleted), {}))
         return news
 
-    def _open_bulk(self) -> Bulk:
+    def _open_bulk(self) -> BulkLoad:
         if self._open_reader is None:
             raise AssertionError("a load that reads ahead without a reader")
         reader = self._open_reader()
@@ -237,7 +237,7 @@ class Follower:
             excluded = self._excluded(reader)
         finally:
             reader.close()
-        return Bulk(self._open_reader, self._shapes, after_id=self._walk.after_id, cuts=cuts, excluded=excluded)
+        return BulkLoad(self._open_reader, self._shapes, after_id=self._walk.after_id, cuts=cuts, excluded=excluded)
 
     @property
     def _shapes(self) -> Shapes:
@@ -268,7 +268,7 @@ class Follower:
             self._end_walk(now_s)
         return news
 
-    def _hand_over_block(self, block: Block, differences: Differences) -> list[News]:
+    def _hand_over_block(self, block: RowBlock, differences: Differences) -> list[News]:
         """Hand over the rows that differ from what the engine has; in a load, every row."""
         wanted = set(differences.upserts)
         changes, refused = self._definitions.translate(
@@ -282,7 +282,7 @@ class Follower:
             news.insert(0, Changed(ChangeBatch(self._definitions.translate([]).changes.upserts, gone), {}))
         return news
 
-    def _reconcile(self, block: Block, differences: Differences, now_s: float) -> list[News]:
+    def _reconcile(self, block: RowBlock, differences: Differences, now_s: float) -> list[News]:
         """Read differing monitors without a log row in this poll once more; count and heal those that still differ."""
         suspects = np.setdiff1d([*differences.upserts, *differences.deleted], block.poll.ids).astype(np.int64)
         if not len(suspects):
@@ -317,4 +317,4 @@ class Follower:
             self.findings.reconcile_rounds += 1
         self.loaded = True
         self._definitions.all_read()
-        self._walk = Walk(Purpose.RECONCILE, due_s=now_s)
+        self._walk = TablePass(Purpose.RECONCILE, due_s=now_s)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs.definitions import Finished
     from celery_wheelbeat.runtime.clock import Clock
     from celery_wheelbeat.sources import MonitorDatabase
-    from celery_wheelbeat.sources.changelog.translator import Definitions
+    from celery_wheelbeat.sources.changelog.translator import Translator
     from celery_wheelbeat.sources.files.installation_file import InstallationFile
     from celery_wheelbeat.sources.messages import News
 
@@ -42,13 +42,13 @@ TAKE_MAX = 4
 """Maximum that one tick takes: the engine needs about 50 ms for each, and a slot may become due meanwhile."""
 
 
-class Tail:
+class ChangeLogReader:
     """Implements ``messages.Desk``."""
 
     def __init__(
         self,
         database: MonitorDatabase,
-        definitions: Definitions,
+        definitions: Translator,
         clock: Clock,
         wake: Callable[[], None],
         *,

@@ -33,7 +33,7 @@ class Purpose(Enum):
 
 
 @dataclass(slots=True)
-class Walk:
+class TablePass:
     """Position and pace of one pass."""
 
     purpose: Purpose

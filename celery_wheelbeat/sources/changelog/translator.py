@@ -46,7 +46,7 @@ class _Complete(NamedTuple):
     refused: Mapping[int, InvalidMonitor]
 
 
-class Definitions:
+class Translator:
     """Compiles monitors; knows which were handed over and which are quarantined."""
 
     def __init__(

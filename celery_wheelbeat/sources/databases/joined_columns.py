@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.jobs.compile_columns import Columns
+from celery_wheelbeat.jobs.compile_columns import RowColumns
 from celery_wheelbeat.jobs.definitions import DefinitionBatch
 from celery_wheelbeat.sources.changelog.bulk_load import ColumnBlock
 from celery_wheelbeat.sources.databases.driver_rows import to_rows
@@ -127,12 +127,12 @@ class _Joined(NamedTuple):
         none = np.empty(0, np.int64)
         return cls(none, none, none, [], [], [], [])
 
-    def columns(self, known: Shapes) -> Columns:
+    def columns(self, known: Shapes) -> RowColumns:
         """Return the columns to compile."""
         count = len(self.ids)
         args_lengths = np.fromiter(map(len, self.args), np.int64, count)
         kwargs_lengths = np.fromiter(map(len, self.kwargs), np.int64, count)
-        return Columns(
+        return RowColumns(
             ids=self.ids,
             shape=known.numbers_of(self.shapes),
             interval_ms=self.interval_ms,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import MySQLdb
 
 from celery_wheelbeat.errors import CursorLost, SourceError
-from celery_wheelbeat.sources import Block, Poll, Snapshot
+from celery_wheelbeat.sources import Poll, RowBlock, Snapshot
 from celery_wheelbeat.sources.databases.driver_rows import changed_ids, to_rows
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class MariadbCursor(NamedTuple):
     """Position in the change log, and the identity of the log that makes it valid."""
 
     high: int
-    gaps: tuple[Gap, ...]
+    gaps: tuple[IdGap, ...]
     last_row: str | None
     """The row with id ``high`` as text; None if the log was empty."""
     installation: str
@@ -67,13 +67,13 @@ class MariadbSource:
         """Read the current rows of ``ids``."""
         return to_rows(self._session.rows("fetch", {"ids": [int(job_id) for job_id in ids]})) if len(ids) else []
 
-    def block(self, after_id: int, limit: int, cursor: MariadbCursor) -> Block:
+    def block(self, after_id: int, limit: int, cursor: MariadbCursor) -> RowBlock:
         """Read up to ``limit`` rows after ``after_id`` and poll, in one snapshot."""
         oldest_s = self._oldest_transaction_s()
         with self._session.transaction("begin_read"):
             poll = self._changes(cursor, oldest_s)
             rows = to_rows(self._session.rows("block", {"after_id": after_id, "limit": limit}))
-        return Block(rows, len(rows) < limit, poll)
+        return RowBlock(rows, len(rows) < limit, poll)
 
     def logged(self, ids: Sequence[int], within_s: float) -> set[int]:
         """Return those of ``ids`` that the change log mentions in the last ``within_s`` seconds."""
@@ -103,7 +103,7 @@ class MariadbSource:
         )
         return Poll(changed_ids([row[1:] for row in changes]), head, (oldest_s or 0.0) if gaps else 0.0)
 
-    def _gaps_below(self, high: int, oldest_s: float | None) -> list[Gap]:
+    def _gaps_below(self, high: int, oldest_s: float | None) -> list[IdGap]:
         """Return the gaps that open transactions may still fill: those among rows younger than the oldest of them."""
         reach_s, since_s = _longest_wait_s(oldest_s), time.monotonic()
         ids: list[int] = []
@@ -173,7 +173,7 @@ def connector(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], Any]:
 MAX_GAPS = 64
 
 
-class Gap(NamedTuple):
+class IdGap(NamedTuple):
     """Ids ``low … high`` (inclusive), missing since ``since_s`` on a monotonic clock."""
 
     low: int
@@ -181,27 +181,27 @@ class Gap(NamedTuple):
     since_s: float
 
 
-def missing_between(low: int, ids: Iterable[int], since_s: float) -> list[Gap]:
+def missing_between(low: int, ids: Iterable[int], since_s: float) -> list[IdGap]:
     """Return the ranges from ``low`` on that the ascending ``ids`` leave out, up to the last of them."""
     gaps = []
     for found in ids:
         if found > low:
-            gaps.append(Gap(low, found - 1, since_s))
+            gaps.append(IdGap(low, found - 1, since_s))
         low = found + 1
     return gaps
 
 
-def without(gap: Gap, ids: Iterable[int]) -> list[Gap]:
+def without(gap: IdGap, ids: Iterable[int]) -> list[IdGap]:
     """Return the remaining gaps after the ascending ``ids`` inside ``gap`` were found."""
     return [left for left in missing_between(gap.low, [*ids, gap.high + 1], gap.since_s) if left.low <= left.high]
 
 
-def bounded(gaps: Sequence[Gap], limit: int = MAX_GAPS) -> tuple[Gap, ...]:
+def bounded(gaps: Sequence[IdGap], limit: int = MAX_GAPS) -> tuple[IdGap, ...]:
     """Merge the closest neighbours until at most ``limit`` gaps remain; a merged gap is as young as its youngest."""
     merged = sorted(gaps)
     while len(merged) > limit:
         distances = [right.low - left.high for left, right in pairwise(merged)]
         at = distances.index(min(distances))
         left, right = merged[at], merged[at + 1]
-        merged[at : at + 2] = [Gap(left.low, right.high, max(left.since_s, right.since_s))]
+        merged[at : at + 2] = [IdGap(left.low, right.high, max(left.since_s, right.since_s))]
     return tuple(merged)

@@ -12,7 +12,7 @@ from celery_wheelbeat.errors import InvalidSetting, SourceError
 from celery_wheelbeat.settings.urls import conninfo_of, scheme_of, split_url
 from celery_wheelbeat.sources import MonitorDatabase, monitor_database
 from celery_wheelbeat.sources.databases.session import Session
-from celery_wheelbeat.sources.databases.store import Store
+from celery_wheelbeat.sources.databases.store import SqlBeatStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
             return MonitorDatabase(
                 vendor,
                 sqlite.SqliteSource(session, sqlite.file_identity(parameters)),
-                Store(session),
+                SqlBeatStore(session),
                 lambda: joined_columns.JoinedColumns(Session(vendor, connect), sqlite.listed),
             )
         if vendor == "postgresql":
@@ -54,7 +54,7 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
             return MonitorDatabase(
                 vendor,
                 postgres.PostgresSource(session),
-                Store(session),
+                SqlBeatStore(session),
                 lambda: postgres_columns.PostgresColumns(Session(vendor, connect)),
             )
         if vendor == "mysql":
@@ -65,7 +65,7 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
             return MonitorDatabase(
                 vendor,
                 mariadb.MariadbSource(session),
-                Store(session),
+                SqlBeatStore(session),
                 lambda: joined_columns.JoinedColumns(Session(vendor, connect), list),
             )
     except ImportError as error:

@@ -16,7 +16,7 @@ import psycopg
 
 from celery_wheelbeat.errors import CursorLost, SourceError
 from celery_wheelbeat.jobs.rows import MonitorRow
-from celery_wheelbeat.sources import Block, Poll, Snapshot
+from celery_wheelbeat.sources import Poll, RowBlock, Snapshot
 from celery_wheelbeat.sources.databases.packed import fingerprint
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ class PostgresSource:
         with self._session.transaction("begin_rows"):
             return self._rows("fetch", {"ids": [int(job_id) for job_id in ids]})
 
-    def block(self, after_id: int, limit: int, cursor: PostgresCursor) -> Block:
+    def block(self, after_id: int, limit: int, cursor: PostgresCursor) -> RowBlock:
         """Read up to ``limit`` rows after ``after_id`` and poll, in one snapshot."""
         with self._session.transaction("begin_rows"):
             poll = self._changes(cursor)
             rows = self._rows("block", {"after_id": after_id, "limit": limit})
-        return Block(rows, len(rows) < limit, poll)
+        return RowBlock(rows, len(rows) < limit, poll)
 
     def logged(self, ids: Sequence[int], within_s: float) -> set[int]:
         """Return those of ``ids`` that the change log mentions in the last ``within_s`` seconds."""

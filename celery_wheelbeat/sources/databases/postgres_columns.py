@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import psycopg
 
-from celery_wheelbeat.jobs.compile_columns import Columns
+from celery_wheelbeat.jobs.compile_columns import RowColumns
 from celery_wheelbeat.sources.changelog.bulk_load import ColumnBlock
 from celery_wheelbeat.sources.databases.packed import LAYOUT, Packed
 from celery_wheelbeat.sources.databases.postgres import rows_of, unpack_int64s
@@ -89,7 +89,7 @@ class PostgresColumns:
         prints = packed.prints()
         return ColumnBlock(split.batch, prints if split.plain.all() else prints[split.plain], rows)
 
-    def _columns(self, packed: Packed, pieces: Sequence[_Piece]) -> Columns:
+    def _columns(self, packed: Packed, pieces: Sequence[_Piece]) -> RowColumns:
         ids, args_lengths = packed.column("id"), packed.column("args_bytes")
         payload: list[bytes] = []
         first = 0
@@ -98,7 +98,7 @@ class PostgresColumns:
                 args = self._args_of(int(ids[first]), int(args_lengths[first]))
                 payload += (b"[", args, b", ", piece.texts, b"]")
                 first += len(piece.packed) // LAYOUT.itemsize
-        columns = Columns(
+        columns = RowColumns(
             ids=ids,
             shape=packed.column("shape"),
             interval_ms=packed.column("interval_ms"),
@@ -150,8 +150,8 @@ def _one_row(parameters: Sequence[str], connection: psycopg.Connection[Any], sta
     return _Piece(*(result.get_value(0, column) or b"" for column in range(result.nfields)))
 
 
-def _without_texts(columns: Columns) -> Columns:
+def _without_texts(columns: RowColumns) -> RowColumns:
     """Return the columns without texts, whose lengths in the database's encoding are not their lengths in UTF-8."""
     order = np.argsort(columns.ids)
     none = np.zeros(len(order), np.int64)
-    return Columns(columns.ids[order], none, none, none, b"", none, b"", none, none, looked_at=True)
+    return RowColumns(columns.ids[order], none, none, none, b"", none, b"", none, none, looked_at=True)

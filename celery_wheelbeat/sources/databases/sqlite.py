@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.errors import CursorLost, SourceError
-from celery_wheelbeat.sources import Block, Poll, Snapshot
+from celery_wheelbeat.sources import Poll, RowBlock, Snapshot
 from celery_wheelbeat.sources.databases.driver_rows import changed_ids, to_rows
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ class SqliteSource:
         """Read the current rows of ``ids``."""
         return to_rows(self._session.rows("fetch", {"ids": listed([int(job_id) for job_id in ids])}))
 
-    def block(self, after_id: int, limit: int, cursor: SqliteCursor) -> Block:
+    def block(self, after_id: int, limit: int, cursor: SqliteCursor) -> RowBlock:
         """Read up to ``limit`` rows after ``after_id`` and poll, in one snapshot."""
         with self._session.transaction("begin_read"):
             poll = self._changes(cursor)
             rows = to_rows(self._session.rows("block", {"after_id": after_id, "limit": limit}))
-        return Block(rows, len(rows) < limit, poll)
+        return RowBlock(rows, len(rows) < limit, poll)
 
     def logged(self, ids: Sequence[int], within_s: float) -> set[int]:
         """Return those of ``ids`` that the change log mentions in the last ``within_s`` seconds."""

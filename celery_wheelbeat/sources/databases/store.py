@@ -25,7 +25,7 @@ MAX_KEY = 250
 MAX_REASON = 2_000
 
 
-class Store:
+class SqlBeatStore:
     """``BeatStore`` on a ``Session``; vendors differ only in their SQL."""
 
     def __init__(self, session: Session) -> None:

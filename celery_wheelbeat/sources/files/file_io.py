@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _TURN_S = 1.0
 
 
-class FileDesk:
+class FileIO:
     """Implements ``messages.Desk``. A hanging file system delays only the mark."""
 
     def __init__(self, file: MarkFile, clock: Clock, wake: Callable[[], None]) -> None:

@@ -28,8 +28,8 @@ from celery_wheelbeat.worker.lifecycle.admission import Gate
 from celery_wheelbeat.worker.lifecycle.deaths import Deaths, guard_failures
 from celery_wheelbeat.worker.lifecycle.deliveries import Deliveries
 from celery_wheelbeat.worker.lifecycle.executions import Executions
-from celery_wheelbeat.worker.lifecycle.rate import Pace
-from celery_wheelbeat.worker.lifecycle.renewer import Keeper
+from celery_wheelbeat.worker.lifecycle.rate import ClaimRate
+from celery_wheelbeat.worker.lifecycle.renewer import Renewer
 from celery_wheelbeat.worker.stores.choice import choose_store
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class WorkerSide:
         self._activated = False
         self._renumbers = False
         """Whether retries need their own broker identifiers. Never in a beat: a receiver would slow its messages."""
-        self._pace = Pace(time.monotonic())
-        self._keeper: Keeper | None = None
+        self._pace = ClaimRate(time.monotonic())
+        self._keeper: Renewer | None = None
 
     def activate(self) -> None:
         """Choose hook and store; raises ``InvalidSetting``. Once per process tree, before any tracer is built."""
@@ -114,7 +114,7 @@ class WorkerSide:
         if self.gate is not None and self._keeper is None:
             lease_s = self.gate.shortest_lease_s()
             executions = Executions(self.gate)
-            self._keeper = Keeper(
+            self._keeper = Renewer(
                 self.gate.store, self.deliveries, executions, self.counters, self._pace, lease_s=lease_s
             )
             self._keeper.start()

@@ -20,7 +20,7 @@ from celery_wheelbeat.errors import ClaimStoreDown
 from celery_wheelbeat.jobs.headers import FENCE
 from celery_wheelbeat.worker.claims import (
     EXECUTION_BYTES,
-    Asked,
+    ClaimRequest,
     State,
     Verdict,
     claim_key,
@@ -31,7 +31,7 @@ from celery_wheelbeat.worker.claims import (
     state_after,
 )
 from celery_wheelbeat.worker.headers import RunHeaders
-from celery_wheelbeat.worker.lifecycle.attempt import Admission, Attempt, Needed
+from celery_wheelbeat.worker.lifecycle.attempt import Admission, ClaimAttempt, Needed
 from celery_wheelbeat.worker.lifecycle.breaker import Breaker
 from celery_wheelbeat.worker.lifecycle.waiting import publish_again
 from celery_wheelbeat.worker.overlap import Contention, contend, lease_name, place_name
@@ -113,7 +113,7 @@ class Gate:
             logger.exception("%s[%s] runs without a claim", task.name, task_id)
             return Admission()
 
-    def _admit(self, attempt: Attempt) -> Admission:
+    def _admit(self, attempt: ClaimAttempt) -> Admission:
         if self._breaker.failing and not self._breaker.allows(time.monotonic()):
             return self._without_store(attempt)
         try:
@@ -154,7 +154,7 @@ class Gate:
 
     def _attempt(
         self, task: Any, run: RunHeaders, args: Any, kwargs: Any, request: MutableMapping[str, Any]
-    ) -> Attempt:
+    ) -> ClaimAttempt:
         policy = self._policies.get(task.name) or self.policy_of(task)
         named = run.overlap or policy.overlap or policy.exclusive
         lease = lease_name(run, policy, task.name) if named else None
@@ -171,13 +171,13 @@ class Gate:
             run,
             policy,
             claim_key(identity, run.fire_ms, run.nesting, run.retries, run.node),
-            tuple.__new__(Asked, (*tokens, redelivered, lease is None)),
+            tuple.__new__(ClaimRequest, (*tokens, redelivered, lease is None)),
             self.remembered_s(run, policy),
             Needed.by(run, lease, policy, _time_limit_s(task, request), execution) if lease else None,
         )
-        return tuple.__new__(Attempt, values)  # the constructor of a NamedTuple takes 1.5 times as long
+        return tuple.__new__(ClaimAttempt, values)  # the constructor of a NamedTuple takes 1.5 times as long
 
-    def _claim(self, attempt: Attempt) -> Admission:
+    def _claim(self, attempt: ClaimAttempt) -> Admission:
         verdict = self._ask(attempt)
         if verdict is Verdict.UNLIKE:
             self._counters.add("unlike")
@@ -206,7 +206,7 @@ class Gate:
             return self._wait(attempt, "its execution may be alive")
         return self._lease(attempt, verdict, attempt.lease)
 
-    def _refuse_stale(self, attempt: Attempt) -> Admission | None:
+    def _refuse_stale(self, attempt: ClaimAttempt) -> Admission | None:
         """Judge a run without a claim that is overdue for longer than its TTL: it may have run, its claim expired."""
         run = attempt.run
         if self._wall_ms() - run.due_ms <= attempt.ttl_s * 1000 or run.begun:
@@ -223,7 +223,7 @@ class Gate:
         )
         return None
 
-    def _ask(self, attempt: Attempt) -> Verdict:
+    def _ask(self, attempt: ClaimAttempt) -> Verdict:
         verdict = self.store.claim(attempt.key, attempt.asked, attempt.ttl_s)
         if self.store.losses.count:
             lost = self.store.losses.take()
@@ -231,7 +231,7 @@ class Gate:
             logger.warning("the end of %d executions could not be noted, a redelivery would repeat them", lost)
         return verdict
 
-    def _lease(self, attempt: Attempt, verdict: Verdict, lease: Needed) -> Admission:
+    def _lease(self, attempt: ClaimAttempt, verdict: Verdict, lease: Needed) -> Admission:
         taken = self.store.acquire(lease.name, lease.owner, lease.length_s)
         if not taken.granted:
             return self._contend(attempt, verdict, lease.name)
@@ -247,7 +247,7 @@ class Gate:
         self._counters.add(verdict.word)
         return Admission(None, attempt.key, attempt.asked.execution, lease.name, lease.owner)
 
-    def _contend(self, attempt: Attempt, verdict: Verdict, lease: str) -> Admission:
+    def _contend(self, attempt: ClaimAttempt, verdict: Verdict, lease: str) -> Admission:
         policy = attempt.policy
         contention = contend(attempt.run, policy, verdict)
         if contention is Contention.QUEUE:
@@ -259,7 +259,7 @@ class Gate:
             return self._refuse(attempt, "skipped", f"another execution holds the lease {lease}")
         return self._wait(attempt, f"another execution holds the lease {lease}", mine=verdict is not Verdict.HELD)
 
-    def _wait(self, attempt: Attempt, why: str, *, mine: bool = False) -> Admission:
+    def _wait(self, attempt: ClaimAttempt, why: str, *, mine: bool = False) -> Admission:
         """Publish the message again with a countdown; a claim that is ``mine`` is opened until then."""
         wait_s = attempt.policy.wait_s
         try:
@@ -271,7 +271,7 @@ class Gate:
         self._counters.add("waited")
         return self._refuse(attempt, "waits", f"{why}; asks again in {wait_s:g} s")
 
-    def _not_put_back(self, attempt: Attempt, error: Exception) -> Admission:
+    def _not_put_back(self, attempt: ClaimAttempt, error: Exception) -> Admission:
         self._counters.add("not_put_back")
         logger.error(
             "%s[%s] had to wait and could not be published again: %r; %s",
@@ -283,7 +283,7 @@ class Gate:
         reason = "not published again"
         return self._give_back(reason) if attempt.task.acks_late else Admission(Ignore(reason))
 
-    def _without_store(self, attempt: Attempt) -> Admission:
+    def _without_store(self, attempt: ClaimAttempt) -> Admission:
         if refused := self._refuse_stale(attempt):
             return refused
         self._counters.add(f"outage_{attempt.policy.outage}")
@@ -293,7 +293,7 @@ class Gate:
         time.sleep(GIVE_BACK_PAUSE_S)
         return Admission(Reject(reason, requeue=True))
 
-    def _drop_copy(self, attempt: Attempt, verdict: Verdict) -> Admission:
+    def _drop_copy(self, attempt: ClaimAttempt, verdict: Verdict) -> Admission:
         elected = ""
         if logger.isEnabledFor(logging.INFO):
             with suppress(ClaimStoreDown):
@@ -301,11 +301,11 @@ class Gate:
                 elected = f"message {held.nonce} was elected" if held else ""
         return self._drop(attempt, verdict.word, elected)
 
-    def _drop(self, attempt: Attempt, reason: str, detail: str) -> Admission:
+    def _drop(self, attempt: ClaimAttempt, reason: str, detail: str) -> Admission:
         self._counters.add(f"dropped_{reason}")
         return self._refuse(attempt, f"dropped ({reason})", detail)
 
-    def _refuse(self, attempt: Attempt, outcome: str, detail: str) -> Admission:
+    def _refuse(self, attempt: ClaimAttempt, outcome: str, detail: str) -> Admission:
         words = (attempt.task.name, attempt.run.task_id, attempt.asked.nonce, outcome, f": {detail}" if detail else "")
         logger.info("Task %s[%s] message %s %s%s", *words)
         return Admission(Ignore(outcome))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from celery_wheelbeat.worker.claims import Asked
+    from celery_wheelbeat.worker.claims import ClaimRequest
     from celery_wheelbeat.worker.headers import RunHeaders
     from celery_wheelbeat.worker.policy import Policy
 
@@ -39,7 +39,7 @@ class Needed(NamedTuple):
         return cls(name, execution, max(policy.lease_s, time_limit_s))
 
 
-class Attempt(NamedTuple):
+class ClaimAttempt(NamedTuple):
     """One message that asks for admission."""
 
     task: Any
@@ -49,6 +49,6 @@ class Attempt(NamedTuple):
     run: RunHeaders
     policy: Policy
     key: str
-    asked: Asked
+    asked: ClaimRequest
     ttl_s: int
     lease: Needed | None

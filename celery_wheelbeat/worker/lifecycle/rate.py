@@ -7,7 +7,7 @@ from collections import deque
 WINDOW_S = 60.0
 
 
-class Pace:
+class ClaimRate:
     """Growth of a total over the last minute, or since the first note if that is shorter.
 
     Instants are monotonic seconds. One thread writes, another reads: a reader may miss the newest note.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.worker.counters import Counters
     from celery_wheelbeat.worker.lifecycle.deliveries import Deliveries
     from celery_wheelbeat.worker.lifecycle.executions import Executions
-    from celery_wheelbeat.worker.lifecycle.rate import Pace
+    from celery_wheelbeat.worker.lifecycle.rate import ClaimRate
     from celery_wheelbeat.worker.stores import Store
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ PURGE_PAUSE_S = 0.02
 """Pause between two batches of a purge, to limit the load on the server."""
 
 
-class Keeper:
+class Renewer:
     """Started after the pool is forked. A store that is down causes one warning per loop.
 
     ``lease_s`` is the shortest lease that any task of this worker takes.
@@ -47,7 +47,7 @@ class Keeper:
         deliveries: Deliveries,
         executions: Executions,
         counters: Counters,
-        pace: Pace,
+        pace: ClaimRate,
         *,
         lease_s: float,
     ) -> None:

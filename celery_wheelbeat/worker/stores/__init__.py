@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict
+    from celery_wheelbeat.worker.claims import Claim, ClaimRequest, State, Verdict
     from celery_wheelbeat.worker.overlap import Lease
     from celery_wheelbeat.worker.stores.connection import Losses
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class ClaimStore(Protocol):
     """Keeps claims by key (32 hex digits)."""
 
-    def claim(self, key: str, asked: Asked, ttl_s: int) -> Verdict:
+    def claim(self, key: str, asked: ClaimRequest, ttl_s: int) -> Verdict:
         """Decide as ``claims.decide`` does, and write the claim if the verdict runs, in one atomic step."""
 
     def mark(self, key: str, execution: str, state: State) -> bool:

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any, NamedTuple, Protocol
 
 
-class Answer(NamedTuple):
+class StoreAnswer(NamedTuple):
     """Result of one statement."""
 
     written: int
@@ -19,7 +19,7 @@ class Answer(NamedTuple):
 class Line(Protocol):
     """Sends statements in autocommit, each with its values."""
 
-    def ask(self, statement: str, *values: object) -> Answer:
+    def ask(self, statement: str, *values: object) -> StoreAnswer:
         """Send a statement and wait for its answer; raises the driver's errors."""
 
     def post(self, statement: str, *values: object) -> None:
@@ -35,11 +35,11 @@ class CursorLine:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def ask(self, statement: str, *values: object) -> Answer:
+    def ask(self, statement: str, *values: object) -> StoreAnswer:
         """See ``Line``."""
         with closing(self._connection.cursor()) as cursor:
             cursor.execute(statement, values)
-            return Answer(cursor.rowcount, cursor.fetchone() if cursor.description else None)
+            return StoreAnswer(cursor.rowcount, cursor.fetchone() if cursor.description else None)
 
     def post(self, statement: str, *values: object) -> None:
         """See ``Line``: waits."""

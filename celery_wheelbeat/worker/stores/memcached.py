@@ -15,7 +15,7 @@ from pymemcache.exceptions import MemcacheError
 
 from celery_wheelbeat.errors import ClaimStoreDown
 from celery_wheelbeat.runtime.clock import SystemClock
-from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
+from celery_wheelbeat.worker.claims import Claim, ClaimRequest, State, Verdict, decide
 from celery_wheelbeat.worker.overlap import Lease
 from celery_wheelbeat.worker.stores.connection import Losses
 from celery_wheelbeat.worker.stores.connections import Connections
@@ -49,7 +49,7 @@ class MemcachedStore:
             self._where, connect, lambda client: client.close(), (MemcacheError, OSError)
         )
 
-    def claim(self, key: str, asked: Asked, ttl_s: int) -> Verdict:
+    def claim(self, key: str, asked: ClaimRequest, ttl_s: int) -> Verdict:
         """See ``ClaimStore``."""
         verdict = Verdict.ELECTED
 

@@ -17,7 +17,7 @@ import psycopg
 from psycopg.pq import ConnStatus, ExecStatus
 from psycopg.waiting import Ready, Wait
 
-from celery_wheelbeat.worker.stores.connection import Answer, Losses
+from celery_wheelbeat.worker.stores.connection import Losses, StoreAnswer
 from celery_wheelbeat.worker.stores.sql import POSTGRES, SqlStore
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class PostgresLine:
         if swift:
             self._libpq.enter_pipeline_mode()
 
-    def ask(self, statement: str, *values: object) -> Answer:
+    def ask(self, statement: str, *values: object) -> StoreAnswer:
         """See ``Line``."""
         name = self._prepared.get(statement) or b"wheelbeat_%d" % len(self._prepared)
         self._send(name, statement, values)
@@ -105,7 +105,7 @@ class PostgresLine:
             raise psycopg.DatabaseError(result.error_message.decode(errors="replace").strip())
         if self._swift:
             self._prepared[statement] = name
-        return Answer(result.command_tuples or 0, _first_row(result))
+        return StoreAnswer(result.command_tuples or 0, _first_row(result))
 
     def post(self, statement: str, *values: object) -> None:
         """See ``Line``: an unprepared statement waits for its answer, so that a failed preparation is noticed."""

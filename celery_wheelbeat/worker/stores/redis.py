@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
-from celery_wheelbeat.worker.claims import KEY_BYTES, Asked, Claim, State, Verdict, decide
+from celery_wheelbeat.worker.claims import KEY_BYTES, Claim, ClaimRequest, State, Verdict, decide
 from celery_wheelbeat.worker.overlap import Lease
 from celery_wheelbeat.worker.stores.connection import Losses
 from celery_wheelbeat.worker.stores.connections import Connections
@@ -204,7 +204,7 @@ class RedisStore:
         """Open the store at a ``redis://``, ``rediss://`` or ``unix://`` URL; raises ValueError for an invalid one."""
         return cls(ConnectionPool.from_url(url), prefix)
 
-    def claim(self, key: str, asked: Asked, ttl_s: int) -> Verdict:
+    def claim(self, key: str, asked: ClaimRequest, ttl_s: int) -> Verdict:
         """See ``ClaimStore``."""
         name, tokens = bytes.fromhex(key), bytes.fromhex(asked.nonce + asked.execution + asked.digest)
         if self._sets:
@@ -272,7 +272,7 @@ class RedisStore:
     def _call(self, script: _Script, key: bytes, *arguments: bytes) -> Any:
         return self._connections.lend(_evaluate, script, key, *arguments)
 
-    def _judge(self, held: bytes | ResponseError, asked: Asked) -> Verdict | None:
+    def _judge(self, held: bytes | ResponseError, asked: ClaimRequest) -> Verdict | None:
         """Decide by the claim that ``SET`` has found; None if the script must decide.
 
         Also used after an error reply: a copy is recognised even if the server is full or read-only.

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_wheelbeat.errors import ClaimStoreDown
-from celery_wheelbeat.worker.claims import Asked, Claim, State, Verdict, decide
+from celery_wheelbeat.worker.claims import Claim, ClaimRequest, State, Verdict, decide
 from celery_wheelbeat.worker.overlap import Lease
 from celery_wheelbeat.worker.stores.connection import Losses
 from celery_wheelbeat.worker.stores.connections import Connections
@@ -19,7 +19,7 @@ from celery_wheelbeat.worker.stores.connections import Connections
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_wheelbeat.worker.stores.connection import Answer, Line
+    from celery_wheelbeat.worker.stores.connection import Line, StoreAnswer
 
 ROUNDS = 10
 """Maximum rounds of read and compare-and-set; a round fails only if another worker has changed the row meanwhile."""
@@ -143,11 +143,11 @@ class SqlStore:
         self._purge_claims = dialect.purge_of("wheelbeat_claim", "expires_ms")
         self._purge_leases = dialect.purge_of("wheelbeat_lease", "until_ms")
 
-    def claim(self, key: str, asked: Asked, ttl_s: int) -> Verdict:
+    def claim(self, key: str, asked: ClaimRequest, ttl_s: int) -> Verdict:
         """See ``ClaimStore``."""
         return self._connections.lend(self._claim, key, asked, ttl_s)
 
-    def _claim(self, line: Line, key: str, asked: Asked, ttl_s: int) -> Verdict:
+    def _claim(self, line: Line, key: str, asked: ClaimRequest, ttl_s: int) -> Verdict:
         mine = (asked.nonce, asked.execution, asked.digest[:8], asked.digest[8:])
         for _ in range(ROUNDS):
             if line.ask(self._insert, key, *mine, ttl_s * 1000).written == 1:
@@ -241,7 +241,7 @@ class SqlStore:
                 return
 
 
-def _ask(line: Line, statement: str, *values: object) -> Answer:
+def _ask(line: Line, statement: str, *values: object) -> StoreAnswer:
     return line.ask(statement, *values)
 
 

@@ -18,7 +18,7 @@ from celery_wheelbeat import run_id
 from celery_wheelbeat.schedules.cron import Cron
 from celery_wheelbeat.schedules.fire_times import fires
 from celery_wheelbeat.schedules.intervals import Bounded, Interval, Once
-from celery_wheelbeat.worker.claims import Asked, State, claim_key
+from celery_wheelbeat.worker.claims import ClaimRequest, State, claim_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,7 +138,7 @@ def test_claims_say_when_it_started_and_how_long_it_took(db: Any, tmp_path: Path
         store = open_store(url)
         store.prepare()
         for run, execution in ((newest, "00000001"), (second, "00000002"), (fourth, "00000004")):
-            asked = Asked("0" * 16, execution, "0" * 8, redelivered=False)
+            asked = ClaimRequest("0" * 16, execution, "0" * 8, redelivered=False)
             assert store.claim(claim_key(run.run_id, run.fire_ms, 0, 0), asked, 600).runs
         store.mark(claim_key(second.run_id, second.fire_ms, 0, 0), "00000002", State.DONE)
         store.mark(claim_key(fourth.run_id, fourth.fire_ms, 0, 0), "00000004", State.SKIPPED)

@@ -17,8 +17,8 @@ from celery_wheelbeat.jobs.compile import compile_rows
 from celery_wheelbeat.jobs.definitions import Finished
 from celery_wheelbeat.runtime.clock import SystemClock
 from celery_wheelbeat.schedules.cron import CronTable
-from celery_wheelbeat.sources.changelog.reader import Tail
-from celery_wheelbeat.sources.changelog.translator import Definitions
+from celery_wheelbeat.sources.changelog.reader import ChangeLogReader
+from celery_wheelbeat.sources.changelog.translator import Translator
 from celery_wheelbeat.sources.files.installation_file import InstallationFile
 from celery_wheelbeat.sources.messages import Changed, Loaded, Opened, Remembered
 from django_wheelbeat.database.opening import install_triggers
@@ -39,8 +39,8 @@ class Engine:
     def __init__(
         self, place: Place, reconcile_period_s: float = 3_600.0, memory: InstallationFile | None = None
     ) -> None:
-        definitions = Definitions(partial(compile_rows, crons=CronTable()))
-        self.tail = Tail(
+        definitions = Translator(partial(compile_rows, crons=CronTable()))
+        self.tail = ChangeLogReader(
             place.open(), definitions, SystemClock(), lambda: None, reconcile_period_s=reconcile_period_s, memory=memory
         )
         self.remembered: str | None = None
