@@ -111,7 +111,7 @@ class Cost(NamedTuple):
 def cost_of(browser: Any, session: int, path: str) -> Cost:
     """Request a page several times, then explain its statements."""
     from django.db import connection
-    from plans import statements_explained
+    from support.site.plans import statements_explained
 
     ask = f"{MONITORS_URL}{path.removeprefix('POST ')}".replace("wheelbeat/monitor/@@", "").replace("monitor/@", "")
     posted = {"action": "pause_monitors", "select_across": "1", "index": "0", "_selected_action": "1"}
@@ -224,9 +224,9 @@ class Scene(NamedTuple):
 
 def bulk_changes(report: Report, browser: Any, url: str, monitors: int) -> None:
     """Pause, resume, edit and delete a fifth of the monitors while a real beat runs on the table."""
-    from django_settings import database_of
-    from processes import DjangoProject, redis_conf
     from services import PrivateRedis
+    from support.processes import DjangoProject, redis_conf
+    from support.site.settings import database_of
 
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -265,8 +265,8 @@ def main() -> int:
     given = parser.parse_args()
     monitors = given.monitors or (1_000_000 if given.full else 100_000)
     report = Report("admin", full=given.full, monitors=monitors)
-    from django_site import as_default, set_up_django, site_database
     from services import PrivatePostgres
+    from support.site.databases import as_default, set_up_django, site_database
 
     set_up_django()
     with PrivatePostgres(**{**SETTINGS, "autovacuum": "on"}) as server, site_database(server.url) as connection:

@@ -24,12 +24,12 @@ import amqp
 import numpy as np
 import redis
 from celery.beat import Scheduler
-from fast_bench import FastBench, numbered
 from kombu import Queue
-from lanes import form_of, make_app, make_entry
 from report import Report, at_least, cpu_s, shown
 from services import PrivateRabbit, PrivateRedis, free_port
 from services.server import tree
+from support.lanes.bench import FastBench, numbered
+from support.lanes.fast_lane import form_of, make_app, make_entry
 from synthetic import BATCH, batch_of
 from synthetic import numbered as numbered_texts
 

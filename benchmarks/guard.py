@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import numpy as np
+from support.changelog.table import PLAIN
 from synthetic import MINUTE_MS, MIXED_MS, batch_of, engine_with
-from table_of_monitors import PLAIN
 
 from celery_wheelbeat.engine.packing import Rows
 from celery_wheelbeat.jobs.compile import compile_rows
@@ -187,8 +187,8 @@ def rendering(url: str) -> dict[str, int]:
     The connection only serves to record Celery's own message; nothing is sent to the server.
     """
     from dispatch import Absorbing, definitions
-    from fast_bench import FastBench
-    from lanes import make_app
+    from support.lanes.bench import FastBench
+    from support.lanes.fast_lane import make_app
 
     class Connected(Absorbing):
         def health(self) -> Any:

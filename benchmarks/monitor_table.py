@@ -35,7 +35,7 @@ KWARGS = "'{{\"url\": \"https://customer-' || n || '.example.com/health/live?p='
 @contextmanager
 def postgres_table(monitors: int) -> Iterator[str]:
     """Yield the URL of a private server whose monitor table is filled."""
-    from django_site import set_up_django, site_database
+    from support.site.databases import set_up_django, site_database
 
     set_up_django()
     with PrivatePostgres(**SETTINGS) as server:
@@ -83,8 +83,8 @@ def filled_by_sql(connection: psycopg.Connection[Any]) -> Iterator[None]:
 @contextmanager
 def small_table(vendor: str, monitors: int, folder: Path) -> Iterator[str]:
     """Yield the URL of a filled SQLite file or MariaDB database."""
-    from django_site import as_default, set_up_django, site_database
     from services import mysql_database
+    from support.site.databases import as_default, set_up_django, site_database
 
     set_up_django()
     if vendor == "sqlite":

@@ -18,11 +18,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import redis
-from definitions import Job
-from fast_bench import MINUTE_MS, FastBench
-from lanes import make_app
 from report import Report, at_most, in_process, resident_bytes
 from services import PrivateRedis
+from support.engine.definitions import Job
+from support.lanes.bench import MINUTE_MS, FastBench
+from support.lanes.fast_lane import make_app
 
 from celery_wheelbeat.beat.loading import settle
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from admin_pages import MONITORS, Page, barriers, brightness, choose, complaints, fill_the_site, nameless
-from django_site import set_up_django
+from support.site.databases import set_up_django
+from support.site.pages import MONITORS, Page, barriers, brightness, choose, complaints, fill_the_site, nameless
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,10 +6,10 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from admin_pages import MONITORS, Page, barriers, choose, complaints, fill_the_site
 from celery import Celery
 from celery._state import current_app, set_default_app
-from django_site import set_up_django
+from support.site.databases import set_up_django
+from support.site.pages import MONITORS, Page, barriers, choose, complaints, fill_the_site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import redis
-from django_settings import database_of
-from processes import DjangoProject, redis_conf
 from services import PrivatePostgres, PrivateRedis
+from support.processes import DjangoProject, redis_conf
+from support.site.settings import database_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import Project, redis_conf
+from support.processes import Project, redis_conf
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import DjangoProject, Project, redis_conf
+from support.processes import DjangoProject, Project, redis_conf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

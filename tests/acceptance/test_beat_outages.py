@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django_settings import database_of
-from processes import DjangoProject, Project, redis_conf
 from services import PrivatePostgres, PrivateRedis
+from support.processes import DjangoProject, Project, redis_conf
+from support.site.settings import database_of
 
 if TYPE_CHECKING:
     from pathlib import Path

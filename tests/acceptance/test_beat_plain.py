@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import Project, redis_conf
+from support.processes import Project, redis_conf
 
 from celery_wheelbeat import run_id
 

@@ -8,9 +8,9 @@ import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import Process, Project, redis_conf
 from prometheus_client.parser import text_string_to_metric_families
 from services import PrivateRedis, free_port
+from support.processes import Process, Project, redis_conf
 
 from celery_wheelbeat.observe.metrics import FAMILIES
 

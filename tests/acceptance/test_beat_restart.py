@@ -11,8 +11,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from processes import DjangoProject, Project, RunLine, redis_conf
 from services import PrivateRedis
+from support.processes import DjangoProject, Project, RunLine, redis_conf
 
 from celery_wheelbeat import run_id
 from celery_wheelbeat.beat.marks import MarkDocument
@@ -22,7 +22,7 @@ from celery_wheelbeat.jobs.identity import entry_id, interval_offset_ms
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from processes import Process
+    from support.processes import Process
 
 pytestmark = pytest.mark.processes
 

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from django_settings import database_of
-from processes import WAIT_S, DjangoProject, Process, Project, redis_conf
 from services import PrivatePostgres, PrivateRedis
+from support.processes import WAIT_S, DjangoProject, Process, Project, redis_conf
+from support.site.settings import database_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import WAIT_S, DjangoProject, redis_conf
+from support.processes import WAIT_S, DjangoProject, redis_conf
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from claim_project import ClaimProject
 from services import wait_until
-from sqs_endpoint import SqsEndpoint
+from support.claims import ClaimProject
+from support.sqs import SqsEndpoint
 
 from celery_wheelbeat.worker.claims import claim_key
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 import redis
-from processes import DjangoProject, Project, redis_conf
+from support.processes import DjangoProject, Project, redis_conf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from processes import RunLine
+    from support.processes import RunLine
 
 pytestmark = pytest.mark.processes
 

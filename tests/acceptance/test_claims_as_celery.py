@@ -14,8 +14,8 @@ from uuid import uuid4
 
 import amqp
 import pytest
-from claim_project import ClaimProject, now_ms
 from kombu import Connection, Exchange, Queue
+from support.claims import ClaimProject, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

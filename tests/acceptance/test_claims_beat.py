@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 import redis
-from claim_project import ClaimProject
-from processes import DjangoProject, redis_conf
+from support.claims import ClaimProject
+from support.processes import DjangoProject, redis_conf
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from processes import Process
+    from support.processes import Process
 
 pytestmark = [pytest.mark.processes, pytest.mark.redis]
 

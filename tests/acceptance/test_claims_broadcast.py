@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from claim_project import ClaimProject, now_ms
 from kombu import Exchange
 from kombu.common import Broadcast
+from support.claims import ClaimProject, now_ms
 
 if TYPE_CHECKING:
     from pathlib import Path

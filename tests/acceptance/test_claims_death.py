@@ -12,9 +12,9 @@ from uuid import uuid4
 import amqp
 import pytest
 import redis
-from claim_project import ClaimProject, django_project, now_ms
 from kombu import Connection
 from services import PrivateRedis, TcpProxy
+from support.claims import ClaimProject, django_project, now_ms
 
 from celery_wheelbeat.dispatch.messages.claim_headers import worker_headers
 

@@ -10,8 +10,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 import redis
-from claim_project import ClaimProject, django_project, now_ms
-from processes import filesystem_conf
+from support.claims import ClaimProject, django_project, now_ms
+from support.processes import filesystem_conf
 
 from celery_wheelbeat.dispatch.messages.claim_headers import worker_headers
 from project import folder_broker

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from claim_project import ClaimProject, now_ms
+from support.claims import ClaimProject, now_ms
 
 from celery_wheelbeat.dispatch.messages.claim_headers import worker_headers
 from celery_wheelbeat.worker.claims import State, claim_key

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from claim_project import ClaimProject, now_ms
+from support.claims import ClaimProject, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 import amqp
 import pytest
 import redis
-from definitions import Job
-from fast_bench import MINUTE_MS, FastBench, numbered
-from lanes import make_app
 from services import PrivateRedis, TcpProxy
+from support.engine.definitions import Job
+from support.lanes.bench import MINUTE_MS, FastBench, numbered
+from support.lanes.fast_lane import make_app
 
 from celery_wheelbeat.dispatch.fast_lane.batches import BLOCK_BYTES
 from celery_wheelbeat.settings import Settings

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
-from processes import DjangoProject, redis_conf
 from services import PrivateRedis, TcpProxy
+from support.processes import DjangoProject, redis_conf
 
 from celery_wheelbeat import run_id
 

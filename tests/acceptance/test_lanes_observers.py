@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import ROOT
+from support.processes import ROOT
 
 from celery_wheelbeat.dispatch.lane_rules import CHECKED_IN
 
@@ -41,8 +41,8 @@ OPENTELEMETRY = """
 """
 RUN = """
     import json, logging, sys
-    from fast_bench import FastBench, numbered
-    from lanes import make_app
+    from support.lanes.bench import FastBench, numbered
+    from support.lanes.fast_lane import make_app
     from celery_wheelbeat.jobs.definitions import OVERLAP_SHIFT, Overlap
 
     app = make_app({url!r}, task_default_queue={queue!r})

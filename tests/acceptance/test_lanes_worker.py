@@ -7,11 +7,11 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from definitions import Job
-from fast_bench import MINUTE_MS, START_MS, FastBench, numbered
-from lanes import make_app
-from processes import Project, redis_conf
 from services import PrivateRedis
+from support.engine.definitions import Job
+from support.lanes.bench import MINUTE_MS, START_MS, FastBench, numbered
+from support.lanes.fast_lane import make_app
+from support.processes import Project, redis_conf
 
 from celery_wheelbeat.jobs.identity import run_id
 

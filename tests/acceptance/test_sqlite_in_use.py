@@ -8,7 +8,7 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import DjangoProject, redis_conf
+from support.processes import DjangoProject, redis_conf
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import Process
+from support.processes import Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import DjangoProject, redis_conf
+from support.processes import DjangoProject, redis_conf
 
 from celery_wheelbeat import run_id
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 from celery.signals import after_task_publish
-from celery_lanes import Lane, a_run
 from kombu import Exchange, Queue
 from redis import Redis
 from services import PrivateRabbit, PrivateRedis, TcpProxy
+from support.lanes.celery_lane import Lane, a_run
 
 from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind
 

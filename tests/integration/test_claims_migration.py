@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from django_site import set_up_django, site_database
+from support.site.databases import set_up_django, site_database
 
 from celery_wheelbeat.worker.stores.choice import open_store
 

@@ -14,8 +14,8 @@ from celery.beat import SchedulingError
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kombu import Exchange, Queue
-from lanes import FIRE_MS, form_of, make_app, make_entry, make_wire
 from services import TcpProxy
+from support.lanes.fast_lane import FIRE_MS, form_of, make_app, make_entry, make_wire
 
 from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.dispatch import Run

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import amqp
 import pytest
 from kombu import Exchange, Queue
-from lanes import FIRE_MS, Lane, make_app
 from services import TcpProxy
+from support.lanes.fast_lane import FIRE_MS, Lane, make_app
 
 from celery_wheelbeat.dispatch import FailureKind
 from celery_wheelbeat.dispatch.messages.envelope import Refusal
@@ -199,7 +199,7 @@ def test_a_refused_declaration_is_a_reason_and_not_the_end_of_the_channel(
 ) -> None:
     channel.queue_declare("other-type", durable=False, auto_delete=False)
     with Lane(make_app(server.url), kind="amqp", options=MANDATORY).connected() as lane:
-        from lanes import form_of
+        from support.lanes.fast_lane import form_of
 
         refusal = lane.ask(form_of("lanes.check", {"queue": "other-type"}))
         assert isinstance(refusal, Refusal)

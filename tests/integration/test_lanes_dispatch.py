@@ -15,11 +15,11 @@ import pytest
 import redis
 from celery import Celery, Task
 from celery.signals import after_task_publish, before_task_publish
-from definitions import Job, batch_of
-from fast_bench import MINUTE_MS, START_MS, FastBench, numbered
 from kombu.messaging import Producer
-from lanes import make_app
 from services import PrivateRedis
+from support.engine.definitions import Job, batch_of
+from support.lanes.bench import MINUTE_MS, START_MS, FastBench, numbered
+from support.lanes.fast_lane import make_app
 
 from celery_wheelbeat.dispatch.messages.run_ids import RunIds
 from celery_wheelbeat.dispatch.pending import STEP_SHIFT

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import amqp
 import pytest
-from definitions import Job
-from fast_bench import MINUTE_MS, FastBench, numbered
 from kombu import Exchange, Queue
-from lanes import make_app
+from support.engine.definitions import Job
+from support.lanes.bench import MINUTE_MS, FastBench, numbered
+from support.lanes.fast_lane import make_app
 
 if TYPE_CHECKING:
     from services import PrivateRabbit

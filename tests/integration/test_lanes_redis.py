@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
-from lanes import FIRE_MS, Lane, make_app
 from services import PrivateRedis, TcpProxy, free_port
 from services.server import wait_until
+from support.lanes.fast_lane import FIRE_MS, Lane, make_app
 
 from celery_wheelbeat.dispatch import FailureKind
 from celery_wheelbeat.dispatch.fast_lane.lane import BLOCK_RUNS

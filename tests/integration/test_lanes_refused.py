@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import amqp
 import pytest
-from definitions import Job
-from fast_bench import MINUTE_MS, FastBench, numbered
 from kombu import Exchange, Queue
-from lanes import make_app
 from services import PrivateRedis
+from support.engine.definitions import Job
+from support.lanes.bench import MINUTE_MS, FastBench, numbered
+from support.lanes.fast_lane import make_app
 
 from celery_wheelbeat.dispatch.fast_lane.amqp_refusals import on_channel
 

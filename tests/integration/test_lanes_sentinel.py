@@ -10,9 +10,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fast_bench import FastBench, numbered
-from lanes import make_app
 from services import MASTER_NAME, PrivateRedis, PrivateSentinel, TcpProxy, wait_until
+from support.lanes.bench import FastBench, numbered
+from support.lanes.fast_lane import make_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,11 +10,11 @@ import amqp
 import numpy as np
 import pytest
 import redis
-from definitions import Job
-from fast_bench import MINUTE_MS, START_MS, FastBench, numbered
 from kombu import Exchange, Queue
-from lanes import make_app
 from services import PrivateRedis
+from support.engine.definitions import Job
+from support.lanes.bench import MINUTE_MS, START_MS, FastBench, numbered
+from support.lanes.fast_lane import make_app
 
 from celery_wheelbeat.beat import fast_assembly as fast_parts
 from celery_wheelbeat.beat.route_sweep import RouteSweep

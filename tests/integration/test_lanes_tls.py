@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import amqp
 import pytest
 import redis
-from fast_bench import FastBench, numbered
-from lanes import Lane, make_app
 from services import PrivateRedis, TcpProxy, free_port
+from support.lanes.bench import FastBench, numbered
+from support.lanes.fast_lane import Lane, make_app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from processes import ROOT
 from services import OWN_NAME, PrivateMariadb, postgres_database_beside
+from support.processes import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ import io, json, sys
 from datetime import date, datetime, timedelta
 given = json.loads(sys.argv[1])
 from django.conf import settings
-from django_settings import database_of
+from support.site.settings import database_of
 settings.configure(
     SECRET_KEY="x", DATABASES={"default": database_of(given.pop("url"))},
     DEFAULT_AUTO_FIELD="django.db.models.BigAutoField", **given,
@@ -234,7 +234,7 @@ seen = {"said": said, "rows": sorted(map(list, Monitor.objects.values_list(*colu
 def test_the_short_name_of_the_scheduler_breaks_another_admin_and_a_check_says_so(
     sqlite_url: str, scheduler: str, found: list[str], status: int
 ) -> None:
-    import django_settings
+    from support.site import settings as admin_site
 
     body = """
 from django.contrib.auth.models import User
@@ -246,8 +246,8 @@ browser.force_login(User.objects.create_superuser("ann"))
 seen["theirs"] = browser.get("/admin/django_celery_beat/periodictask/").status_code
 seen["ours"] = browser.get("/admin/wheelbeat/monitor/").status_code
 """
-    settings = {name: getattr(django_settings, name) for name in ("ROOT_URLCONF", "MIDDLEWARE", "TEMPLATES")}
-    beside = [app for app in django_settings.INSTALLED_APPS if app not in (*CONTRIB, "django_wheelbeat")]
+    settings = {name: getattr(admin_site, name) for name in ("ROOT_URLCONF", "MIDDLEWARE", "TEMPLATES")}
+    beside = [app for app in admin_site.INSTALLED_APPS if app not in (*CONTRIB, "django_wheelbeat")]
     apps = ("django_celery_beat", *beside)
     seen = site(
         body, sqlite_url, apps, ALLOWED_HOSTS=["*"], CELERY_BEAT_SCHEDULER=scheduler, STATIC_URL="/static/", **settings

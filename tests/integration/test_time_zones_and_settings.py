@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from services import OWN_NAME, mysql_database_beside, postgres_database_beside
-from time_zone_probe import CELERY_ZONE, PROCESS_ZONES
+from support.site.zone_probe import CELERY_ZONE, PROCESS_ZONES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,14 +43,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def test_a_monitor_means_the_same_instants_everywhere(url: str, use_tz: str, time_zone: str) -> None:
     environment = {
         **os.environ,
-        "DJANGO_SETTINGS_MODULE": "django_settings",
+        "DJANGO_SETTINGS_MODULE": "support.site.settings",
         "WHEELBEAT_TEST_DATABASE": url,
         "WHEELBEAT_TEST_USE_TZ": use_tz,
         "WHEELBEAT_TEST_TIME_ZONE": time_zone,
         "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in (".", "django_app", "tests")),
     }
     done = subprocess.run(
-        [sys.executable, ROOT / "tests/time_zone_probe.py"],
+        [sys.executable, "-m", "support.site.zone_probe"],
         env=environment, capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

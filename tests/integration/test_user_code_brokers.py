@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 from celery.beat import BeatLazyFunc
-from celery_lanes import Lane, a_run
 from kombu import Queue
 from redis import Redis
+from support.lanes.celery_lane import Lane, a_run
 
 from celery_wheelbeat.dispatch import FailureKind
 

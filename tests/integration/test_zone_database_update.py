@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 ZONES = Path(tzdata.__file__).parent / "zoneinfo"
 LIFE = """
 import json, sys
-from django_site import set_up_django
+from support.site.databases import set_up_django
 set_up_django()
 from django.core.management import call_command
 from django.db import connection
-from changelog_places import Place, monitor
+from support.changelog.places import Place, monitor
 from django_wheelbeat.models import Beat, Monitor
-from stepped_beat import SteppedBeat
+from support.beat.stepped import SteppedBeat
 
 call_command("migrate", verbosity=0, interactive=False)
 if not Monitor.objects.exists():

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from table_of_monitors import PLAIN
+from support.changelog.table import PLAIN
 
 from celery_wheelbeat.engine.packing import encode
 from celery_wheelbeat.jobs import compile_columns as columns_module

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from definitions import Job, batch_of
 from hypothesis import given
 from hypothesis import strategies as st
+from support.engine.definitions import Job, batch_of
 
 from celery_wheelbeat.errors import InvalidSchedule
 from celery_wheelbeat.schedules.columns import spans

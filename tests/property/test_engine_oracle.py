@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from definitions import Job, batch_of, changes_of
-from engine_model import EngineModel, OfferedRun
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.engine.definitions import Job, batch_of, changes_of
+from support.engine.model import EngineModel, OfferedRun
 
 from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.engine import Engine

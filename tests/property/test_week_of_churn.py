@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from clockwork import row
+from support.engine.clockwork import row
 
 from celery_wheelbeat.dispatch.backlog import Backlog
 from celery_wheelbeat.engine import EngineConfig

@@ -15,7 +15,7 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab
 from kombu import Queue
-from table_of_monitors import PLAIN
+from support.changelog.table import PLAIN
 
 from celery_wheelbeat import run_id
 from celery_wheelbeat.beat.assembly import assemble

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 from celery.schedules import crontab
-from clockwork import Clockwork, ms, row
-from definitions import Job, batch_of
+from support.engine.clockwork import Clockwork, ms, row
+from support.engine.definitions import Job, batch_of
 
 from celery_wheelbeat.engine import engine, shard
 from celery_wheelbeat.engine.payloads import PAGE_BYTES

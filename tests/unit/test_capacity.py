@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from celery.utils.log import LoggingProxy
-from definitions import Job, changes_of
+from support.engine.definitions import Job, changes_of
 
 from celery_wheelbeat.beat import loading as capacity
 from celery_wheelbeat.beat import loading as memory

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
-from celery_lanes import Lane, RecordingScheduler, a_run
 from kombu import Producer
 from kombu.exceptions import EncodeError
+from support.lanes.celery_lane import Lane, RecordingScheduler, a_run
 
 from celery_wheelbeat import run_id
 from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind

@@ -16,7 +16,7 @@ from celery.beat import BeatLazyFunc, ScheduleEntry, Scheduler
 from celery.schedules import crontab, schedule
 from celery.signals import before_task_publish
 from kombu.messaging import Producer
-from lanes import make_app
+from support.lanes.fast_lane import make_app
 
 from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.dispatch.messages import hooks as detection

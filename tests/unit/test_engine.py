@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pytest
-from definitions import Job, batch_of, changes_of, intervals
+from support.engine.definitions import Job, batch_of, changes_of, intervals
 
 from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.engine import Engine

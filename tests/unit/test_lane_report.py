@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from definitions import Job, batch_of
+from support.engine.definitions import Job, batch_of
 
 from celery_wheelbeat.dispatch import PublisherHealth
 from celery_wheelbeat.dispatch import lane_report as lane_census

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from definitions import Job, batch_of, changes_of
+from support.engine.definitions import Job, batch_of, changes_of
 
 from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.engine import Engine

@@ -6,9 +6,9 @@ from itertools import takewhile
 
 import numpy as np
 import pytest
-from definitions import Job, changes_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.engine.definitions import Job, changes_of
 
 from celery_wheelbeat.dispatch.reports.lateness import Quantiles
 from celery_wheelbeat.engine import EngineConfig

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from celery import Celery
-from definitions import batch_of
 from services import free_port
-from stepped_beat import STEP_MS, SteppedBeat
-from table_of_monitors import PLAIN, TableOfMonitors
+from support.beat.stepped import STEP_MS, SteppedBeat
+from support.changelog.table import PLAIN, TableOfMonitors
+from support.engine.definitions import batch_of
 
 from celery_wheelbeat import sources
 from celery_wheelbeat.beat.scheduler import WheelScheduler

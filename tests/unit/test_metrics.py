@@ -14,11 +14,11 @@ import opentelemetry.metrics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from observed import observed
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from support.beat.observed import observed
 
 from celery_wheelbeat.dispatch import PublisherHealth
 from celery_wheelbeat.dispatch.reports.lateness import BOUNDS_S, Histogram, Lateness

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from definitions import Job, batch_of
+from support.engine.definitions import Job, batch_of
 
 from celery_wheelbeat.engine.misfire import Gap, MisfireRule, settle
 from celery_wheelbeat.jobs.definitions import Misfire

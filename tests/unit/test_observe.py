@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from observed import observed
+from support.beat.observed import observed
 
 from celery_wheelbeat.dispatch.reports.lateness import Lateness, Quantiles
 from celery_wheelbeat.dispatch.reports.send_log import LINES_MAX, SendLog

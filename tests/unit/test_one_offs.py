@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from definitions import Job, batch_of
+from support.engine.definitions import Job, batch_of
 
 from celery_wheelbeat.dispatch.one_offs import OneOffs
 from celery_wheelbeat.engine.shards import Reached, Relived

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from definitions import Job, changes_of
+from support.engine.definitions import Job, changes_of
 
 from celery_wheelbeat.engine import EngineConfig, recount
 from celery_wheelbeat.engine.engine import Engine

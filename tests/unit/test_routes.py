@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from definitions import Job, batch_of
 from hypothesis import given
 from hypothesis import strategies as st
+from support.engine.definitions import Job, batch_of
 
 from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.engine import Engine

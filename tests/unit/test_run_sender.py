@@ -15,9 +15,9 @@ import pytest
 import redis.exceptions
 from celery import Celery, Task
 from celery.beat import BeatLazyFunc
-from celery_lanes import Lane, RecordingScheduler, a_run
 from kombu import Producer
 from kombu.exceptions import OperationalError
+from support.lanes.celery_lane import Lane, RecordingScheduler, a_run
 
 from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind
 from celery_wheelbeat.dispatch.celery_lane.run_sender import SLOW_S, LaneEdges, RunSender

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
-from celery_lanes import Lane, RecordingScheduler, a_run
+from support.lanes.celery_lane import Lane, RecordingScheduler, a_run
 
 from celery_wheelbeat.dispatch import Confirmed
 from celery_wheelbeat.dispatch.messages.subscriptions import unsubscribed

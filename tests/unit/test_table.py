@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from definitions import Job, batch_of
+from support.engine.definitions import Job, batch_of
 
 from celery_wheelbeat.engine.packing import ON_GRID, RARE, encode, narrowed, widened
 from celery_wheelbeat.engine.table import Table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from table_of_monitors import TableOfMonitors
+from support.changelog.table import TableOfMonitors
 
 from celery_wheelbeat.errors import SourceError
 from celery_wheelbeat.jobs import compile as monitors

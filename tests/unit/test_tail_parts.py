@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table_of_monitors import PLAIN
+from support.changelog.table import PLAIN
 
 from celery_wheelbeat.errors import SourceError
 from celery_wheelbeat.sources.changelog import fingerprints as fingerprints_module

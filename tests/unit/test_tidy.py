@@ -261,7 +261,7 @@ PLUGIN = """
 [mypy]
 plugins = mypy_django_plugin.main
 [mypy.plugins.django-stubs]
-django_settings_module = django_settings
+django_settings_module = support.site.settings
 """
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from definitions import Job, changes_of
+from support.engine.definitions import Job, changes_of
 
 from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.engine import Engine

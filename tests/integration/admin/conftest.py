@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 from celery._state import _set_current_app, current_app
-from django_site import rolled_back, set_up_django, site_database, with_app
 from services import OWN_NAME, mysql_database_beside, postgres_database_beside
+from support.site.databases import rolled_back, set_up_django, site_database, with_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 from celery._state import _set_current_app, current_app
-from django_site import with_app
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.site.databases import with_app
 
 from celery_wheelbeat import run_id
 from celery_wheelbeat.schedules.cron import Cron

@@ -87,7 +87,7 @@ def test_a_hundred_thousand_monitors_cost_a_few_queries(either: Any, login: Call
 
 def assert_bounded(connection: Any, browser: Any, query: str) -> None:
     """Fail if a statement of the page reads the table, and not only what it needs for a page and a bounded count."""
-    from plans import statements_explained
+    from support.site.plans import statements_explained
 
     with statements_explained(connection) as statements:
         names(browser.get(LIST + query))
@@ -130,7 +130,7 @@ def documented_indexes() -> list[str]:
 
 @pytest.mark.postgres
 def test_the_documented_indexes_serve_the_pages_of_django_s_history(pg: Any, login: Callable[..., Any]) -> None:
-    from plans import statements_explained
+    from support.site.plans import statements_explained
 
     from django_wheelbeat.models import Monitor
 

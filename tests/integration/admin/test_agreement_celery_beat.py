@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django_site import rolled_back
+from support.site.databases import rolled_back
 
 from celery_wheelbeat.errors import InvalidMonitor
 

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django_site import rolled_back
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.site.databases import rolled_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

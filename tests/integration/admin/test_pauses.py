@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django_site import as_default, site_database
 from services import OWN_NAME, mysql_database_beside, postgres_database_beside
+from support.site.databases import as_default, site_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from changelog_places import Place, Reader
-from django_site import as_default, set_up_django, site_database
 from services import OWN_NAME, PrivatePostgres, mysql_database_beside, postgres_database_beside
+from support.changelog.places import Place, Reader
+from support.site.databases import as_default, set_up_django, site_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

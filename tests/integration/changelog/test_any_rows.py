@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pytest
-from any_rows import any_rows, edits
 from django.db import DatabaseError, transaction
 from kombu.utils.json import dumps, loads
-from loading_beats import ENTRY, START_MS, LoadingBeat
+from support.beat.loading import ENTRY, START_MS, LoadingBeat
+from support.changelog.any_rows import any_rows, edits
 
 from celery_wheelbeat.jobs.compile import compile_rows
 from celery_wheelbeat.schedules.cron import CronTable
@@ -27,7 +27,7 @@ from celery_wheelbeat.sources.messages import Changed, Loaded
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from changelog_places import Place
+    from support.changelog.places import Place
 
     from celery_wheelbeat.jobs.definitions import DefinitionBatch
     from celery_wheelbeat.sources.messages import News

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from changelog_places import Place, Reader, monitor
 from django.core.management import call_command
 from django.db import connections, transaction
-from django_site import as_default, site_database
-from stepped_beat import SteppedBeat
+from support.beat.stepped import SteppedBeat
+from support.changelog.places import Place, Reader, monitor
+from support.site.databases import as_default, site_database
 
 from celery_wheelbeat.sources.changelog import table_pass as walk
 from celery_wheelbeat.sources.changelog.bulk_load import BLOCK_ROWS

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from changelog_places import Reader, fill, many, monitor
 from django.db import IntegrityError, transaction
 from django.test import override_settings
+from support.changelog.places import Reader, fill, many, monitor
 
 from django_wheelbeat.models import Change, Monitor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from changelog_places import Place
+    from support.changelog.places import Place
 
 TRANSACTIONS_SIDE_BY_SIDE = pytest.mark.parametrize("place", ["postgres", "mysql"], indirect=True)
 """SQLite has one writer at a time: a transaction cannot be overtaken there."""

@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from changelog_places import many
+from support.changelog.places import many
 
 from celery_wheelbeat.errors import SourceError
 from celery_wheelbeat.jobs.definitions import Finished
@@ -15,7 +15,7 @@ from django_wheelbeat.models import Monitor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from changelog_places import Place, Reader
+    from support.changelog.places import Place, Reader
 
 WRITERS = 4
 STEPS = 400

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from changelog_places import Place, many, monitor
-from django_settings import database_of
-from processes import DjangoProject, redis_conf
 from services import PrivatePgbouncer
-from stepped_beat import SteppedBeat
+from support.beat.stepped import SteppedBeat
+from support.changelog.places import Place, many, monitor
+from support.processes import DjangoProject, redis_conf
+from support.site.settings import database_of
 
 from celery_wheelbeat.jobs.definitions import Finished
 from celery_wheelbeat.sources.databases.open import from_url

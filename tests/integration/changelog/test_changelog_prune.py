@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from changelog_places import Place, Reader, many, monitor
 from django.db import connections, transaction
+from support.changelog.places import Place, Reader, many, monitor
 
 from celery_wheelbeat.errors import CursorLost
 from django_wheelbeat.database.retention import SETTLE_S, prune_changelog

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from changelog_places import Place, Reader, monitor
-from django_site import as_default, site_database
 from services import PrivatePostgres, wait_until
-from stepped_beat import SteppedBeat
+from support.beat.stepped import SteppedBeat
+from support.changelog.places import Place, Reader, monitor
+from support.site.databases import as_default, site_database
 
 from celery_wheelbeat.sources.databases.open import from_url
 from celery_wheelbeat.sources.databases.postgres_columns import PostgresColumns

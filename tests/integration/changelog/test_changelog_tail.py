@@ -7,11 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
-from changelog_places import Place, many, monitor
 from django.db import OperationalError
-from django_site import as_default, site_database
 from services import PrivatePostgres
 from services.server import wait_until
+from support.changelog.places import Place, many, monitor
+from support.site.databases import as_default, site_database
 
 from celery_wheelbeat.jobs.compile import compile_rows
 from celery_wheelbeat.jobs.definitions import Finished

@@ -10,15 +10,15 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from changelog_places import monitor
-from stepped_beat import SteppedBeat
+from support.beat.stepped import SteppedBeat
+from support.changelog.places import monitor
 
 from django_wheelbeat.models import Monitor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from changelog_places import Place
+    from support.changelog.places import Place
 
 MINUTE_MS = 60_000
 

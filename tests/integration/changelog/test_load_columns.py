@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psycopg
 import pytest
-from loading_beats import ENTRY, START_MS, LoadingBeat
+from support.beat.loading import ENTRY, START_MS, LoadingBeat
 
 from celery_wheelbeat.errors import SourceError
 from celery_wheelbeat.jobs.compile import compile_rows
@@ -21,7 +21,7 @@ from celery_wheelbeat.sources.databases.packed import LAYOUT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from changelog_places import Place
+    from support.changelog.places import Place
 
 pytestmark = pytest.mark.postgres
 

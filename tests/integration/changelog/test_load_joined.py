@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from changelog_places import Place, monitor
-from loading_beats import ENTRY, LoadingBeat
+from support.beat.loading import ENTRY, LoadingBeat
+from support.changelog.places import Place, monitor
 
 from celery_wheelbeat.jobs.compile import compile_rows
 from celery_wheelbeat.sources.changelog import bulk_load as bulk

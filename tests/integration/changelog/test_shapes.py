@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loading_beats import LoadingBeat
+from support.beat.loading import LoadingBeat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from changelog_places import Place
+    from support.changelog.places import Place
 
 pytestmark = pytest.mark.postgres
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from changelog_places import Place, Reader, many, monitor
 from django.core.management import call_command
 from django.db import connections, transaction
 from services.found import OWN_NAME
+from support.changelog.places import Place, Reader, many, monitor
 
 from celery_wheelbeat.errors import CursorLost
 from celery_wheelbeat.sources.databases import mariadb

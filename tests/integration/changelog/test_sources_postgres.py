@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from changelog_places import Place, Reader, fill, monitor
 from django.core.management import call_command
 from django.db import connections, transaction
 from django.test import override_settings
 from services.found import OWN_NAME, with_path
+from support.changelog.places import Place, Reader, fill, monitor
 
 from celery_wheelbeat.errors import CursorLost, SourceError
 from celery_wheelbeat.jobs.definitions import Finished

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from changelog_places import Place, Reader, many, monitor
 from django.core.management import call_command
-from loading_beats import LoadingBeat
+from support.beat.loading import LoadingBeat
+from support.changelog.places import Place, Reader, many, monitor
 
 from celery_wheelbeat.errors import CursorLost, SourceError
 from celery_wheelbeat.sources.databases import sqlite

@@ -7,10 +7,10 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 import pytest
-from changelog_places import many, monitor
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, transaction
 from django.utils import timezone
+from support.changelog.places import many, monitor
 
 from celery_wheelbeat.jobs.definitions import Finished
 from django_wheelbeat.checks import check_triggers
@@ -20,7 +20,7 @@ from django_wheelbeat.database.opening import install_triggers
 from django_wheelbeat.models import Change, Monitor
 
 if TYPE_CHECKING:
-    from changelog_places import Place, Reader
+    from support.changelog.places import Place, Reader
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 

@@ -19,7 +19,7 @@ def set_up_django() -> None:
     from django.conf import settings
 
     if not settings.configured:
-        os.environ["DJANGO_SETTINGS_MODULE"] = "django_settings"
+        os.environ["DJANGO_SETTINGS_MODULE"] = "support.site.settings"
         settings._setup()
         del os.environ["DJANGO_SETTINGS_MODULE"]
     django.setup()
@@ -44,7 +44,8 @@ def site_database(url: str) -> Iterator[Any]:
     from django.core.management import call_command
     from django.db import connections
     from django.db.utils import load_backend
-    from django_settings import database_of
+
+    from support.site.settings import database_of
 
     settings = connections.configure_settings({"default": database_of(url)})["default"]
     connection = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, "default")

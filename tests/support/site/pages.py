@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django_site import as_default, site_database
+
+from support.site.databases import as_default, site_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -31,7 +31,7 @@ DATABASES = {"default": database_of(os.environ.get("WHEELBEAT_TEST_DATABASE", "s
 USE_TZ = os.environ.get("WHEELBEAT_TEST_USE_TZ", "1") == "1"
 TIME_ZONE = os.environ.get("WHEELBEAT_TEST_TIME_ZONE", "UTC")
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-ROOT_URLCONF = "django_urls"
+ROOT_URLCONF = "support.site.urls"
 DEBUG = False
 ALLOWED_HOSTS = ["*"]
 STATIC_URL = "/static/"

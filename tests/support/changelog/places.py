@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from django_site import as_default
-
 from celery_wheelbeat.sources.databases.open import open_database
+from support.site.databases import as_default
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Mapping, Sequence
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0
 FOLDER_BROKER = ROOT / "example_project/project/folder_broker.py"
 

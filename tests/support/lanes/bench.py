@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from definitions import Job, batch_of
 
 from celery_wheelbeat.beat.assembly import assemble
 from celery_wheelbeat.beat.scheduler import WheelScheduler
@@ -18,6 +17,7 @@ from celery_wheelbeat.dispatch.messages.run_ids import RunIds
 from celery_wheelbeat.jobs.definitions import ChangeBatch, Route, overlap_of
 from celery_wheelbeat.jobs.rows import key_of
 from celery_wheelbeat.settings import Settings
+from support.engine.definitions import Job, batch_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

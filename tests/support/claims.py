@@ -8,15 +8,16 @@ import random
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from celery import Celery
-from processes import Process, Project
+
+from support.processes import ROOT, Process, Project
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
 DEADLINE_S = 60.0
 
@@ -261,8 +262,8 @@ class ClaimProject(Project):
 
 
 DJANGO_SITE = """
-from django_settings import *
-from django_settings import database_of
+from support.site.settings import *
+from support.site.settings import database_of
 DATABASES = {{"default": database_of({url!r})}}
 INSTALLED_APPS = [*INSTALLED_APPS, "django_celery_results"]
 """
@@ -273,7 +274,7 @@ def django_project(folder: Path, database_url: str, **conf: Any) -> ClaimProject
     (folder / "claims_site.py").write_text(DJANGO_SITE.format(url=database_url))
     before = "import os\nos.environ['DJANGO_SETTINGS_MODULE'] = 'claims_site'\n"
     project = ClaimProject(folder, {**conf, "result_backend": "django-db"}, installed=False, before=before)
-    project.env["PYTHONPATH"] += os.pathsep + str(Path(__file__).parent)
+    project.env["PYTHONPATH"] += os.pathsep + str(ROOT / "tests")
     project.env["DJANGO_SETTINGS_MODULE"] = "claims_site"
     project.python_code(
         """

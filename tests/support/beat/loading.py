@@ -20,9 +20,8 @@ from celery_wheelbeat.sources.messages import Changed, Loaded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from changelog_places import Place
-
     from celery_wheelbeat.sources.messages import News
+    from support.changelog.places import Place
 
 START_MS = 1_900_000_000_000
 DEADLINE_S = 120.0

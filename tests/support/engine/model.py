@@ -13,9 +13,8 @@ from celery_wheelbeat.jobs.definitions import Misfire, Offer
 from celery_wheelbeat.schedules.kinds import ALWAYS_MS, Kind
 
 if TYPE_CHECKING:
-    from definitions import Job
-
     from celery_wheelbeat.engine import EngineConfig
+    from support.engine.definitions import Job
 
 
 class OfferedRun(NamedTuple):

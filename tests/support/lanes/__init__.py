@@ -1,0 +1,1 @@
+"""The two lanes on a real broker, without a beat."""

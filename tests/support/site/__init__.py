@@ -1,0 +1,1 @@
+"""A Django site with the admin: settings, URLs, databases, a browser."""
