@@ -48,7 +48,9 @@ wheelbeat.add_command(dedup_check)
 
 @wheelbeat.command(name="next", cls=CeleryCommand)
 @click.argument("name")
-@click.option("-n", "count", type=click.IntRange(1, 1000), default=10, cls=CeleryOption, help="How many fire times.")
+@click.option(
+    "-n", "count", type=click.IntRange(1, 1000), default=10, cls=CeleryOption, help="Number of fire times to show."
+)
 @click.pass_context
 def next_command(context: click.Context, name: str, count: int) -> None:
     """Print the next fire times of the monitor or entry NAME, in UTC."""
@@ -58,7 +60,7 @@ def next_command(context: click.Context, name: str, count: int) -> None:
         settings = Settings.from_conf(app.conf)
         schedule = definition_of(app, settings, look_up(app, settings, name)).schedule
         if schedule is None:
-            raise InvalidMonitor("schedule", "is asked at run time: its fire times are not known in advance")
+            raise InvalidMonitor("schedule", "is polled at run time: its fire times are not known in advance")
     except WheelbeatError as error:
         raise click.ClickException(str(error)) from error
     for fire in fires_after(schedule, now, count):
@@ -67,7 +69,14 @@ def next_command(context: click.Context, name: str, count: int) -> None:
 
 @wheelbeat.command(cls=CeleryCommand)
 @click.argument("name")
-@click.option("-s", "--schedule", "path", default=None, cls=CeleryOption, help="Path that was given to beat as -s.")
+@click.option(
+    "-s",
+    "--schedule",
+    "path",
+    default=None,
+    cls=CeleryOption,
+    help="Schedule path of the beat, as passed to beat with -s.",
+)
 @click.pass_context
 def explain(context: click.Context, name: str, path: str | None) -> None:
     """Explain when the monitor or entry NAME fires, and what prevents its runs from being sent."""
@@ -87,7 +96,7 @@ def explain(context: click.Context, name: str, path: str | None) -> None:
 @wheelbeat.command(cls=CeleryCommand)
 @click.argument("name")
 @click.option(
-    "--request", "text", default=None, cls=CeleryOption, help="Repeat an earlier request: workers drop the copy."
+    "--request", "text", default=None, cls=CeleryOption, help="Earlier request to repeat: workers drop the copy."
 )
 @click.pass_context
 def run(context: click.Context, name: str, text: str | None) -> None:
@@ -106,8 +115,15 @@ def run(context: click.Context, name: str, text: str | None) -> None:
 
 
 @wheelbeat.command(cls=CeleryCommand)
-@click.option("--json", "as_json", is_flag=True, cls=CeleryOption, help="The status documents as JSON.")
-@click.option("-s", "--schedule", "path", default=None, cls=CeleryOption, help="Path that was given to beat as -s.")
+@click.option("--json", "as_json", is_flag=True, cls=CeleryOption, help="Print the status documents as JSON.")
+@click.option(
+    "-s",
+    "--schedule",
+    "path",
+    default=None,
+    cls=CeleryOption,
+    help="Schedule path of the beat, as passed to beat with -s.",
+)
 @click.pass_context
 def status(context: click.Context, as_json: bool, path: str | None) -> None:
     """Show the status of the beats of this installation; exit code 1 if none reports."""
@@ -124,7 +140,10 @@ def status(context: click.Context, as_json: bool, path: str | None) -> None:
     alive = [report for report in reports if report["age_s"] <= ALIVE_S]
     zones = {report["status"].get("tzdata", "unknown") for report in alive}
     if len(zones) > 1:
-        click.echo(f"Beats read different zone databases: {', '.join(sorted(zones))}; give all the same.", err=True)
+        click.echo(
+            f"Beats read different time zone databases: {', '.join(sorted(zones))}; install the same version for all.",
+            err=True,
+        )
     if not alive:
         if not as_json:
             click.echo("No beat has reported within the last 10 seconds.", err=True)

@@ -101,7 +101,7 @@ def _look_at_claims(app: Any, settings: Settings, reports: Mapping[str, Any]) ->
     if choice.store is None:
         yield Finding(
             False,
-            f"{choice.where} cannot keep claims: every copy of a run runs",
+            f"{choice.where} cannot keep claims: every copy of a run is executed",
             "set wheelbeat_dedup_url to a redis://, postgresql://, mysql:// or sqlite:/// URL",
         )
     else:
@@ -123,11 +123,11 @@ def _look_at_store(store: Store, where: str) -> Iterator[Finding]:
     elected = verdicts.count(Verdict.ELECTED)
     yield Finding(
         elected == 1,
-        f"of {COPIES} copies at the same time {elected} was elected",
+        f"{elected} of {COPIES} simultaneous copies elected",
         "" if elected == 1 else "the server does not decide atomically: use a single primary, not a proxy over several",
     )
     if store.best_effort:
-        yield Finding(False, f"claims may be forgotten early: {store.best_effort}", "use Redis or a database")
+        yield Finding(False, f"claims may be lost early: {store.best_effort}", "use Redis or a database")
 
 
 def _copy() -> ClaimRequest:
@@ -158,7 +158,7 @@ def _look_at_memory(store: Store, settings: Settings, reports: Mapping[str, Any]
     kept = rate * ttl_s * CLAIM_BYTES / 1e6
     yield Finding(
         True,
-        f"{rate:.1f} runs/s now, remembered for up to {ttl_s:,.0f} s: at most {kept:,.1f} MB "
+        f"{rate:.1f} runs/s now, claims kept for up to {ttl_s:,.0f} s: at most {kept:,.1f} MB "
         f"({1_000 * ttl_s * CLAIM_BYTES / 1e9:,.1f} GB at 1,000 runs/s, less where intervals are short)",
     )
 
@@ -178,13 +178,13 @@ def _look_at_time_limits(app: Any, settings: Settings) -> Iterator[Finding]:
             exposed.append(name)
     text = f"visibility timeout {timeout_s:g} s"
     if not exposed:
-        yield Finding(True, f"{text}: longer than every task that is acknowledged late may run")
+        yield Finding(True, f"{text}: longer than the time limit of every task with acks_late")
         return
     shown = ", ".join(exposed[:5]) + (f" and {len(exposed) - 5} more" if len(exposed) > 5 else "")
     yield Finding(
         False,
-        f"{text}: {shown} may run longer, and would be started a second time",
-        "give them a time_limit below it, a longer visibility_timeout, or wheelbeat={'exclusive': True}",
+        f"{text}: {shown} may run longer and would then be started a second time",
+        "set a time_limit below it, a longer visibility_timeout, or wheelbeat={'exclusive': True}",
     )
 
 
@@ -194,13 +194,13 @@ def _look_at_workers(reports: Mapping[str, Any]) -> Iterator[Finding]:
     for name, report in sorted(reports.items()):
         hook = report["hook"] if report else "off"
         if hook == "off":
-            text = f"{name} runs every copy"
+            text = f"{name} executes every copy"
             yield Finding(False, text, "call celery_wheelbeat.worker.install(app), or set wheelbeat_worker = True")
         elif hook == "trace":
             yield Finding(True, f"{name} drops copies; claims in {report['store']}")
         else:
             text = f"{name} drops copies by Task.before_start, after task_prerun and track_started"
-            yield Finding(False, text, "its log says why at its start")
+            yield Finding(False, text, "its log gives the reason at start-up")
 
 
 def _ask_workers(app: Any, timeout_s: float) -> WorkerAnswers:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 FIRES_SHOWN = 3
 LOOK_BACK_MS = 10 * 366 * 86_400_000
 """Fire times further back than this are not searched."""
-OWED = "as soon as a beat runs: the instant has passed, and the run was not confirmed yet"
+OWED = "as soon as a beat runs: its time has passed, and no run has been confirmed"
 _FAST_TRANSPORTS = ("redis", "amqp")
 _DAY_MS = 86_400_000
 
@@ -60,7 +60,7 @@ def explanation(app: Any, settings: Settings, stored: Stored, beats: Beats, now_
     try:
         definition = definition_of(app, settings, stored)
     except InvalidMonitor as problem:
-        yield "state", f"refused, never sent: {problem}"
+        yield "state", f"quarantined, never sent: {problem}"
         yield from _conflict(stored)
         return
     yield "job", f"{definition.key}, task {definition.entry.task}"
@@ -104,7 +104,7 @@ def _state(stored: Stored, now_ms: int) -> Iterator[tuple[str, str]]:
     elif row.end_at_ms is not None and row.end_at_ms <= now_ms:
         yield "state", f"ended at {_utc(row.end_at_ms)}"
     else:
-        yield "state", f"enabled; this definition holds since {_utc(row.effective_from_ms)}"
+        yield "state", f"enabled; in force since {_utc(row.effective_from_ms)}"
     if stored.quarantine is not None:
         yield "quarantine", f"not sent: {stored.quarantine}"
 
@@ -113,7 +113,7 @@ def _conflict(stored: Stored) -> Iterator[tuple[str, str]]:
     if stored.given is not None and stored.row is not None:
         yield (
             "conflict",
-            f"monitor {stored.row.id} of the same name is quarantined; this is about the entry of beat_schedule",
+            f"monitor {stored.row.id} of the same name is quarantined; the entry of beat_schedule is shown here",
         )
 
 
@@ -121,8 +121,11 @@ def _schedule(app: Any, stored: Stored, definition: Definition, settings: Settin
     schedule = definition.schedule
     if schedule is None:
         kind = type(definition.entry.schedule)
-        yield "schedule", f"{kind.__module__}.{kind.__qualname__}: asked at run time, fire times are not known before"
-        yield "", "no promise about restarts and drift is made for it"
+        yield (
+            "schedule",
+            f"{kind.__module__}.{kind.__qualname__}: polled at run time, its fire times are not known in advance",
+        )
+        yield "", "without guarantees about restarts and drift"
         if nameless(definition.entry.schedule, timezone_of(app)):
             yield "", NAMELESS
         return
@@ -161,7 +164,7 @@ def _offset(stored: Stored, definition: Definition, settings: Settings) -> str:
     elif row is not None and row.start_at_ms is not None:
         why = "start_at names the phase"
     elif isinstance(definition.schedule and definition.schedule.base, Interval):
-        why = "from its id, the same for ever"
+        why = "derived from its id, never changes"
     else:
         why = "exactly on its slot"
     return f"{format_duration(offset_ms)} ({why})"
@@ -183,7 +186,7 @@ def _fire_times(
         yield label, f"{_in_zone(fire_ms, zone)}  run {run_id(definition.key, fire_ms, namespace)} (computed)"
         label = ""
     if label:
-        yield label, "never, as it is defined now"
+        yield label, "never with the current definition"
 
 
 def _is_owed(stored: Stored, definition: Definition, now_ms: int) -> bool:
@@ -198,14 +201,14 @@ def _misfire(app: Any, definition: Definition, settings: Settings, now_ms: int) 
     policy, schedule = definition.misfire, definition.schedule
     name = policy.name.lower()
     if schedule is None:
-        return "none: runs missed while no beat runs are lost"
+        return "none: runs missed while no beat is running are lost"
     if policy is Misfire.SKIP:
         return f"{name}: runs missed over a restart or a long stall are not sent"
     if policy is Misfire.ALL:
-        return f"{name}: every missed run is sent, of more than {EngineConfig().all_max:,} the newest"
+        return f"{name}: every missed run is sent, at most the newest {EngineConfig().all_max:,}"
     if policy is Misfire.LATEST:
         deadline_s = app.conf.beat_cron_starting_deadline
-        limit = f", a cron's only within {deadline_s} s" if deadline_s is not None else ""
+        limit = f", that of a cron schedule only within {deadline_s} s" if deadline_s is not None else ""
         return f"{name}: the newest missed run is sent{limit}"
     first = schedule.next_fire(now_ms)
     second = None if first is None else schedule.next_fire(first)
@@ -224,7 +227,7 @@ def _lane(app: Any, definition: Definition, settings: Settings) -> Iterator[tupl
     if settings.dispatch == "celery":
         reasons = ["wheelbeat_dispatch is 'celery'"]
     elif transport not in _FAST_TRANSPORTS:
-        reasons = [f"the broker's transport is {transport!r}; the fast lanes speak {' and '.join(_FAST_TRANSPORTS)}"]
+        reasons = [f"the broker's transport is {transport!r}; the fast lane supports {' and '.join(_FAST_TRANSPORTS)}"]
     else:
         found = hooks(app, Scheduler(app, lazy=True), definition.entry.task)
         reasons = [] if settings.dispatch == "fast" or only_observers(found) else [hook.what for hook in found]
@@ -238,9 +241,12 @@ def _lane(app: Any, definition: Definition, settings: Settings) -> Iterator[tupl
         apart = reason_apart(definition.job_id, definition.flags)
         reasons = [apart, *reasons] if apart is not None else reasons
     if not reasons:
-        yield "lane", "fast, as far as this process can see; the beat itself proves it, see `lanes` in its status"
+        yield (
+            "lane",
+            "fast, as far as this process can tell; `lanes` in the status of the beat shows the lane in use",
+        )
     for label, reason in zip(["lane", *[""] * len(reasons)], reasons, strict=False):
-        yield label, f"Celery's own: {reason}"
+        yield label, f"celery: {reason}"
 
 
 def _interval_ms(schedule: Bounded | None) -> int:
@@ -256,7 +262,7 @@ def _skips(definition: Definition, beats: Beats) -> Iterator[tuple[str, str]]:
         counts = ", ".join(f"{reason} {count:,}" for reason, count in runs["skipped"].items()) or "none"
         age = "now" if report["age_s"] < 10 else f"{report['age_s']:.0f} s ago"
         yield "beat", f"{report['host']} pid {report['pid']}, {report['status']['state']}, reported {age}"
-        yield "", f"skipped, of all jobs: {counts}"
+        yield "", f"skipped, all jobs: {counts}"
         for skip in report["status"].get("skips", ()):
             text = _skip(definition, skip)
             if text:
@@ -266,16 +272,16 @@ def _skips(definition: Definition, beats: Beats) -> Iterator[tuple[str, str]]:
 def _skip(definition: Definition, skip: Mapping[str, Any]) -> str:
     """Describe one period of skipped runs for this job; empty if the job is not affected."""
     from_ms, until_ms = skip["from_ms"], skip["until_ms"]
-    stretch = _utc(from_ms) if from_ms == until_ms else f"{_utc(from_ms)} to {_utc(until_ms)}"
+    span = _utc(from_ms) if from_ms == until_ms else f"{_utc(from_ms)} to {_utc(until_ms)}"
     if definition.key in skip["jobs"]:
-        return f"{skip['reason']}: {stretch}, runs of this job, {skip['runs']:,} in all"
+        return f"{skip['reason']}: {span}, runs of this job; {skip['runs']:,} runs in total"
     if definition.schedule is None or skip["jobs"]:
         return ""
     begin_ms = max(from_ms, definition.effective_from_ms)
     first = definition.schedule.next_fire(begin_ms - 1)
     if first is None or first > until_ms:
         return ""
-    return f"{skip['reason']}: {stretch}, {skip['runs']:,} runs of all jobs; this one had fire times in it"
+    return f"{skip['reason']}: {span}, {skip['runs']:,} runs of all jobs; this job had fire times in that time"
 
 
 def _zone_of(schedule: Bounded) -> str:

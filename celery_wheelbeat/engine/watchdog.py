@@ -210,17 +210,17 @@ def check_wheel(shard: Shard, report: SweepReport) -> bool:
 FINDINGS = {
     "lost": "an armed job that the wheel does not hold",
     "misfiled": "an armed job that the wheel holds only in a wrong place",
-    "ghost": "an entry of the wheel that belongs to nothing",
+    "ghost": "an entry of the wheel without an armed job",
     "double": "a job that one unmarked slot holds twice",
-    "edge": "the border between slots and far windows is not where the cursor puts it",
+    "edge": "the border between slots and far windows does not match the cursor",
     "past_due": "a job armed for a time that has passed",
     "off_grid": "a job armed for another time than its schedule says",
     "unsorted": "ids that are not in ascending order",
     "foreign": "a job of another shard, or the same job twice",
-    "definition": "a definition that changed though nobody changed it, or that cannot be right",
+    "definition": "a definition that changed without an edit, or that is impossible",
     "payload": "a job whose arguments or name are no longer what was stored",
     "cursor": "a cursor that disagrees with the other shards",
-    "uncounted": "a run that must have passed and was not handed out",
+    "uncounted": "a run that was due and was not handed out",
     "surplus": "a run that was handed out though none was due",
 }
 """All possible findings of a sweep. In a sound shard the count of each is 0."""

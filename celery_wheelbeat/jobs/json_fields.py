@@ -82,7 +82,7 @@ def _check_characters(field: str, value: Any) -> None:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         lone = f"U+{ord(error.object[error.start]):04X}"
-        raise InvalidMonitor(field, f"not valid JSON: {lone} is half of a surrogate pair, no character") from None
+        raise InvalidMonitor(field, f"not valid JSON: {lone} is half of a surrogate pair, not a character") from None
 
 
 def _check_markers(field: str, text: str) -> None:

@@ -21,18 +21,18 @@ REFUSED_IN_UTF8: Final = re.compile(
 """The same in UTF-8. ``\\xed`` matches surrogates, which some writers encode although UTF-8 forbids it."""
 
 RESERVED_QUEUES: Final = {
-    "unacked*": "Redis, for what kombu has delivered and no worker has acknowledged",
-    "_kombu.*": "Redis, for the bindings of kombu",
+    "unacked*": "kombu on Redis, for unacknowledged messages",
+    "_kombu.*": "kombu on Redis, for bindings",
     "amq.*": "RabbitMQ",
-    "celery-task*-meta-*": "Redis, for the results of Celery",
-    "wb:*": "Redis, for the claims of the workers",
-    "wheelbeat:*": "Redis, for what a beat has sent",
+    "celery-task*-meta-*": "Celery on Redis, for results",
+    "wb:*": "workers on Redis, for claims",
+    "wheelbeat:*": "beats on Redis, for the record of what they have sent",
 }
 """Queue name pattern → system that uses keys or queues of that name."""
 RESERVED_ANYWHERE: Final = {
-    "*.pidbox": "the remote control of Celery",
-    "celeryev": "the events of Celery",
-    "celeryev.*": "the events of Celery",
+    "*.pidbox": "Celery's remote control",
+    "celeryev": "Celery's events",
+    "celeryev.*": "Celery's events",
 }
 """The same, also for exchanges and routing keys."""
 
@@ -54,7 +54,7 @@ def name_problem(text: str) -> str | None:
         return None
     return (
         f"contains U+{ord(found[0]):04X}: control characters, line separators, direction marks and lone surrogates"
-        " are not possible in a name"
+        " are not allowed in a name"
     )
 
 
@@ -71,7 +71,7 @@ def address_problem(text: str) -> str | None:
 def header_problem(name: str) -> str | None:
     """Return why a definition cannot have a header ``name``, or None."""
     if name.lower().startswith(OWN_PREFIX) or name in _BEAT_HEADERS:
-        return f"{name!r} is written by the beat on every message, or by the workers"
+        return f"{name!r} is reserved: beats and workers set it on messages"
     if name in _PROTOCOL_HEADERS:
         return f"{name!r} belongs to Celery's message protocol"
     if name in _COPY_HEADERS:

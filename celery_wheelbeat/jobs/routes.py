@@ -84,7 +84,7 @@ class RouteTable:
     def __getitem__(self, index: int) -> Route:
         route = self._routes[index]
         if route is None:
-            raise IndexError(f"no job has route {index} any more")
+            raise IndexError(f"route {index} has no jobs")
         return route
 
     def __len__(self) -> int:

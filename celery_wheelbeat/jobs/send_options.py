@@ -124,7 +124,7 @@ def _shortest(number: float | None) -> float | None:
 def _bounded_object(field: str, text: str | None) -> dict[str, Any]:
     octets = len((text or "").encode("utf-8", "surrogatepass"))
     if octets > MAX_TEXT:
-        raise InvalidMonitor(field, f"has {octets:,} bytes, at most {MAX_TEXT:,} are possible")
+        raise InvalidMonitor(field, f"has {octets:,} bytes, at most {MAX_TEXT:,} are allowed")
     return parse_object(field, text)
 
 
@@ -153,7 +153,7 @@ def _is_instant(text: str) -> bool:
 def _option_problem(option: tuple[str, Any]) -> str | None:
     name, value = option
     if name in _OWN_FIELDS:
-        return f"{name!r} has a field of its own"
+        return f"{name!r} has its own field"
     if name in _OWNED_BY_BEAT:
         return f"{name!r} is set by the beat itself"
     if name not in _TYPES:
@@ -190,7 +190,7 @@ def _callback_problem(value: object) -> str | None:
         ]
         reason = next((reason for reason in found if reason), None)
         if reason:
-            return f"has the signature of {signature.task!r:.80}: {reason}"
+            return f"contains the signature of {signature.task!r:.80}: {reason}"
     return None
 
 

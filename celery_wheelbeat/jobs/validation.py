@@ -69,7 +69,7 @@ def check(row: MonitorRow, *, limits: Limits = _NO_LIMITS) -> list[InvalidMonito
 def unforeseen(row: MonitorRow, error: Exception) -> InvalidMonitor:
     """Log ``error``, raised by this package's own code, and return it as a problem of ``row``."""
     logger.error("monitor.compile: monitor %r (%.200r) cannot be compiled", row.id, row.name, exc_info=error)
-    return InvalidMonitor("definition", f"cannot be compiled: {error!r:.500}; the log says more")
+    return InvalidMonitor("definition", f"cannot be compiled: {error!r:.500}; see the log")
 
 
 def _problems(row: MonitorRow, limits: Limits) -> list[InvalidMonitor]:
@@ -127,7 +127,7 @@ def cron_of(expression: str, timezone: str, day_rule: str) -> Cron | InvalidMoni
         return InvalidMonitor("cron", str(error))
     except Exception as error:
         logger.exception("monitor.cron: %.300r in %.70r cannot be read", expression, timezone)
-        return InvalidMonitor("cron", f"cannot be read: {error!r:.500}; the log says more")
+        return InvalidMonitor("cron", f"cannot be read: {error!r:.500}; see the log")
 
 
 def _type_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
@@ -151,7 +151,7 @@ def _name_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
         if not text or not text.strip():
             yield InvalidMonitor(field, "is empty")
         elif len(text) > MAX_TEXT:
-            yield InvalidMonitor(field, f"has {len(text)} characters, at most {MAX_TEXT} are possible")
+            yield InvalidMonitor(field, f"has {len(text)} characters, at most {MAX_TEXT} are allowed")
         elif reason := names.name_problem(text):
             yield InvalidMonitor(field, reason)
 
@@ -159,9 +159,9 @@ def _name_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
 def _schedule_problems(row: MonitorRow, limits: Limits) -> Iterator[InvalidMonitor]:
     kinds = kinds_of(row)
     if len(kinds) != 1:
-        given = " and ".join(kinds) or "none of them"
+        given = " and ".join(kinds) or "none"
         yield InvalidMonitor(
-            kinds[0] if kinds else "interval_ms", f"expected one of interval, cron, once and solar, got {given}"
+            kinds[0] if kinds else "interval_ms", f"expected exactly one of interval, cron, once or solar, got {given}"
         )
         return
     if not row.cron and (reason := names.name_problem(row.timezone)):
@@ -208,11 +208,11 @@ def _bound_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
             yield InvalidMonitor(field, f"{instant_ms} ms is outside the years 1 to 9999")
     start_ms, end_ms = row.start_at_ms, row.end_at_ms
     if start_ms is not None and end_ms is not None and start_ms >= end_ms:
-        yield InvalidMonitor("end_at", "is not after start_at: no run lies between them")
+        yield InvalidMonitor("end_at", "is not after start_at: no run is possible")
     elif row.once_at_ms is not None and (
         (start_ms is not None and row.once_at_ms < start_ms) or (end_ms is not None and row.once_at_ms >= end_ms)
     ):
-        yield InvalidMonitor("once_at", "lies outside start_at and end_at: it would never run")
+        yield InvalidMonitor("once_at", "is outside start_at and end_at: it would never run")
 
 
 def _incident_problems(row: MonitorRow, limits: Limits) -> Iterator[InvalidMonitor]:
@@ -306,7 +306,7 @@ def _outside_queues(queue: str | None, limits: Limits) -> str | None:
 def _past_the_queues(address: str | None, limits: Limits) -> str | None:
     if not address or limits.allowed_queues is None:
         return None
-    return f"{address!r} could lead to any queue; with wheelbeat_allowed_queues only a queue can be named"
+    return f"{address!r} can route to any queue; with wheelbeat_allowed_queues, name a queue instead"
 
 
 def _listed(patterns: tuple[str, ...]) -> str:

@@ -22,7 +22,7 @@ class Check(NamedTuple):
 
     name: str
     good: bool
-    said: str
+    detail: str
 
 
 def alive(sight: HealthView, now_s: float, timeout_s: float) -> Sequence[Check]:
@@ -30,8 +30,8 @@ def alive(sight: HealthView, now_s: float, timeout_s: float) -> Sequence[Check]:
     age_s = max(0.0, now_s - sight.turned_s)
     stuck = ", ".join(sight.wedged)
     return (
-        Check("tick", age_s <= timeout_s, f"last turn {age_s:.1f} s ago, limit {timeout_s:g} s"),
-        Check("threads", not stuck, f"no turn of {stuck} for {timeout_s:g} s" if stuck else "all turn"),
+        Check("tick", age_s <= timeout_s, f"last loop {age_s:.1f} s ago, limit {timeout_s:g} s"),
+        Check("threads", not stuck, f"{stuck}: no loop completed for {timeout_s:g} s" if stuck else "all running"),
     )
 
 
@@ -40,7 +40,7 @@ def ready(sight: HealthView, now_s: float, timeout_s: float) -> Sequence[Check]:
     checks = list(alive(sight, now_s, timeout_s))
     status = sight.status
     if not status:
-        return (*checks, Check("loaded", good=False, said="no status yet"))
+        return (*checks, Check("loaded", good=False, detail="no status yet"))
     checks += [
         Check("loaded", status["state"] == "running", status["state"]),
         Check(

@@ -165,28 +165,28 @@ def _family(kind: str, name: str, help_: str, read: Read, *labels: str, silent: 
 _counter, _gauge, _histogram = (partial(_family, kind) for kind in ("counter", "gauge", "histogram"))
 
 FAMILIES: tuple[Family, ...] = (
-    _gauge("build_info", "1, with what this beat is made of.", _build, "version", "tzdata"),
-    _gauge("state", "1 for the state that the beat is in, 0 for the others.", _state, "state"),
+    _gauge("build_info", "Always 1; the labels describe this beat.", _build, "version", "tzdata"),
+    _gauge("state", "1 for the state of the beat, 0 for the others.", _state, "state"),
     _gauge(
         "last_tick_timestamp_seconds",
-        "When the scheduling thread last reported; every two seconds while it turns.",
+        "When the scheduling thread last reported; it reports every two seconds.",
         _instant,
     ),
     _gauge("behind_seconds", "How far the wheel is behind the clock.", _field("behind_s")),
-    _gauge("jobs", "Jobs in the engine, paused ones included.", _jobs, "kind"),
+    _gauge("jobs", "Jobs in the engine, including paused ones.", _jobs, "kind"),
     _gauge("jobs_refused", "Definitions that cannot run or be sent.", _field("jobs", "refused")),
-    _gauge("runs_next_minute", "Runs that fall due within the next minute, as of the last survey.", _next_minute),
+    _gauge("runs_next_minute", "Runs due within the next minute, as of the last forecast.", _next_minute),
     _counter(
-        "expected_total", "Fire times that were due, those of the gap at start included.", _field("runs", "expected")
+        "expected_total", "Fire times that came due, including those of the gap at start.", _field("runs", "expected")
     ),
     _counter("sent_total", "Runs that the broker has confirmed.", _field("runs", "sent")),
     _counter("skipped_total", "Runs that were not sent, by reason.", _closed(REASONS, "runs", "skipped"), "reason"),
     _counter(
         "reoffered_total",
-        "Runs sent again with the same ids after a restart; outside the account.",
+        "Runs sent again with the same ids after a restart; not part of the account.",
         _field("runs", "reoffered"),
     ),
-    _gauge("pending", "Runs due, neither sent nor skipped yet.", _field("runs", "pending")),
+    _gauge("pending", "Due runs that are neither sent nor skipped yet.", _field("runs", "pending")),
     _gauge(
         "account_difference",
         "Expected minus sent, skipped and pending runs.",
@@ -195,65 +195,67 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _counter(
         "stray_outcomes_total",
-        "Outcomes that were reported of runs already settled.",
+        "Outcomes reported for runs that were already settled.",
         _field("runs", "strays"),
         silent=True,
     ),
     _counter(
         "publish_failures_total",
-        "Sends that were not confirmed, by kind; a run that is sent again counts each time.",
+        "Sends that were not confirmed, by kind; each failed attempt of a run counts.",
         _closed([kind.value for kind in FailureKind], "runs", "failures"),
         "kind",
     ),
     _histogram("lateness_seconds", "Confirmed by the broker minus fire time, per run.", _lateness),
     _gauge("broker_connected", "Whether the broker answers.", _destinations("connected"), "destination"),
-    _gauge("in_flight", "Runs handed to the publisher and not settled.", _destinations("in_flight"), "destination"),
+    _gauge("in_flight", "Runs handed to the publisher and not settled yet.", _destinations("in_flight"), "destination"),
     _gauge("backlog", "Runs waiting to be sent.", _destinations("waiting"), "destination"),
     _gauge(
         "oldest_run_seconds", "Age of the oldest run that is not settled.", _destinations("oldest_s"), "destination"
     ),
     _gauge(
         "mark_timestamp_seconds",
-        "Every run up to here is confirmed or counted as skipped.",
+        "Every run up to this time is confirmed or counted as skipped.",
         _destinations("mark_ms", 0.001),
         "destination",
     ),
-    _gauge("lane_jobs", "Jobs by the lane that their runs take.", _lane_jobs, "lane"),
+    _gauge("lane_jobs", "Jobs by the lane of their runs.", _lane_jobs, "lane"),
     _gauge(
         "celery_lane_jobs",
-        "Jobs on the celery lane, by the reason why; the twenty most frequent ones.",
+        "Jobs on the celery lane, by reason; the twenty most frequent reasons.",
         _causes,
         "reason",
     ),
     _gauge(
         "celery_lane_behind",
-        "1 while runs wait for the celery lane for over a minute although its broker answers.",
+        "1 while runs have waited over a minute for the celery lane although its broker answers.",
         _field("lanes", "behind"),
         silent=True,
     ),
     _counter(
         "envelope_differences_total",
-        "Messages that Celery rendered otherwise than the fast lane.",
+        "Messages that Celery rendered differently from the fast lane.",
         _field("lanes", "differences"),
         silent=True,
     ),
     _gauge("changelog_connected", "Whether the change log can be read.", _field("source", "connected")),
-    _gauge(
-        "changelog_lag_seconds", "Age of the last moment at which no known edit was waiting.", _field("source", "lag_s")
-    ),
-    _gauge("changelog_behind", "Edits known and waiting.", _field("source", "behind")),
+    _gauge("changelog_lag_seconds", "Time since no known edit was waiting.", _field("source", "lag_s")),
+    _gauge("changelog_behind", "Known edits that are not in force yet.", _field("source", "behind")),
     _gauge("load_monitors", "Monitors that the initial load has read.", _field("source", "loaded_rows")),
-    _gauge("load_monitors_expected", "Monitors that it is thought to read in all.", _field("source", "expected_rows")),
-    _counter("changelog_polls_total", "Looks at the change log.", _field("source", "polls")),
-    _counter("changelog_changes_total", "Changes taken from the change log.", _field("source", "changes")),
+    _gauge(
+        "load_monitors_expected",
+        "Monitors that the initial load is expected to read.",
+        _field("source", "expected_rows"),
+    ),
+    _counter("changelog_polls_total", "Polls of the change log.", _field("source", "polls")),
+    _counter("changelog_changes_total", "Changes read from the change log.", _field("source", "changes")),
     _counter(
         "changelog_failures_total",
-        "Reads and writes of the database that failed and were tried again.",
+        "Reads and writes of the database that failed and were retried.",
         _field("source", "failures"),
     ),
     _counter(
         "changelog_resyncs_total",
-        "How often the whole table was read again, by reason.",
+        "Complete rereads of the monitor table, by reason.",
         _resyncs,
         "reason",
     ),
@@ -264,30 +266,32 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _counter(
         "reconcile_rounds_total",
-        "How often the whole table was compared with the wheel.",
+        "Complete comparisons of the monitor table with the wheel.",
         _field("source", "reconcile_rounds"),
     ),
     _counter(
         "drift_found_total",
-        "Monitors that the reconcile found wrong although the change log told of them.",
+        "Monitors that the reconcile found wrong although the change log had their changes.",
         _field("source", "drift_found"),
         silent=True,
     ),
     _counter(
         "reconciled_untriggered_total",
-        "Monitors that had changed without a row in the change log.",
+        "Monitors that changed without a row in the change log.",
         _field("source", "reconciled_untriggered"),
     ),
     _counter("watchdog_sweeps_total", "Shards that the watchdog checked.", _field("sweeps")),
     _counter(
         "watchdog_found_total",
-        "What the watchdog found and healed, by kind.",
+        "Faults that the watchdog found and repaired, by kind.",
         _closed(FINDINGS, "watchdog"),
         "kind",
         silent=True,
     ),
-    _counter("clock_steps_total", "How often the clock was set back by more than five seconds.", _field("clock_steps")),
-    _gauge("thread_age_seconds", "Time since the last turn of each thread.", _threads, "thread"),
-    _gauge("wedged_threads", "Threads that have not turned for wheelbeat_live_timeout.", _wedged, silent=True),
+    _counter("clock_steps_total", "Backward clock steps of more than five seconds.", _field("clock_steps")),
+    _gauge("thread_age_seconds", "Time since each thread last completed its loop.", _threads, "thread"),
+    _gauge(
+        "wedged_threads", "Threads that have not completed their loop for wheelbeat_live_timeout.", _wedged, silent=True
+    ),
 )
 """Every metric that a beat exports."""

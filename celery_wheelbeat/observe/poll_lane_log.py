@@ -32,7 +32,7 @@ class PollLaneLog:
         for failure in lane.take_failures():
             (view,) = self._engine.lookup([failure.job_id])
             name = view.name if view else self._key_of(failure.job_id)
-            logger.error("beat: The schedule of %s failed; it is asked again in a minute: %r", name, failure.error)
+            logger.error("beat: The schedule of %s failed; polling it again in a minute: %r", name, failure.error)
         if not lane.turn.behind:
             self._late = False
             return

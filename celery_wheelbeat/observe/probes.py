@@ -146,8 +146,8 @@ class Probes:
             except OSError as error:
                 if not warned:
                     logger.warning(
-                        "beat: Cannot listen on wheelbeat_http_host %s, wheelbeat_http_port %d (%s): no probes and no "
-                        "metrics until it is free, runs are not affected; each beat of a host needs a port of its own",
+                        "beat: Cannot listen on wheelbeat_http_host %s, wheelbeat_http_port %d (%s): no probes and "
+                        "metrics until the port is free; runs are not affected. Each beat of a host needs its own port",
                         *self._address,
                         error,
                     )
@@ -203,7 +203,7 @@ class _Server(ThreadingMixIn, TCPServer):
         self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the signature is socketserver's
-        logger.debug("beat: An HTTP request of %s failed: %r", client_address, sys.exception())
+        logger.debug("beat: An HTTP request from %s failed: %r", client_address, sys.exception())
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -235,7 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
 def _checked(checks: Sequence[Check], *, verbose: bool) -> HttpAnswer:
     failed = [check for check in checks if not check.good]
     shown = checks if verbose else failed
-    lines = [f"[{'+' if check.good else '-'}] {check.name}: {check.said}" for check in shown]
+    lines = [f"[{'+' if check.good else '-'}] {check.name}: {check.detail}" for check in shown]
     lines.append("failed" if failed else "ok")
     return HttpAnswer(503 if failed else 200, ("\n".join(lines) + "\n").encode())
 

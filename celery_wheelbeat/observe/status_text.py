@@ -20,7 +20,7 @@ def status_text(report: Mapping[str, Any], *, alive_s: float) -> str:
             f" reported {report['age_s']:.0f} s ago, version {report['version']}"
         ),
         f"  namespace  {report['namespace']}",
-        f"  jobs       {jobs['monitors']:,} monitors, {jobs['entries']:,} entries, {jobs['refused']:,} refused",
+        f"  jobs       {jobs['monitors']:,} monitors, {jobs['entries']:,} entries, {jobs['refused']:,} quarantined",
         (
             f"  runs       {runs['sent']:,} sent, {runs['pending']:,} pending, {runs['expected']:,} expected,"
             f" skipped: {skipped}"
@@ -37,9 +37,9 @@ def status_text(report: Mapping[str, Any], *, alive_s: float) -> str:
     names = jobs.get("names", {})  # missing in documents of older versions
     for key, reason in jobs["reasons"].items():
         named = f"{key}, {names[key]!r}" if key in names else key
-        lines.append(f"  refused    {named}: {reason}")
+        lines.append(f"  quarantine {named}: {reason}")
     if status["wedged"]:
-        lines.append(f"  WEDGED     no turn of {', '.join(status['wedged'])}")
+        lines.append(f"  WEDGED     hung threads: {', '.join(status['wedged'])}")
     if runs["difference"]:
         lines.append(f"  ACCOUNT    differs by {runs['difference']:,} runs")
     return "\n".join(lines)

@@ -102,12 +102,17 @@ class Settings:
         None, str, "Namespace of run ids; without it the installation's UUID, else the name of the app."
     )
     max_jobs: int = _setting(
-        50_000_000, int, "A beat refuses to load more jobs than this.", unit="jobs", low=1, high=1_000_000_000
+        50_000_000,
+        int,
+        "Jobs that a beat loads at most; it does not start with more.",
+        unit="jobs",
+        low=1,
+        high=1_000_000_000,
     )
     max_payload_bytes: int = _setting(
         262_144,
         int,
-        "A monitor whose args and kwargs together are longer is refused.",
+        "Size limit of the args and kwargs of a monitor, together; larger ones are quarantined.",
         unit="bytes",
         low=1_024,
         high=134_217_728,
@@ -115,20 +120,20 @@ class Settings:
     allowed_tasks: tuple[str, ...] | None = _setting(
         None,
         tuple,
-        "Patterns of the tasks that monitors and their callbacks may name, as `proj.checks.*`; None = every task. "
-        "A monitor outside of them is quarantined. Entries of beat_schedule are code and not limited.",
+        "Patterns of the tasks that monitors and their callbacks may name, such as `proj.checks.*`; None = every task. "
+        "A monitor that names another task is quarantined. Entries of beat_schedule are code and are not limited.",
     )
     allowed_queues: tuple[str, ...] | None = _setting(
         None,
         tuple,
         "Patterns of the queues that monitors and their callbacks may name; None = every queue. With patterns, a "
-        "monitor cannot name an exchange or a routing key, which could lead to any queue.",
+        "monitor cannot name an exchange or a routing key, because these can route to any queue.",
     )
     min_interval: float = _setting(
         0.1,
         float,
-        "Shortest interval of a monitor, its incident included; a shorter one is refused, and quarantined where it is "
-        "stored. Entries of beat_schedule are code and not limited.",
+        "Shortest interval of a monitor, also during an incident. Forms refuse a shorter one; a stored one is "
+        "quarantined. Entries of beat_schedule are code and are not limited.",
         unit="seconds",
         low=0.001,
         high=86_400,
@@ -144,7 +149,7 @@ class Settings:
     stall_limit: float = _setting(
         300.0,
         float,
-        "A running beat that was held up no longer than this replays every missed slot.",
+        "A running beat replays every missed slot after a stall of at most this length.",
         unit="seconds",
         low=1,
         high=86_400,
@@ -152,7 +157,7 @@ class Settings:
     misfire_gap: float = _setting(
         900.0,
         float,
-        "misfire=auto offers the newest missed run if the one after it is at least this far from it.",
+        "misfire=auto offers the newest missed run if the run after it is at least this much later.",
         unit="seconds",
         low=0,
         high=31_536_000,
@@ -160,7 +165,7 @@ class Settings:
     restart_lookback: float = _setting(
         5.0,
         float,
-        "Runs of this long after the mark are offered again, with the same ids, after a restart.",
+        "After a restart, runs within this time after the mark are offered again with the same ids.",
         unit="seconds",
         low=0,
         high=300,
@@ -174,12 +179,12 @@ class Settings:
         high=100_000_000,
     )
     window: int = _setting(
-        16_000, int, "Runs that each lane may have on its way, unconfirmed.", unit="runs", low=1, high=100_000
+        16_000, int, "Unconfirmed runs that each lane may have in flight.", unit="runs", low=1, high=100_000
     )
     envelope_bytes: int = _setting(
         536_870_912,
         int,
-        "Memory for the pieces of messages that belong to single monitors; what does not fit is rendered for each run.",
+        "Memory for cached message parts of single monitors; parts that do not fit are rendered for each run.",
         unit="bytes",
         low=1_048_576,
         high=1_099_511_627_776,
@@ -187,11 +192,12 @@ class Settings:
     dispatch: str = _setting(
         "auto",
         str,
-        "Which lane messages take: as fast as their definition allows, or always Celery's own.",
+        "Lane of the messages: auto = fast where nothing needs Celery's own code, fast = also where that bypasses "
+        "signals and hooks, celery = always Celery's own code.",
         choices=("auto", "fast", "celery"),
     )
     amqp_mandatory: bool = _setting(
-        True, bool, "RabbitMQ returns what it cannot route, instead of dropping it silently."
+        True, bool, "RabbitMQ returns messages that it cannot route instead of dropping them silently."
     )
     database_url: str | None = _setting(
         None, str, "Database of the monitors for a beat without Django, as postgresql://, mysql:// or sqlite:// URL."
@@ -199,7 +205,7 @@ class Settings:
     reconcile_period: float = _setting(
         3_600.0,
         float,
-        "The whole table of monitors is compared with the wheel once in this time.",
+        "The whole table of monitors is compared with the wheel once per this period.",
         unit="seconds",
         low=10,
         high=604_800,
@@ -207,14 +213,14 @@ class Settings:
     audit: str = _setting(
         "full",
         str,
-        "What the database notes about changes of monitors, for people: full = before and after, summary = which "
-        "columns, off = nothing. Takes effect with `manage.py wheelbeat_triggers --install` or `migrate`.",
+        "What the database records in the audit about changes of monitors: full = values before and after, summary = "
+        "changed columns, off = nothing. Takes effect with `manage.py wheelbeat_triggers --install` or `migrate`.",
         choices=("full", "summary", "off"),
     )
     live_timeout: float = _setting(
         30.0,
         float,
-        "A thread that has not turned for this long makes the beat count as wedged.",
+        "The beat counts as wedged when a thread has not completed its loop for this long.",
         unit="seconds",
         low=1,
         high=3_600,
@@ -227,36 +233,34 @@ class Settings:
         high=65_535,
     )
     http_host: str = _setting(
-        "127.0.0.1", str, "Address of that port. Nobody is asked for a password: 0.0.0.0 only where a firewall stands."
+        "127.0.0.1", str, "Address of that port. There is no password: use 0.0.0.0 only behind a firewall."
     )
     http_hosts: tuple[str, ...] = _setting(
         (),
         tuple,
-        "Patterns of the names that clients of that port may use for this host, as `beat.monitoring.svc`; addresses "
-        "and localhost always are. Another name gets no answer, so no web page can read the port by a name of its own.",
+        "Patterns of the host names that clients of that port may use, such as `beat.monitoring.svc`; IP addresses "
+        "and localhost are always accepted. Other host names get no answer, which prevents DNS rebinding.",
     )
     worker: bool | None = _setting(
         None, bool, "Workers drop copies of runs and prevent overlap; by default only with django_wheelbeat installed."
     )
-    dedup_url: str | None = _setting(
-        None, str, "Store of the claims; without it the result backend's own store is used."
-    )
-    dedup_ttl: float = _setting(
-        86_400.0, float, "How long a claim is remembered.", unit="seconds", low=60, high=31_536_000
-    )
+    dedup_url: str | None = _setting(None, str, "Store of the claims; None = the store of the result backend.")
+    dedup_ttl: float = _setting(86_400.0, float, "How long a claim is kept.", unit="seconds", low=60, high=31_536_000)
     dedup_outage: str = _setting(
         "open",
         str,
-        "While the store of claims is down: open = run, closed = put back (acks_late tasks only).",
+        "While the claim store is down: open = run, closed = return the message to the queue (acks_late tasks only).",
         choices=("open", "closed"),
     )
     dedup_exclusive: bool = _setting(
         False,
         bool,
-        "A redelivered run waits until the execution before it has ended or its worker is known to be dead.",
+        "A redelivered run waits until the previous execution has ended or its worker is known to be dead.",
     )
     broker_dedup: bool = _setting(
-        False, bool, "Name each run for SQS FIFO queues or RabbitMQ's deduplication plug-in; Celery's own lane only."
+        False,
+        bool,
+        "Set the deduplication id of SQS FIFO queues or RabbitMQ's deduplication plug-in on runs; celery lane only.",
     )
     dedup_key: str = _setting(
         "id",

@@ -81,7 +81,7 @@ def look_up(app: Any, settings: Settings, name: str) -> Stored:
         given = _default_entry(app, name)
     if given is None and row is None:
         known = "no entry of beat_schedule" if database is None else "neither a monitor nor an entry of beat_schedule"
-        raise InvalidMonitor("name", f"{known} is called {name!r}")
+        raise InvalidMonitor("name", f"{known} has the name {name!r}")
     key = entry_key(name) if row is None else monitor_key(row.id)
     _, reason = recorded.get(key, ("", None))
     return Stored(name, row, given, installation, reason)

@@ -20,7 +20,7 @@ def namespace_of(app: Any, settings: Settings, installation: str | None) -> str:
         return settings.namespace or str(installation)
     if app.main in COMMON_NAMES:
         logger.warning(
-            "beat: Run ids are made from the name of the app, %r; set wheelbeat_namespace to a name of your own",
+            "beat: Run ids are derived from the app name %r; set wheelbeat_namespace to a unique name",
             app.main,
         )
     return str(app.main or "celery")

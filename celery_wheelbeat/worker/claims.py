@@ -68,7 +68,7 @@ class Verdict(Enum):
     HELD = "held"
     """The elected message again, and its run needs a lease. Acquire the lease first: a live execution holds it."""
     TWIN = "twin"
-    """The elected message again, while its execution may be alive: it waits until the outcome is known."""
+    """The elected message again, while its execution may still be running: it waits until the outcome is known."""
     OTHER = "other"
     """Another copy was elected."""
     FINISHED = "finished"

@@ -76,7 +76,7 @@ class Policy:
             )
         if chosen.outage == "closed" and not acks_late:
             raise InvalidSetting(
-                f"task {name}: outage = 'closed' gives a message back to the broker, which an early acknowledgement "
-                "makes impossible: set acks_late=True on the task, or outage='open'"
+                f"task {name}: outage = 'closed' returns messages to the broker, which needs late acknowledgement: "
+                "set acks_late=True on the task, or outage='open'"
             )
         return chosen

@@ -15,14 +15,14 @@ from celery_wheelbeat.observe.metrics import FAMILIES, RESYNCS, STATES
 HEAD = """# Metrics
 
 What a beat exports at `/metrics` of `wheelbeat_http_port`, and as instruments of OpenTelemetry.
-[Watch a beat](../howto/watch-a-beat.md) says how to collect them and what to be woken by. Names, types and labels are
-an API: none is renamed or removed without a new major version.
+[Watch a beat](../howto/watch-a-beat.md) describes how to collect them and which alerts to set.
+Names, types and labels are an API: none is renamed or removed without a new major version.
 
 * Values are those of the [status document](status.md), at most two seconds old. Counters begin at 0 with the process.
 * No job, task or monitor is ever a label: the number of series does not grow with the number of jobs.
 * A series is missing where a beat has nothing of the kind: `changelog_*`, `reconcile*` and `drift*` without a database,
   `*lane*` and `envelope_*` without a fast lane, `mark_*` until the first mark.
-* **0** in the last column: any other value is a fault, of ours or of the machine.
+* **0** in the last column: any other value is a fault of this package or of the machine.
 
 | metric | type | labels | meaning | good |
 |---|---|---|---|---|

@@ -202,7 +202,7 @@ def test_incident_import_quarantine_and_scheduler(browser: Any, site: str, tmp_p
     page.find("[name=file]").send_keys(str(file))
     page.find("[name=look]").click()
     page.until(lambda: "1 new, 0 changed, 0 as they are, 1 lines" in page.text("[role=status]"), "the dry run")
-    assert "expected one of interval" in page.text("[role=status]")
+    assert "expected exactly one of interval" in page.text("[role=status]")
     assert barriers(page) == []
     page.find("[name=file]").send_keys(str(file))
     page.find("[name=skip_errors]").click()

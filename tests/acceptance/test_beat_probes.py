@@ -107,11 +107,13 @@ def _is_scraped(port: Port, project: Project) -> None:
 
 def _lives_by_its_threads(port: Port, project: Project, beat: Process) -> None:
     (project.folder / "hang-publisher").touch()
-    project.wait_for(lambda: port.says("/livez", "[-] threads: no turn of publisher"), "the publisher that hangs")
+    project.wait_for(
+        lambda: port.says("/livez", "[-] threads: publisher: no loop completed"), "the publisher that hangs"
+    )
     (project.folder / "hang-publisher").unlink()
     project.wait_for(lambda: port.get("/livez") == OK, "it lives again")
     (project.folder / "hang-scheduling").touch()
-    project.wait_for(lambda: port.says("/livez", "[-] tick: last turn "), "the scheduling thread that hangs")
+    project.wait_for(lambda: port.says("/livez", "[-] tick: last loop "), "the scheduling thread that hangs")
     assert port.get("/status")[0] == 200, "the port answers all the same"
     (project.folder / "hang-scheduling").unlink()
     project.wait_for(lambda: port.get("/livez") == OK, "it lives again")

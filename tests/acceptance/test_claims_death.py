@@ -86,7 +86,7 @@ def test_the_message_of_a_killed_pool_process_runs_at_once_when_somebody_publish
         project.open(gate)
         project.publish("record", run_id, fire_ms=fire_ms, headers=headers, args=(gate,))
         project.until(lambda: project.count("done")[run_id] == 1, "the end in another pool process")
-        assert project.logged("waits: its execution may be alive") == 0
+        assert project.logged("waits: its execution may still be running") == 0
 
 
 def test_a_killed_worker_s_message_that_was_moved_to_another_queue_runs_once_its_claim_has_expired(
@@ -112,7 +112,9 @@ def test_a_killed_worker_s_message_that_was_moved_to_another_queue_runs_once_its
             assert returned[0].delivery_info["redelivered"]
             channel.basic_publish(amqp.Message(returned[0].body, **returned[0].properties), "", other)
             channel.basic_ack(returned[0].delivery_tag)
-        project.until(lambda: project.logged("waits: its execution may be alive") > 0, "the wait in the second worker")
+        project.until(
+            lambda: project.logged("waits: its execution may still be running") > 0, "the wait in the second worker"
+        )
         project.open(gate)
         project.until(lambda: project.count("done")[run_id] == 1, "the end in the second worker")
         assert project.count("start")[run_id] == 2
@@ -251,7 +253,7 @@ def test_a_main_process_that_was_stopped_says_that_its_run_has_lost_the_lease(re
             project.until(lambda: project.count("start")[second] == 1, "the second run beside the first")
             assert project.count("done")[first] == 0
             stopped.send(signal.SIGCONT)
-            stopped.wait_for("an execution has lost the lease job:tests/monitor:1 while it runs")
+            stopped.wait_for("an execution lost the lease job:tests/monitor:1 while running")
             project.open(gates[0])
             project.until(lambda: project.count("done")[first] == 1, "the end of the first run")
             # which takes nothing from the one that came after it

@@ -282,12 +282,12 @@ def test_dedup_check_says_what_to_change(redis_url: str, tmp_path: Path) -> None
         check = project.celery("wheelbeat", "dedup-check")
         assert check.wait() == 1
         assert "claims in result_backend (redis): reachable and writable" in check.output
-        assert "of 8 copies at the same time 1 was elected" in check.output
+        assert "1 of 8 simultaneous copies elected" in check.output
         assert "maxmemory-policy is noeviction" in check.output
         assert "at most 0.0 MB" in check.output
         assert "visibility timeout 3600 s: proj.closed, proj.late, proj.lost" in check.output
         assert f"ok   {names[0]} drops copies" in check.output
-        assert f"BAD  {names[1]} runs every copy" in check.output
+        assert f"BAD  {names[1]} executes every copy" in check.output
 
 
 @pytest.mark.redis

@@ -176,7 +176,7 @@ def test_a_twin_of_the_running_message_waits_and_is_dropped_after_its_success(pr
     project.publish("short", run_id, fire_ms=fire_ms, headers=headers, args=(gate,))
     project.until(lambda: "start" in events(project, run_id), "the first message")
     project.publish("short", run_id, fire_ms=fire_ms, headers=headers, args=(gate,))
-    until_logged(project, run_id, "waits: its execution may be alive", 2)
+    until_logged(project, run_id, "waits: its execution may still be running", 2)
     project.open(gate)
     until_logged(project, run_id, "dropped (finished)")
     project.publish("short", run_id, fire_ms=fire_ms, headers=headers, args=(gate,))

@@ -120,7 +120,7 @@ class _Mute(schedule):
         (5, 10.0, "name: 5: expected a text"),
         (None, 10.0, "name: None: expected a text"),
         ("\ud800", 10.0, "name: contains a lone surrogate"),
-        ("é" * 40_000, 10.0, "name: has 80,000 bytes, at most 65,535 are possible"),
+        ("é" * 40_000, 10.0, "name: has 80,000 bytes, at most 65,535 are allowed"),
         ("mute", _Mute(-1), "schedule: interval of -1.0 s"),
     ],
 )

@@ -78,14 +78,14 @@ def test_an_interval_with_its_offset_its_fires_and_their_ids(app: Celery) -> Non
     assert f"next 2025-11-24 16:30:00Z  run {run_id('monitor:42', NOW_MS + 1_800_000, 'ns')}" in text
     assert f"last 2025-11-24 16:00:00Z  run {run_id('monitor:42', NOW_MS, 'ns')} (computed)" in text
     assert "misfire auto: the newest missed run is sent" in text
-    assert "enabled; this definition holds since 2025-11-23 16:00:00Z" in text
+    assert "enabled; in force since 2025-11-23 16:00:00Z" in text
 
 
 def test_a_cron_in_words_with_its_zone_and_the_moved_hour(app: Celery) -> None:
     text = of_row(app, cron="30 2 29 3 *", timezone="Europe/Berlin", jitter_s=0)
     assert "time zone Europe/Berlin (30 2 29 3 *)" in text
     assert "next 2026-03-29 03:00:00 CEST (2026-03-29T01:00:00Z)" in text
-    assert "last never, as it is defined now" in text
+    assert "last never with the current definition" in text
     assert "wheelbeat_cron_jitter is 30 s" in of_row(app, cron="30 2 * * *")
     assert "day rule 'or'" in of_row(app, cron="0 0 1 * 1", day_rule="or")
 
@@ -97,7 +97,7 @@ def test_a_cron_in_words_with_its_zone_and_the_moved_hour(app: Celery) -> None:
         ({"finished_at_ms": NOW_MS}, "state finished: its only run was confirmed at 2025-11-24 16:00:00Z"),
         ({"end_at_ms": NOW_MS - 1000}, "state ended at 2025-11-24 15:59:59Z"),
         ({"end_at_ms": NOW_MS - 1000}, "next never again"),
-        ({"once_at_ms": NOW_MS - HOUR_MS}, "next as soon as a beat runs: the instant has passed"),
+        ({"once_at_ms": NOW_MS - HOUR_MS}, "next as soon as a beat runs: its time has passed"),
         ({"once_at_ms": NOW_MS - HOUR_MS, "finished_at_ms": NOW_MS}, "next never again"),
         ({"once_at_ms": NOW_MS - HOUR_MS, "enabled": False}, "next never again"),
         ({"once_at_ms": NOW_MS - HOUR_MS, "misfire": "skip"}, "next never again"),
@@ -114,11 +114,11 @@ def test_a_cron_in_words_with_its_zone_and_the_moved_hour(app: Celery) -> None:
         ({}, "misfire auto: missed runs are skipped"),
         ({"overlap": "queue_one"}, "overlap queue one"),
         ({"overlap": "queue_one"}, "lane fast"),
-        ({"one_off": True}, f"lane Celery's own: {ONE_OFF}"),
-        ({"expires_next": True}, "lane Celery's own: it expires at its next fire time"),
-        ({"options": '{"countdown": 5}'}, "lane Celery's own: its option 'countdown'"),
-        ({"cron": "0 0 31 2 *"}, "state refused, never sent: cron: cron '0 0 31 2 *' never fires"),
-        ({"kwargs": "{"}, "state refused, never sent: kwargs"),
+        ({"one_off": True}, f"lane celery: {ONE_OFF}"),
+        ({"expires_next": True}, "lane celery: it expires at its next fire time"),
+        ({"options": '{"countdown": 5}'}, "lane celery: its option 'countdown'"),
+        ({"cron": "0 0 31 2 *"}, "state quarantined, never sent: cron: cron '0 0 31 2 *' never fires"),
+        ({"kwargs": "{"}, "state quarantined, never sent: kwargs"),
     ],
 )
 def test_what_a_monitor_says(app: Celery, columns: dict[str, Any], expected: str) -> None:
@@ -138,34 +138,34 @@ def test_entries_of_every_kind(app: Celery) -> None:
     assert "misfire latest" in of_entry(app, 5.0)
     assert "schedule sunset at latitude 1, longitude 2" in of_entry(app, solar("sunset", 1, 2))
     asked = of_entry(app, schedule(timedelta(seconds=5), nowfun=lambda: None))
-    assert "asked at run time" in asked
-    assert "no promise" in asked
-    assert "misfire none: runs missed while no beat runs are lost" in asked
+    assert "polled at run time" in asked
+    assert "without guarantees" in asked
+    assert "misfire none: runs missed while no beat is running are lost" in asked
     assert "IANA" not in asked
     app.timezone = timezone(timedelta(hours=5, minutes=30))
     for nameless in (crontab(hour=3, minute=0), schedule(timedelta(days=1), relative=True)):
         text = of_entry(app, nameless)
-        assert "asked at run time" in text
-        assert "Celery's time zone is none of the IANA zones that this machine knows" in text
+        assert "polled at run time" in text
+        assert "Celery's time zone is not an IANA zone of this machine" in text
     for broken in ("x", None, 0):
-        assert "state refused, never sent" in of_entry(app, broken)
+        assert "state quarantined, never sent" in of_entry(app, broken)
     assert "zz" in of_entry(app, 5.0, zz=1)
-    assert f"lane Celery's own: {ENTRY}" in of_entry(app, 5.0)
+    assert f"lane celery: {ENTRY}" in of_entry(app, 5.0)
 
 
 def test_sentry_keeps_the_jobs_that_it_checks_in_for_off_the_fast_lane(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("celery_wheelbeat.commands.explain.check_ins", lambda: CheckIns(("left-out.*",)))
-    assert "lane Celery's own: Sentry checks in for its runs" in of_row(app)
-    assert "lane Celery's own: Sentry checks in for its runs" in of_row(app, cron="0 3 * * *")
+    assert "lane celery: Sentry checks in for its runs" in of_row(app)
+    assert "lane celery: Sentry checks in for its runs" in of_row(app, cron="0 3 * * *")
     for columns in ({"name": "left-out-1"}, {"interval_ms": 30_000}):
         assert "lane fast" in of_row(app, **columns)
     assert "lane fast" in of_row(app, Settings(dispatch="fast"))
 
 
 def test_the_lane_and_who_keeps_a_job_off_the_fast_one(app: Celery) -> None:
-    assert "lane fast, as far as this process can see" in of_row(app)
+    assert "lane fast, as far as this process can tell" in of_row(app)
     assert "wheelbeat_dispatch is 'celery'" in of_row(app, Settings(dispatch="celery"))
     app.conf.task_send_sent_event = True
     assert "task_send_sent_event" in of_row(app)
@@ -200,9 +200,9 @@ def test_skips_that_concern_the_job(app: Celery) -> None:
     others = named | {"jobs": ["monitor:43"], "reason": "unroutable"}
     text = of_row(app, None, status(skips=[gap, named, others]))
     assert "beat h pid 7, running, reported now" in text
-    assert "skipped, of all jobs: restart 3" in text
-    assert "skipped restart: 2025-11-24 15:00:00Z to 2025-11-24 16:00:00Z, 500 runs of all jobs; this one" in text
-    assert "skipped error: 2025-11-24 16:00:00Z, runs of this job, 2 in all" in text
+    assert "skipped, all jobs: restart 3" in text
+    assert "skipped restart: 2025-11-24 15:00:00Z to 2025-11-24 16:00:00Z, 500 runs of all jobs; this job" in text
+    assert "skipped error: 2025-11-24 16:00:00Z, runs of this job; 2 runs in total" in text
     assert "unroutable" not in text
     assert "skipped restart:" not in of_row(app, None, status(skips=[gap]), cron="0 3 * * *")
     assert "skipped restart:" not in of_row(app, None, status(skips=[gap]), effective_from_ms=NOW_MS + 1)

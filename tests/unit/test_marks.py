@@ -107,7 +107,7 @@ def test_an_unreadable_file_is_a_warning_and_a_first_start(
     file.path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
         assert file.read() == {}
-    assert "taken as a first start" in caplog.text
+    assert "treated as a first start" in caplog.text
 
 
 def test_what_a_killed_beat_has_half_written_is_removed(tmp_path: Path):

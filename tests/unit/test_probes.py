@@ -43,8 +43,12 @@ def answers(sight: HealthView, now_s: float = NOW_S) -> ProbeAnswers:
     ("sight", "status", "said"),
     [
         (HealthView(NOW_S - 30.0), 200, "ok\n"),
-        (HealthView(NOW_S - 30.1), 503, "[-] tick: last turn 30.1 s ago, limit 30 s\nfailed\n"),
-        (HealthView(NOW_S, ("publisher", "desk")), 503, "[-] threads: no turn of publisher, desk for 30 s\nfailed\n"),
+        (HealthView(NOW_S - 30.1), 503, "[-] tick: last loop 30.1 s ago, limit 30 s\nfailed\n"),
+        (
+            HealthView(NOW_S, ("publisher", "desk")),
+            503,
+            "[-] threads: publisher, desk: no loop completed for 30 s\nfailed\n",
+        ),
         (HealthView(NOW_S, (), {**STATUS, "state": "loading"}), 200, "ok\n"),
         (
             HealthView(NOW_S, (), {**STATUS, "destinations": {"broker": {"connected": False, "last_error": "x"}}}),

@@ -35,7 +35,7 @@ def test_a_route_that_no_job_has_gives_its_index_back() -> None:
     table.begin_round()
     assert table.collect(used(table, 1)) == 1
     assert freed == [0]
-    with pytest.raises(IndexError, match="no job has route 0"):
+    with pytest.raises(IndexError, match="route 0 has no jobs"):
         table[0]
     assert table.intern(C) == 0
     assert (table[0], table[1], len(table)) == (C, B, 2)

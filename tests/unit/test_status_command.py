@@ -18,7 +18,7 @@ def a_report(version: str, age_s: float = 1.0) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("reports", "said"),
     [
-        ([a_report("2025b"), a_report("2026a")], "Beats read different zone databases: 2025b, 2026a"),
+        ([a_report("2025b"), a_report("2026a")], "Beats read different time zone databases: 2025b, 2026a"),
         ([a_report("2025b"), a_report("2025b")], ""),
         ([a_report("2025b"), a_report("2026a", age_s=3_600)], ""),
     ],

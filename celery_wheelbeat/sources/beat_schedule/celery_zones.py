@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NAMELESS = (
-    "Celery's time zone is none of the IANA zones that this machine knows: set `timezone` to the name of one, like "
-    "'Europe/Berlin'"
+    "Celery's time zone is not an IANA zone of this machine: set `timezone` to an IANA name such as 'Europe/Berlin'"
 )
 """Advice in messages about a zone without a name."""
 _COMPARED_S = range(1_767_268_800, 2_145_960_000, 86_400)

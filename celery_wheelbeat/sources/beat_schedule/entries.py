@@ -299,7 +299,7 @@ def _check_name(name: object) -> None:
     except UnicodeEncodeError:
         raise InvalidMonitor("name", "contains a lone surrogate, which cannot be sent") from None
     if size > MAX_NAME_BYTES:
-        raise InvalidMonitor("name", f"has {size:,} bytes, at most {MAX_NAME_BYTES:,} are possible")
+        raise InvalidMonitor("name", f"has {size:,} bytes, at most {MAX_NAME_BYTES:,} are allowed")
 
 
 def _schedule_hash(schedule: Any, definition: _Definition) -> str:

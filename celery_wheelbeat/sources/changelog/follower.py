@@ -306,10 +306,12 @@ class Follower:
         self.findings.drift_found += len(told)
         self.findings.reconciled_untriggered += len(found) - len(told)
         if told:
-            logger.error("changelog.drift: monitors %s were wrong although the log told of them", sorted(told)[:20])
+            logger.error(
+                "changelog.drift: monitors %s were wrong although the change log had their changes", sorted(told)[:20]
+            )
         if len(found) > len(told):
             untold = sorted(set(found) - told)[:20]
-            logger.warning("changelog.untriggered: monitors %s had changed without a row in the log", untold)
+            logger.warning("changelog.untriggered: monitors %s changed without a row in the change log", untold)
         return [Changed(*self._definitions.translate(wrong, missing))]
 
     def _end_walk(self, now_s: float) -> None:

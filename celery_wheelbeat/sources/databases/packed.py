@@ -41,8 +41,8 @@ _EPOCH_MS = 946_684_800_000
 """2000-01-01, PostgreSQL's epoch."""
 _64_BITS = (1 << 64) - 1
 _FORMAT = (
-    "the column packed of wheelbeat_monitor is that of another version: run `manage.py migrate wheelbeat`, or restart"
-    " the beat if that has just been done"
+    "the column packed of wheelbeat_monitor was made by another version: run `manage.py migrate wheelbeat`, or "
+    "restart the beat if you have just migrated"
 )
 
 

@@ -38,6 +38,6 @@ class InstallationFile:
             partial.write_text(f"{installation}\n", encoding="ascii")
             partial.replace(self.path)
         except OSError as error:
-            logger.info("installation.write: %s; a start without the database will wait for it", error)
+            logger.info("installation.write: %s; without this file, a start waits for the database", error)
             with suppress(OSError):
                 partial.unlink(missing_ok=True)

@@ -40,11 +40,11 @@ class MarkFile:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
-            logger.warning("wheelbeat: mark file %s cannot be read (%s): taken as a first start", self.path, error)
+            logger.warning("wheelbeat: mark file %s cannot be read (%s): treated as a first start", self.path, error)
             return {}
         marks = stored.get("marks") if isinstance(stored, dict) else None
         if not isinstance(marks, dict):
-            logger.warning("wheelbeat: mark file %s holds no marks: taken as a first start", self.path)
+            logger.warning("wheelbeat: mark file %s holds no marks: treated as a first start", self.path)
             return {}
         return {str(name): mark for name, mark in marks.items() if isinstance(mark, dict)}
 
@@ -83,8 +83,8 @@ class MarkFile:
         except OSError as error:
             if not self._warned:
                 logger.warning(
-                    "wheelbeat: mark file %s cannot be written (%s): a restart will not know what was missed; "
-                    "let -s name a place that beat may write to",
+                    "wheelbeat: mark file %s cannot be written (%s): a restart will not know which runs were missed; "
+                    "point -s to a writable path",
                     self.path,
                     error,
                 )

@@ -88,7 +88,7 @@ class WorkerSide:
             gate.policy_of(task)
         self._prepare(choice.store.prepare, choice.store.close)
         if choice.store.best_effort:
-            logger.warning("Claims are kept as well as %s can: %s", choice.where, choice.store.best_effort)
+            logger.warning("Claims in %s have weaker guarantees: %s", choice.where, choice.store.best_effort)
         self._choose_hook(gate)
         guard_results(self.app.tasks, Revocations(gate))
         guard_failures(self.app.tasks, Deaths(gate))

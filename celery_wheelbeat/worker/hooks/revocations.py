@@ -45,7 +45,7 @@ class Revocations:
             return False  # not wheelbeat's headers
         except ClaimStoreDown as error:
             if self._breaker.failed(time.monotonic()):
-                logger.warning("%s; until it does, a copy that expires may write over the result of its run", error)
+                logger.warning("%s; until it does, an expired copy may overwrite the result of its run", error)
             return False
         self._breaker.succeeded()
         return is_copy

@@ -103,7 +103,9 @@ class Gate:
         try:
             run = RunHeaders.read(task_id, request)
         except (TypeError, ValueError) as error:
-            logger.warning("%s[%s] runs without a claim: its headers are not ours: %r", task.name, task_id, error)
+            logger.warning(
+                "%s[%s] runs without a claim: its wheelbeat_* headers are invalid: %r", task.name, task_id, error
+            )
             return Admission()
         try:
             return self._admit(self._attempt(task, run, args, kwargs, request))
@@ -120,7 +122,9 @@ class Gate:
             admission = self._claim(attempt)
         except ClaimStoreDown as error:
             if self._breaker.failed(time.monotonic()):
-                logger.error("%s; until it does, tasks run or are given back as their outage option says", error)
+                logger.error(
+                    "%s; until it does, tasks run or are returned to the queue, depending on their outage option", error
+                )
             return self._without_store(attempt)
         if self._breaker.failing and self._breaker.succeeded():
             logger.info("the claim store answers again")
@@ -144,13 +148,13 @@ class Gate:
                 self.store.post(key, execution, state)
         except ClaimStoreDown as error:
             self._counters.add("marks_lost")
-            logger.warning("the end of an execution could not be noted, a redelivery would repeat it: %s", error)
+            logger.warning("the end of an execution could not be recorded, a redelivery would repeat it: %s", error)
 
     def _release(self, lease: str, owner: str) -> None:
         try:
             self.store.release(lease, owner)
         except ClaimStoreDown as error:
-            logger.warning("the lease %s could not be released and ends by itself: %s", lease, error)
+            logger.warning("the lease %s could not be released and will expire: %s", lease, error)
 
     def _attempt(
         self, task: Any, run: RunHeaders, args: Any, kwargs: Any, request: MutableMapping[str, Any]
@@ -182,8 +186,8 @@ class Gate:
         if verdict is Verdict.UNLIKE:
             self._counters.add("unlike")
             logger.warning(
-                "%s[%s] runs although a message with its id and fire time has run: that one was another task or had "
-                "other arguments",
+                "%s[%s] runs although a message with the same id and fire time has run: its task or arguments were "
+                "different",
                 attempt.task.name,
                 attempt.run.task_id,
             )
@@ -203,7 +207,7 @@ class Gate:
         if verdict.drops:
             return self._drop_copy(attempt, verdict)
         if attempt.lease is None:
-            return self._wait(attempt, "its execution may be alive")
+            return self._wait(attempt, "its execution may still be running")
         return self._lease(attempt, verdict, attempt.lease)
 
     def _refuse_stale(self, attempt: ClaimAttempt) -> Admission | None:
@@ -213,10 +217,10 @@ class Gate:
             return None
         self._counters.add("stale")
         if attempt.policy.stale == "drop":
-            return self._drop(attempt, "stale", "it is overdue for longer than a claim is remembered")
+            return self._drop(attempt, "stale", "it is overdue for longer than claims are kept")
         logger.warning(
-            "%s[%s] runs although copies of it may have run: it was due more than %d s ago, and claims are "
-            "remembered no longer (wheelbeat_dedup_ttl)",
+            "%s[%s] runs although copies of it may have run: it was due more than %d s ago, longer than claims are "
+            "kept (wheelbeat_dedup_ttl)",
             attempt.task.name,
             run.task_id,
             attempt.ttl_s,
@@ -228,7 +232,7 @@ class Gate:
         if self.store.losses.count:
             lost = self.store.losses.take()
             self._counters.add("marks_lost", lost)
-            logger.warning("the end of %d executions could not be noted, a redelivery would repeat them", lost)
+            logger.warning("the end of %d executions could not be recorded, a redelivery would repeat them", lost)
         return verdict
 
     def _lease(self, attempt: ClaimAttempt, verdict: Verdict, lease: Needed) -> Admission:
@@ -269,7 +273,7 @@ class Gate:
         if mine:
             self._note(attempt.key, attempt.asked.execution, State.OPEN)
         self._counters.add("waited")
-        return self._refuse(attempt, "waits", f"{why}; asks again in {wait_s:g} s")
+        return self._refuse(attempt, "waits", f"{why}; retrying in {wait_s:g} s")
 
     def _not_put_back(self, attempt: ClaimAttempt, error: Exception) -> Admission:
         self._counters.add("not_put_back")
@@ -278,7 +282,7 @@ class Gate:
             attempt.task.name,
             attempt.run.task_id,
             error,
-            "it is given back to the broker" if attempt.task.acks_late else "it was acknowledged early and is lost",
+            "it is returned to the broker" if attempt.task.acks_late else "it was acknowledged early and is lost",
         )
         reason = "not published again"
         return self._give_back(reason) if attempt.task.acks_late else Admission(Ignore(reason))

@@ -50,7 +50,7 @@ class Deaths:
             return  # not wheelbeat's headers
         except ClaimStoreDown as error:
             if self._breaker.failed(time.monotonic()):
-                logger.warning("the death of an execution could not be noted: %s", error)
+                logger.warning("the death of an execution could not be recorded: %s", error)
             return
         self._breaker.succeeded()
 

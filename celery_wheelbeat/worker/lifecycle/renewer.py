@@ -82,9 +82,9 @@ class Renewer:
                     self._purge_at_s = time.monotonic() + PURGE_EVERY_S
                     self._purge()
             except ClaimStoreDown as error:
-                logger.warning("leases and claims are not prolonged, expired claims not removed: %s", error)
+                logger.warning("leases and claims are not renewed, and expired claims are not removed: %s", error)
             except Exception:
-                logger.exception("the keeper of leases and claims stumbled; it goes on")
+                logger.exception("unexpected error in the renewer of leases and claims; continuing")
 
     def _renew(self) -> None:
         executing = self._deliveries.executing(active_requests)
@@ -97,8 +97,8 @@ class Renewer:
                 if self._missed[delivery.owner] == LOST_AFTER:
                     self._counters.add("leases_lost")
                     logger.error(
-                        "an execution has lost the lease %s while it runs: this process was paused, or the store was "
-                        "away, for longer than %g s; another run may have started beside it",
+                        "an execution lost the lease %s while running: this process was paused or the store was "
+                        "unreachable for longer than %g s; another run may have started in parallel",
                         delivery.lease,
                         delivery.lease_s,
                     )

@@ -33,7 +33,7 @@ FENCE_REMEMBERED_S = 86_400
 class MemcachedStore:
     """Claims under ``wb:`` and their key in the one server at ``url`` (``memcached://host:port``)."""
 
-    best_effort = "memcached forgets what it evicts, and everything when it restarts"
+    best_effort = "memcached loses evicted claims, and all claims when it restarts"
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url.partition(";")[0])

@@ -119,7 +119,7 @@ class RedisLine:
                     self._answer()
                 answer = self._answer()
             case other if other != b"_":
-                raise InvalidResponse(f"{head!r} is no answer of Redis")
+                raise InvalidResponse(f"{head!r} is not a Redis reply")
         return answer
 
     def _text(self, length: int) -> bytes | None:

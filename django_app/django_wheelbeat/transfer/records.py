@@ -76,7 +76,7 @@ def columns_of(record: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, str) and not _can_be_stored(value):
             raise InvalidMonitor(column, "contains a character that cannot be stored (NUL or a lone surrogate)")
         if most is not None and len(value) > most:
-            raise InvalidMonitor(column, f"has {len(value)} characters, at most {most} are possible")
+            raise InvalidMonitor(column, f"has {len(value)} characters, at most {most} are allowed")
     return columns
 
 

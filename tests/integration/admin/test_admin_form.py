@@ -85,7 +85,7 @@ def test_stores_what_was_typed(
         ({"interval_ms": "5"}, "interval_ms", "has no unit"),
         ({"interval_ms": "soon"}, "interval_ms", "cannot be read"),
         ({"interval_ms": "0s"}, "interval_ms", "is zero"),
-        ({"interval_ms": ""}, "interval_ms", "expected one of interval, cron, once and solar"),
+        ({"interval_ms": ""}, "interval_ms", "expected exactly one of interval, cron, once or solar"),
         ({"cron": "* * * * *"}, "interval_ms", "got interval_ms and cron"),
         ({"interval_ms": "", "cron": "* * *"}, "cron", "fields"),
         ({"interval_ms": "", "cron": "0 0 31 2 *"}, "cron", "never fires"),

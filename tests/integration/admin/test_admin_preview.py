@@ -147,7 +147,7 @@ def test_solar_events_are_computed(db: Any, login: Callable[..., Any], frozen: N
         ({"cron": "*" * 5_000}, "255 characters"),
         ({"cron": "0-99999999999999999 * * * *"}, "99999999999999999"),
         ({"interval_ms": "5"}, "no unit"),
-        ({"interval_ms": "5m", "cron": "* * * * *"}, "expected one of"),
+        ({"interval_ms": "5m", "cron": "* * * * *"}, "expected exactly one of"),
         ({"interval_ms": "5m", "incident_interval_ms": "6m", **INCIDENT_END}, "not shorter"),
         ({"cron": "0 0 * * *", "timezone": "../etc/passwd"}, "time zone"),
         ({"interval_ms": "5m", "jitter_s": "9" * 30}, ""),

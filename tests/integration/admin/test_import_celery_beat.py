@@ -334,7 +334,7 @@ def test_without_a_name_for_its_zone_no_crontab_of_redbeat_is_taken_over(
         RedBeatSchedulerEntry("cron", "t", crontab(minute=30, hour=9), app=site_app).save()
         said = run("wheelbeat_import_redbeat")
         client.flushdb()
-    assert "cron: Celery's time zone is none of the IANA zones that this machine knows" in said
+    assert "cron: Celery's time zone is not an IANA zone of this machine" in said
     assert "1 new, 0 changed, 0 unchanged, 1 refused" in said
     assert set(Monitor.objects.values_list("name", flat=True)) == {"every"}
 

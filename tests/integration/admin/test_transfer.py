@@ -111,7 +111,7 @@ BAD = [
     ("not json", "is no JSON"),
     ("[1]", "is no JSON object"),
     ('{"task": "t"}', "is missing"),
-    ('{"name": "a", "task": "t"}', "expected one of interval"),
+    ('{"name": "a", "task": "t"}', "expected exactly one of interval"),
     ('{"name": "b", "task": "t", "interval": "5"}', "has no unit"),
     ('{"name": "c", "task": "t", "cron": "0 0 31 2 *"}', "cron"),
     ('{"name": "d", "task": "t", "interval": "5m", "args": {"a": 1}}', "args"),

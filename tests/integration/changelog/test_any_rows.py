@@ -116,7 +116,7 @@ def assert_each_row_is_its_own(beat: NotingBeat, place: Place) -> int:
             alone = compile_rows([row], crons=crons, solar=SolarSchedule, entry_names=(ENTRY,))
             refused |= {job_id: str(problem) for job_id, problem in alone.refused.items()}
             held |= definitions_of(alone.batch)
-    assert {job_id: reason for job_id, reason in refused.items() if "the log says more" in reason} == {}
+    assert {job_id: reason for job_id, reason in refused.items() if "see the log" in reason} == {}
     assert {job_id: verdict[1] for job_id, verdict in beat.definitions.quarantine._verdicts.items()} == refused
     assert beat.held == held
     assert len(beat.engine) == len(held)

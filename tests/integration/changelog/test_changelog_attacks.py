@@ -270,7 +270,7 @@ def test_edits_past_the_log_are_found_and_counted_apart(place: Place) -> None:
     place.execute("ALTER TABLE wheelbeat_monitor DISABLE TRIGGER USER")
     Monitor.objects.filter(pk=ids[9]).update(args="[5]")
     assert triggers.install(place.connection)
-    beat.until(lambda: beat.status["drift_found"] == 1, "a difference of a monitor that the log had told of")
+    beat.until(lambda: beat.status["drift_found"] == 1, "a wrong monitor whose change the log had")
     assert beat.status["reconciled_untriggered"] == 8
     assert held_is_the_table(beat, place)
     assert triggers.missing(place.connection) == []
