@@ -13,8 +13,8 @@ PIP := -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/pytest
 # Most tests wait for a server or a process, so three at a time suit two cores; a file shares what it starts.
 SPREAD := -n 3 --dist loadfile
-# Real processes beside two others of the kind on two cores: what fails there has to pass alone, and both are printed.
-AGAIN := echo "Once more, one at a time:" && $(PYTEST) -n 0 --last-failed --last-failed-no-failures none
+# Real processes beside two others of the kind on two cores: one failed test gets a second try, alone, and it is printed.
+TRY := $(BIN)/python tests/run.py
 
 export PYTHONUNBUFFERED := 1
 # Compiled modules are kept, whatever the shell says: the tests start hundreds of processes.
@@ -36,8 +36,7 @@ demo: $(VENV)/$(DEMO).stamp ## run the example project: 200 monitors, admin, bea
 	@exec $(BIN)/python example_project/demo.py
 
 test: services axe venv venv-celery55 lint ## everything but the soak tests, against real services
-	$(PYTEST) $(SPREAD) --ignore tests/simulation tests || { [ $$? -eq 1 ] && $(AGAIN) tests; }
-	$(PYTEST) -n 2 tests/simulation  # of one file, so spread by test
+	$(TRY) $(SPREAD) tests
 
 check: venv lint unit ## linters, types, layers, unit and property tests
 
