@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.pauses import pause
 from support.processes import Project, redis_conf
 
 from celery_wheelbeat import run_id
@@ -92,7 +93,7 @@ def test_a_stopped_process_replays_every_slot_in_order_when_it_goes_on(project: 
     beat = project.beat()
     beat.wait_for("Sending due task tick (proj.note)")
     beat.send(signal.SIGSTOP)
-    time.sleep(4)  # the stall itself, not a wait for something
+    pause(4, "the stall")
     beat.send(signal.SIGCONT)
     beat.wait_for("passed unnoticed (stalled)")
     project.worker()

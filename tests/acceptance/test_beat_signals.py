@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from services import PrivatePostgres, PrivateRedis
+from support.pauses import pause
 from support.processes import WAIT_S, DjangoProject, Process, Project, redis_conf
 from support.site.settings import database_of
 
@@ -104,7 +105,7 @@ def test_further_signals_do_not_disturb_a_stop(tmp_path: Path, redis_url: str) -
         while beat.running and time.monotonic() < until_s:
             for number in (signal.SIGTERM, signal.SIGINT):
                 beat.send(number)
-            time.sleep(0.005)
+            pause(0.005, "the interval of the signals")
         assert beat.wait() == 0
         assert stopped(beat) == 1
         assert "Traceback" not in beat.output
@@ -122,7 +123,7 @@ def test_a_group_that_is_signalled_again_and_again_ends_its_embedded_beat_in_goo
         project.wait_for_runs(lambda runs: len(runs) >= 2, "two runs")
         for _ in range(5):
             os.killpg(worker.pid, signal.SIGTERM)
-            time.sleep(0.01)
+            pause(0.01, "the interval of the signals")
         worker.wait()
         assert stopped(worker) == 1
         assert mark_file(project)["status"]["state"] == "stopped"
@@ -144,7 +145,7 @@ def test_a_signal_that_the_app_handles_for_longer_than_a_wait_does_not_stop_the_
         beat = project.beat()
         seen = beat.wait_for("Sending due task tick")
         for _ in range(3):
-            time.sleep(0.3)  # the outcome of the run has been taken in: nothing but the next tick ends the wait
+            pause(0.3, "the outcome of the run is collected, so nothing but the next tick ends the wait")
             beat.send(signal.SIGUSR1)
             seen = beat.wait_for("handled", after=seen)
             for _ in range(2):
@@ -189,7 +190,7 @@ def ended(project: Project, plan: Plan) -> End:
     beat = project.beat(env={"PYTHONFAULTHANDLER": "1"})
     try:
         beat.wait_for("beat: Starting...", timeout_s=4 * WAIT_S)
-        time.sleep(plan.instant_s)
+        pause(plan.instant_s, "the instant of the signal")
         turned = any("jobs loaded" in line for line in beat.lines)
         begun_s = time.monotonic()
         beat.send(signal.SIGTERM)
@@ -197,7 +198,7 @@ def ended(project: Project, plan: Plan) -> End:
         if plan.again_s is not None:
             again.start()
         while beat.running and time.monotonic() - begun_s < HANGS_S:
-            time.sleep(0.005)
+            pause(0.005, "how exactly the end is timed")
         took_s = time.monotonic() - begun_s
         again.cancel()
         if beat.running:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import amqp
 import pytest
 import redis
-from services import PrivateRedis, TcpProxy
+from services import PrivateRedis, TcpProxy, wait_until
 from support.engine.definitions import Job
 from support.lanes.bench import MINUTE_MS, FastBench, numbered
 from support.lanes.fast_lane import make_app
@@ -299,8 +299,7 @@ def _fill_disk(bench: FastBench, client: redis.Redis, caplog: pytest.LogCaptureF
         client.config_set("save", "3600 1")
         client.config_set("stop-writes-on-bgsave-error", "yes")
         client.bgsave()
-        while client.info("persistence")["rdb_last_bgsave_status"] != "err":
-            time.sleep(0.01)
+        wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", "a save that fails")
 
     def empty() -> None:
         client.config_set("stop-writes-on-bgsave-error", "no")

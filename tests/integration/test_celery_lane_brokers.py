@@ -11,7 +11,7 @@ from celery.signals import after_task_publish
 from kombu import Exchange, Queue
 from redis import Redis
 from services import PrivateRabbit, PrivateRedis, TcpProxy
-from support.lanes.celery_lane import Lane, a_run
+from support.lanes.celery_lane import StartedLane, a_run
 
 from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind
 
@@ -51,7 +51,7 @@ def redis() -> Iterator[PrivateRedis]:
 
 @pytest.mark.redis
 def test_redis_runs_are_sent_in_one_batch_and_confirmed_after_it(redis: PrivateRedis) -> None:
-    lane = Lane(an_app(redis.url))
+    lane = StartedLane(an_app(redis.url))
     lane.when_connected().submit([a_run(lane.scheduler.app, token) for token in range(300)])
     outcomes = lane.outcomes(300)
     assert {type(outcome) for outcome in outcomes} == {Confirmed}
@@ -73,7 +73,7 @@ def test_a_batch_is_not_used_while_somebody_observes_single_publishes(redis: Pri
 
     after_task_publish.connect(look)
     try:
-        lane = Lane(app, may_batch=lambda: not after_task_publish.receivers)
+        lane = StartedLane(app, may_batch=lambda: not after_task_publish.receivers)
         lane.when_connected().submit([a_run(app, token) for token in range(3)])
         lane.outcomes(3)
         lane.lane.close(5)
@@ -84,7 +84,7 @@ def test_a_batch_is_not_used_while_somebody_observes_single_publishes(redis: Pri
 
 @pytest.mark.redis
 def test_a_stopped_redis_hands_runs_back_and_a_started_one_takes_them(redis: PrivateRedis) -> None:
-    lane = Lane(an_app(redis.url))
+    lane = StartedLane(an_app(redis.url))
     app = lane.scheduler.app
     lane.when_connected()
     redis.stop()
@@ -100,7 +100,7 @@ def test_a_stopped_redis_hands_runs_back_and_a_started_one_takes_them(redis: Pri
 
 @pytest.mark.redis
 def test_one_queue_that_redis_refuses_does_not_hold_up_the_others(redis: PrivateRedis) -> None:
-    lane = Lane(an_app(redis.url))
+    lane = StartedLane(an_app(redis.url))
     app = lane.scheduler.app
     with app.connection_for_write() as connection:
         connection.default_channel.client.set("broken", "not a list")
@@ -124,7 +124,7 @@ def test_a_redis_that_takes_nothing_is_asked_once_for_all_runs(
 ) -> None:
     """Celery logs a traceback for each attempt: one for a thousand runs a second, not a thousand."""
     app = an_app(redis.url)
-    lane = Lane(app, may_batch=lambda: False)
+    lane = StartedLane(app, may_batch=lambda: False)
     with Redis.from_url(redis.url) as client:
         client.config_set("maxmemory", "1mb")
         lane.when_connected().submit([a_run(app, token) for token in range(300)])
@@ -141,7 +141,7 @@ def test_a_half_open_redis_does_not_hold_the_lane_for_ever(redis: PrivateRedis) 
     with TcpProxy(redis.port) as proxy:
         app = an_app(f"redis://127.0.0.1:{proxy.port}/0")
         app.conf.broker_transport_options = {"socket_timeout": 0.5}
-        lane = Lane(app)
+        lane = StartedLane(app)
         lane.when_connected().submit([a_run(app, 0)])
         lane.outcomes(1)
         proxy.stall()
@@ -155,7 +155,7 @@ def test_a_half_open_redis_does_not_hold_the_lane_for_ever(redis: PrivateRedis) 
 
 @pytest.mark.amqp
 def test_rabbitmq_confirms_every_message_and_carries_the_headers(amqp_url: str) -> None:
-    lane = Lane(an_app(amqp_url), options={"mandatory": True})
+    lane = StartedLane(an_app(amqp_url), options={"mandatory": True})
     app = lane.scheduler.app
     drained(app)
     lane.when_connected().submit([a_run(app, token, headers={"mine": "x"}) for token in range(20)])
@@ -180,7 +180,7 @@ def test_what_rabbitmq_cannot_route_comes_back(amqp_url: str, options: dict[str,
     ]
     with app.connection_for_write() as connection:
         exchange(connection.default_channel).declare()
-    lane = Lane(app, options={"mandatory": True})
+    lane = StartedLane(app, options={"mandatory": True})
     lane.when_connected().submit([a_run(app, 0), a_run(app, 1, **options), a_run(app, 2)])
     outcomes = lane.outcomes(3)
     assert (1, FailureKind.UNROUTABLE) in failures(outcomes)
@@ -193,7 +193,7 @@ def test_what_rabbitmq_cannot_route_comes_back(amqp_url: str, options: dict[str,
 @pytest.mark.amqp
 def test_an_alarm_of_rabbitmq_is_waited_for_on_the_same_connection(private_rabbit: PrivateRabbit) -> None:
     app = an_app(private_rabbit.url)
-    lane = Lane(app)
+    lane = StartedLane(app)
     lane.when_connected().submit([a_run(app, 0)])
     assert isinstance(lane.outcomes(1)[0], Confirmed)
     private_rabbit.ctl("set_vm_memory_high_watermark", "absolute", "1MB")

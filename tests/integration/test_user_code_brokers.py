@@ -10,7 +10,7 @@ from celery import Celery
 from celery.beat import BeatLazyFunc
 from kombu import Queue
 from redis import Redis
-from support.lanes.celery_lane import Lane, a_run
+from support.lanes.celery_lane import StartedLane, a_run
 
 from celery_wheelbeat.dispatch import FailureKind
 
@@ -33,7 +33,7 @@ class Bench:
         self.app.conf.task_default_queue = f"user-code-{uuid.uuid4().hex[:8]}"
         self.app.task(note, name="lane.note", shared=False)
         self.connections = 0
-        self.lane = Lane(self.app, make_producer=self._producer)
+        self.lane = StartedLane(self.app, make_producer=self._producer)
 
     def _producer(self, connection: Any) -> Any:
         self.connections += 1

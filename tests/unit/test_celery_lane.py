@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 from kombu import Producer
 from kombu.exceptions import EncodeError
-from support.lanes.celery_lane import Lane, RecordingScheduler, a_run
+from support.lanes.celery_lane import RecordingScheduler, StartedLane, a_run
 
 from celery_wheelbeat import run_id
 from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind
@@ -35,8 +35,8 @@ def app() -> Iterator[Celery]:
 
 
 @pytest.fixture
-def lane(app: Celery) -> Iterator[Lane]:
-    lane = Lane(app)
+def lane(app: Celery) -> Iterator[StartedLane]:
+    lane = StartedLane(app)
     yield lane
     lane.lane.close(5)
 
@@ -52,7 +52,7 @@ def messages(app: Celery, queue: str = "celery") -> list[Any]:
         return found
 
 
-def test_a_run_is_stamped_and_confirmed(app: Celery, lane: Lane) -> None:
+def test_a_run_is_stamped_and_confirmed(app: Celery, lane: StartedLane) -> None:
     before_ms = SystemClock().wall_ms()
     lane.when_connected().submit([a_run(app, 5, headers={"mine": "x"})])
     (confirmed,) = lane.outcomes(1)
@@ -69,7 +69,7 @@ def test_a_run_is_stamped_and_confirmed(app: Celery, lane: Lane) -> None:
     assert lane.lane.health().in_flight == 0
 
 
-def test_the_users_options_are_never_written_to(app: Celery, lane: Lane) -> None:
+def test_the_users_options_are_never_written_to(app: Celery, lane: StartedLane) -> None:
     headers = {"mine": "x"}
     run = a_run(app, 1, headers=headers, queue="celery")
     lane.when_connected().submit([run, run._replace(token=2)])
@@ -80,7 +80,7 @@ def test_the_users_options_are_never_written_to(app: Celery, lane: Lane) -> None
     assert first.headers["wheelbeat_nonce"] != second.headers["wheelbeat_nonce"]
 
 
-def test_the_users_task_id_wins(app: Celery, lane: Lane) -> None:
+def test_the_users_task_id_wins(app: Celery, lane: StartedLane) -> None:
     lane.when_connected().submit([a_run(app, 1, task_id="mine")])
     lane.outcomes(1)
     assert messages(app)[0].headers["id"] == "mine"
@@ -92,7 +92,7 @@ def test_the_nth_message_of_a_run_has_its_own_id(app: Celery) -> None:
             for _tenant in ("a", "b", "c"):
                 self.apply_async(entry, producer=producer, advance=False)
 
-    lane = Lane(app, Tenants(app, lazy=True))
+    lane = StartedLane(app, Tenants(app, lazy=True))
     lane.when_connected().submit([a_run(app, 1)])
     assert [type(outcome) for outcome in lane.outcomes(1)] == [Confirmed]
     numbered = [run_id("monitor:7", 1_700_000_000_000, "celery", f"#{number}") for number in (2, 3)]
@@ -105,7 +105,7 @@ def test_an_apply_entry_that_sends_nothing_confirms_nothing(app: Celery) -> None
         def apply_entry(self, entry: Any, producer: Any = None) -> None:
             return
 
-    lane = Lane(app, Silent(app, lazy=True))
+    lane = StartedLane(app, Silent(app, lazy=True))
     lane.when_connected().submit([a_run(app, 1)])
     (failed,) = lane.outcomes(1)
     assert failed == Failed(1, FailureKind.ERROR, "apply_entry sent no message")
@@ -121,7 +121,7 @@ def test_an_apply_entry_that_sends_nothing_confirms_nothing(app: Celery) -> None
     ],
 )
 def test_one_bad_run_comes_back_with_its_reason_and_the_others_are_sent(
-    app: Celery, lane: Lane, bad: dict[str, Any], kind: FailureKind, reason: str
+    app: Celery, lane: StartedLane, bad: dict[str, Any], kind: FailureKind, reason: str
 ) -> None:
     app.conf.task_create_missing_queues = False
     lane.when_connected().submit([a_run(app, 1), a_run(app, 2, **bad)])
@@ -146,7 +146,7 @@ def test_a_lost_connection_hands_back_what_it_did_not_reach(app: Celery) -> None
                 raise failing.pop()
             return super().publish(*args, **kwargs)
 
-    lane = Lane(app, make_producer=lambda connection: Cut(connection, auto_declare=False))
+    lane = StartedLane(app, make_producer=lambda connection: Cut(connection, auto_declare=False))
     lane.when_connected().submit([a_run(app, 1), a_run(app, 2), a_run(app, 3)])
     outcomes = lane.outcomes(3)
     assert [(outcome.token, outcome.kind) for outcome in outcomes if isinstance(outcome, Failed)] == [
@@ -162,7 +162,7 @@ def test_a_lost_connection_hands_back_what_it_did_not_reach(app: Celery) -> None
 def test_while_the_broker_is_away_there_is_no_capacity_and_nothing_is_kept(app: Celery) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
-        lane = Lane(Celery("away", broker=f"amqp://127.0.0.1:{taken.getsockname()[1]}//", set_as_current=False))
+        lane = StartedLane(Celery("away", broker=f"amqp://127.0.0.1:{taken.getsockname()[1]}//", set_as_current=False))
         lane.lane.submit([a_run(app, 1)])
         (failed,) = lane.outcomes(1)
         assert isinstance(failed, Failed)
@@ -172,7 +172,7 @@ def test_while_the_broker_is_away_there_is_no_capacity_and_nothing_is_kept(app: 
         assert lane.lane.close(60) == []
 
 
-def test_close_sends_what_was_submitted_and_reports_it(app: Celery, lane: Lane) -> None:
+def test_close_sends_what_was_submitted_and_reports_it(app: Celery, lane: StartedLane) -> None:
     lane.when_connected().submit([a_run(app, token) for token in range(BATCH_MAX + 3)])
     assert lane.lane.close(60) == []
     assert {type(outcome) for outcome in lane.lane.poll()} == {Confirmed}
@@ -181,7 +181,7 @@ def test_close_sends_what_was_submitted_and_reports_it(app: Celery, lane: Lane) 
 
 def test_close_returns_what_is_stuck(app: Celery) -> None:
     stuck: SimpleQueue[None] = SimpleQueue()
-    lane = Lane(app, apply_entry=lambda *_, **__: stuck.get(timeout=20))
+    lane = StartedLane(app, apply_entry=lambda *_, **__: stuck.get(timeout=20))
     run = a_run(app, 1)
     lane.when_connected().submit([run])
     assert lane.lane.close(0.2) == [run]

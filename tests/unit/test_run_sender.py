@@ -17,7 +17,7 @@ from celery import Celery, Task
 from celery.beat import BeatLazyFunc
 from kombu import Producer
 from kombu.exceptions import OperationalError
-from support.lanes.celery_lane import Lane, RecordingScheduler, a_run
+from support.lanes.celery_lane import RecordingScheduler, StartedLane, a_run
 
 from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind
 from celery_wheelbeat.dispatch.celery_lane.run_sender import SLOW_S, LaneEdges, RunSender
@@ -83,7 +83,7 @@ def app() -> Iterator[Celery]:
     app.close()
 
 
-class Counted(Lane):
+class Counted(StartedLane):
     """A lane that counts its connections."""
 
     def __init__(self, app: Celery, scheduler: Any = None, producer: type[Producer] = Producer) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
-from support.lanes.celery_lane import Lane, RecordingScheduler, a_run
+from support.lanes.celery_lane import RecordingScheduler, StartedLane, a_run
 
 from celery_wheelbeat.dispatch import Confirmed
 from celery_wheelbeat.dispatch.messages.subscriptions import unsubscribed
@@ -43,7 +43,7 @@ def test_a_run_is_sent_though_the_result_backend_is_away(app: Celery) -> None:
         with unsubscribed(app):
             scheduler.apply_entry(entry, producer=producer)
 
-    lane = Lane(app, scheduler, apply_entry=apply_entry)
+    lane = StartedLane(app, scheduler, apply_entry=apply_entry)
     lane.when_connected().submit([a_run(app, 1), a_run(app, 2)])
     assert [type(outcome) for outcome in lane.outcomes(2)] == [Confirmed, Confirmed]
     lane.lane.close(5)

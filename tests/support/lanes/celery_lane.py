@@ -31,7 +31,7 @@ class RecordingScheduler(Scheduler):
             return super().apply_async(attempt.stamp(entry), producer=producer, advance=False, **kwargs)
 
 
-class Lane:
+class StartedLane:
     """A started lane and what it woke us for."""
 
     def __init__(self, app: Celery, scheduler: Scheduler | None = None, **edges: Any) -> None:
