@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from celery_wheelbeat.observe.health import alive, ready
 from celery_wheelbeat.observe.host_header import is_known
 from celery_wheelbeat.runtime.clock import SystemClock
-from celery_wheelbeat.runtime.wake import Wake
+from celery_wheelbeat.runtime.owned_thread import OwnedThread, ThreadBody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,9 +108,9 @@ class Probes:
         self._address = (host, port)
         self._handler = type("Handler", (_Handler,), {"answers": answers})
         self._server: _Server | None = None
-        self._closing = False
-        self._bind_again = Wake()
-        self._thread = threading.Thread(target=self._run, name="wheelbeat-http", daemon=True)
+        self._warned = False
+        body = ThreadBody(self._turn, end=self._free_port, interrupt=self._wake)
+        self._thread = OwnedThread("wheelbeat-http", SystemClock(), body)
 
     def start(self) -> None:
         """Start listening, in the process that schedules, after any fork."""
@@ -118,42 +118,41 @@ class Probes:
 
     def close(self) -> None:
         """Close the port, within a second."""
-        self._closing = True
-        self._bind_again.ring()
+        self._thread.close(2 * _POLL_S)
+
+    def _wake(self) -> None:
         if self._server is not None:
             with suppress(OSError):  # wakes the thread on Linux; elsewhere it polls
                 self._server.socket.shutdown(socket.SHUT_RDWR)
-        if self._thread.is_alive():
-            self._thread.join(2 * _POLL_S)
 
-    def _run(self) -> None:
-        server = self._bind()
-        if server is None:
-            return
-        self._server = server
-        logger.info("beat: Probes and metrics on %s port %d", *self._address)
-        with server:
-            while not self._closing:
-                server.handle_request()
-                server.drop_late()
+    def _turn(self) -> float:
+        if self._server is None:
+            self._server = self._bind()
+            if self._server is None:
+                return BIND_AGAIN_S
+            logger.info("beat: Probes and metrics on %s port %d", *self._address)
+        self._server.handle_request()
+        self._server.drop_late()
+        return 0.0
+
+    def _free_port(self) -> None:
+        if self._server is not None:
+            self._server.server_close()
 
     def _bind(self) -> _Server | None:
-        """Return a listening server; None if the beat stops before the port is free."""
-        warned = False
-        while not self._closing:
-            try:
-                return _Server(self._address, self._handler)
-            except OSError as error:
-                if not warned:
-                    logger.warning(
-                        "beat: Cannot listen on wheelbeat_http_host %s, wheelbeat_http_port %d (%s): no probes and "
-                        "metrics until the port is free; runs are not affected. Each beat of a host needs its own port",
-                        *self._address,
-                        error,
-                    )
-                warned = True
-                self._bind_again.wait(BIND_AGAIN_S)
-        return None
+        """Return a listening server; None while the port is in use."""
+        try:
+            return _Server(self._address, self._handler)
+        except OSError as error:
+            if not self._warned:
+                logger.warning(
+                    "beat: Cannot listen on wheelbeat_http_host %s, wheelbeat_http_port %d (%s): no probes and "
+                    "metrics until the port is free; runs are not affected. Each beat of a host needs its own port",
+                    *self._address,
+                    error,
+                )
+            self._warned = True
+            return None
 
 
 class _Server(ThreadingMixIn, TCPServer):

@@ -23,6 +23,7 @@ class Mailbox(Generic[T]):
     def __init__(self) -> None:
         self._values: deque[T] = deque()
         self._wake = Wake()
+        self._closed = False
 
     def put(self, value: T) -> None:
         """Add ``value``; never blocks."""
@@ -33,9 +34,14 @@ class Mailbox(Generic[T]):
         """Remove and return the oldest value, waiting up to ``timeout_s``; raises ``queue.Empty``."""
         deadline_s = time.monotonic() + timeout_s
         while not self._values:
-            if not self._wake.wait(deadline_s - time.monotonic()):
+            if self._closed or not self._wake.wait(deadline_s - time.monotonic()):
                 raise Empty
         return self._values.popleft()
+
+    def close(self) -> None:
+        """End the current wait and every later one; values can still be put and taken."""
+        self._closed = True
+        self._wake.ring()
 
     def empty(self) -> bool:
         """Return whether the mailbox is empty."""

@@ -16,7 +16,7 @@ from kombu import Connection
 from celery_wheelbeat.dispatch import FailureKind
 from celery_wheelbeat.dispatch.broker import REPLY_TIMEOUT_S, SENTINEL_TIMEOUT_S, open_connection
 from celery_wheelbeat.dispatch.failures import BatchFailed, diagnose, is_state
-from celery_wheelbeat.dispatch.publisher_thread import FIRST_S, LONGEST_S, Backoff
+from celery_wheelbeat.dispatch.reconnection import FIRST_S, LONGEST_S, Backoff
 
 PUBLISH, DECLARE = (60, 40), (50, 10)
 

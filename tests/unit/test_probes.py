@@ -240,13 +240,15 @@ def test_a_port_in_use_is_one_warning_and_is_taken_once_it_is_free(
         made = Probes("127.0.0.1", port, answers(HealthView(NOW_S)))
         tries = []
 
-        def pause(_seconds: float) -> bool:
-            tries.append(1)
-            if len(tries) == 2:
-                again.set()
-            return threading.Event().wait(0.01)
+        class Tried(probes._Server):
+            def __init__(self, *of: Any) -> None:
+                tries.append(of)
+                if len(tries) == 2:
+                    again.set()
+                super().__init__(*of)
 
-        monkeypatch.setattr(made._bind_again, "wait", pause)
+        monkeypatch.setattr(probes, "_Server", Tried)
+        monkeypatch.setattr(probes, "BIND_AGAIN_S", 0.01)
         made.start()
         assert again.wait(WAIT_S)
     lines.wait_for(f"Probes and metrics on 127.0.0.1 port {port}")
@@ -263,7 +265,7 @@ def test_an_address_of_another_host_does_not_keep_a_beat_from_stopping(
     made = start(free_port(), host="192.0.2.1")
     lines.wait_for("Cannot listen on wheelbeat_http_host 192.0.2.1")
     made.close()
-    assert not made._thread.is_alive()
+    assert not made._thread.is_alive
 
 
 def test_connections_are_bounded_and_silent_clients_are_dropped(

@@ -221,8 +221,7 @@ def test_a_base_exception_is_kept_for_the_scheduling_thread_and_the_runs_beside_
     assert lane.lane.ended_by is ending
     lane.lane.submit([a_run(app, 4)])
     left = lane.lane.close(20)
-    assert lane.lane._thread is not None
-    assert not lane.lane._thread.is_alive()
+    assert not lane.lane._thread.is_alive
     handed_back = [outcome.token for outcome in lane.lane.poll()]
     assert handed_back + [run.token for run in left] == [4], "nothing more is sent"
     assert lane.lane.capacity() == 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,24 @@ def test_a_value_ends_the_wait_of_another_thread() -> None:
     mailbox.put(7)
     thread.join(PATIENCE_S)
     assert found == [7]
+
+
+def test_a_closed_mailbox_ends_the_wait_and_hands_out_what_it_holds() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    empty = threading.Event()
+
+    def wait() -> None:
+        with suppress(Empty):
+            mailbox.get(3_600.0)
+        empty.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    mailbox.close()
+    assert empty.wait(PATIENCE_S)
+    mailbox.put(7)
+    assert mailbox.get(PATIENCE_S) == 7
+    with pytest.raises(Empty):
+        mailbox.get(3_600.0)
 
 
 class Ended(Exception):

@@ -55,9 +55,11 @@ CLOCK_EXCEPTIONS = {
 UNSAFE_WAITS = {"Queue", "LifoQueue", "PriorityQueue", "SimpleQueue", "Event", "Condition", "Semaphore", "Barrier"}
 WAIT_EXCEPTIONS = {
     "sources/changelog/bulk_load.py": "the threads that read the initial load; the scheduling thread never comes here",
-    "worker/lifecycle/renewer.py": "the keeper's thread in a worker",
 }
 """Modules that may use what a signal handler can leave locked (see ``mailbox``), and whose threads use it there."""
+
+THREAD_EXCEPTIONS = {"sources/changelog/bulk_load.py": "readers without a loop: they end with the load"}
+"""Modules beside ``runtime/owned_thread.py`` that start threads, and why."""
 
 
 def _name(path: Path) -> str:
@@ -204,6 +206,16 @@ def test_no_wait_can_be_left_locked_or_lengthened_by_a_signal() -> None:
         and (names := {name for node in ast.walk(_tree(path)) for name in _names_in(node)} & UNSAFE_WAITS)
     }
     assert users == {}, "use wake.Wake and mailbox.Mailbox"
+
+
+def test_threads_are_owned() -> None:
+    starters = {
+        _name(path)
+        for path in MODULES
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"Thread", "threading.Thread"}
+    }
+    assert starters == {"runtime/owned_thread.py", *THREAD_EXCEPTIONS}, "use owned_thread.OwnedThread"
 
 
 def _names_in(node: ast.AST) -> list[str]:

@@ -7,8 +7,6 @@ publisher never blocks its caller, never retries inside Celery, and never holds 
 from __future__ import annotations
 
 import logging
-import threading
-from contextvars import copy_context
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +16,10 @@ from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind, PublisherH
 from celery_wheelbeat.dispatch.broker import close_connection, is_amqp
 from celery_wheelbeat.dispatch.celery_lane.run_sender import AGAIN, BATCH_MAX, RunSender
 from celery_wheelbeat.dispatch.messages.attempt import watched
-from celery_wheelbeat.dispatch.publisher_thread import Backoff
+from celery_wheelbeat.dispatch.reconnection import TURN_S, Reconnection
 from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.runtime.mailbox import Mailbox
+from celery_wheelbeat.runtime.owned_thread import OwnedThread, ThreadBody
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.failures import Diagnosis
 
 logger = logging.getLogger("celery.beat")
-
-_TURN_S = 0.5
-"""Longest single wait of the thread; bounds the age of its stamp."""
-_DOWN_LOG_EVERY_S = 60.0
 
 
 class CeleryPublisher:
@@ -52,33 +47,25 @@ class CeleryPublisher:
         self._in_hand: dict[int, Run] = {}
         """Runs that the thread has taken and not settled."""
         self._last_outcomes: list[Confirmed | Failed] = []
-        self._down_since_s: float | None = None
-        self._down_logged_s = 0.0
         self._alarm = False
         """Whether RabbitMQ has stopped reading (memory or disk alarm)."""
-        self._stamp_s = edges.clock.monotonic_s()
-        self._stop_at_s: float | None = None
-        self._backoff = Backoff()
-        self._sender = RunSender(edges, self._stamp)
-        self._thread: threading.Thread | None = None
+        self._reconnection = Reconnection("Connection error", edges.clock)
+        body = ThreadBody(
+            self._turn, self._stumbled, end=self._end, may_end=self._inbox.empty, interrupt=self._inbox.close
+        )
+        self._thread = OwnedThread("wheelbeat-celery-lane", edges.clock, body)
+        self._sender = RunSender(edges, self._thread.stamp)
 
     # The scheduling thread's side.
 
     def start(self) -> None:
-        """Start the thread; in the process that sends, so after any fork.
-
-        User code in the thread sees the context variables of the caller.
-        """
-        context = copy_context()
-        self._thread = threading.Thread(
-            target=context.run, args=(self._loop,), name="wheelbeat-celery-lane", daemon=True
-        )
+        """See ``Publisher``."""
         self._thread.start()
 
     @property
     def ended_by(self) -> BaseException | None:
         """See ``Publisher``."""
-        return self._sender.ended_by
+        return self._sender.ended_by or self._thread.ended_by
 
     def capacity(self) -> int:
         """See ``Publisher``."""
@@ -100,54 +87,39 @@ class CeleryPublisher:
 
     def health(self) -> PublisherHealth:
         """See ``Publisher``."""
-        return PublisherHealth(self._connected, len(self._unconfirmed), self._stamp_s)
+        return PublisherHealth(self._connected, len(self._unconfirmed), self._thread.stamp_s)
 
     def close(self, timeout_s: float) -> Sequence[Run]:
         """See ``Publisher``; one more ``poll`` returns the outcomes up to now."""
-        self._stop_at_s = self._edges.clock.monotonic_s() + timeout_s
-        self._inbox.put(())
-        if self._thread is not None and self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._thread.close(timeout_s)
         self._last_outcomes = list(self.poll())
         return list(self._unconfirmed.values())
 
     # The lane's own thread.
 
-    def _loop(self) -> None:
-        while not self._is_over():
-            self._stamp()
+    def _turn(self) -> float:
+        if self._connected or self._connect():
             try:
-                if self._connected or self._connect():
-                    self._send(self._inbox.get(_TURN_S))
+                runs = self._inbox.get(TURN_S)
             except Empty:
-                continue
-            except Exception as exc:
-                logger.exception("beat: The celery lane stumbled; its connection is opened anew")
-                culprit = self._sender.at_hand
-                kinds = dict.fromkeys(self._in_hand, FailureKind.UNCERTAIN) | {culprit: FailureKind.ERROR}
-                self._settle([Failed(token, kinds[token], reason_of(exc)) for token in self._in_hand])
-                self._disconnect()
-                self._hand_back_until(self._edges.clock.monotonic_s() + self._backoff.next_s())
-            except BaseException as exc:  # the scheduling thread raises it again
-                self._sender.ended_by = exc
+                return 0.0
+            self._send(runs)
+        return 0.0
+
+    def _stumbled(self, error: Exception) -> float:
+        logger.error("beat: The celery lane stumbled; its connection is opened anew", exc_info=error)
+        culprit = self._sender.at_hand
+        kinds = dict.fromkeys(self._in_hand, FailureKind.UNCERTAIN) | {culprit: FailureKind.ERROR}
+        self._settle([Failed(token, kinds[token], reason_of(error)) for token in self._in_hand])
+        self._disconnect()
+        self._wait(self._reconnection.failed(reason_of(error)))
+        return 0.0
+
+    def _end(self) -> None:
         if self._connected:
             close_connection(self._connection, broken=False)
         self._disconnect()
         self._edges.wake()
-
-    def _is_over(self) -> bool:
-        if self.ended_by is not None:
-            return True
-        return self._stop_at_s is not None and (self._inbox.empty() or self._is_late())
-
-    def _is_ending(self) -> bool:
-        return self._stop_at_s is not None or self.ended_by is not None
-
-    def _is_late(self) -> bool:
-        return self._stop_at_s is not None and self._edges.clock.monotonic_s() >= self._stop_at_s
-
-    def _stamp(self) -> None:
-        self._stamp_s = self._edges.clock.monotonic_s()
 
     def _connect(self) -> bool:
         try:
@@ -159,34 +131,19 @@ class CeleryPublisher:
             self._producer = watched(self._edges.make_producer(self._connection))
             self._connected = self._producer.channel is not None
         except Exception as exc:
-            wait_s = self._backoff.next_s()
-            self._report_down(reason_of(exc), wait_s)
             self._disconnect()
-            self._hand_back_until(self._edges.clock.monotonic_s() + wait_s)
+            self._wait(self._reconnection.failed(reason_of(exc)))
             return False
-        if self._down_since_s is not None:
+        if self._reconnection.is_over():
             logger.info("beat: Connected to %s again", self._connection.as_uri())
-            self._down_since_s = None
         self._edges.wake()
         return True
 
-    def _report_down(self, reason: str, wait_s: float) -> None:
-        now_s = self._edges.clock.monotonic_s()
-        if self._down_since_s is None or now_s - self._down_logged_s >= _DOWN_LOG_EVERY_S:
-            logger.error("beat: Connection error: %s. Trying again in %.2f seconds...", reason, wait_s)
-            self._down_logged_s = now_s
-        if self._down_since_s is None:
-            self._down_since_s = now_s
+    def _wait(self, wait_s: float) -> None:
+        self._reconnection.wait(wait_s, self._thread, self._inbox, self._give_up)
 
-    def _hand_back_until(self, until_s: float) -> None:
-        """Fail runs submitted while the broker is away: only the backlog knows which of them to keep."""
-        while (left_s := until_s - self._edges.clock.monotonic_s()) > 0 and not self._is_ending():
-            self._stamp()
-            try:
-                runs = self._inbox.get(min(left_s, _TURN_S))
-            except Empty:
-                continue
-            self._settle([Failed(run.token, FailureKind.NOT_SENT, "not connected") for run in runs])
+    def _give_up(self, runs: Sequence[Run]) -> None:
+        self._settle([Failed(run.token, FailureKind.NOT_SENT, "not connected") for run in runs])
 
     def _disconnect(self) -> None:
         """Drop the connection on our side only; the broker may not be reading."""
@@ -198,8 +155,7 @@ class CeleryPublisher:
 
     def _hand_back(self) -> None:
         while not self._inbox.empty():
-            runs = self._inbox.get()
-            self._settle([Failed(run.token, FailureKind.NOT_SENT, "not connected") for run in runs])
+            self._give_up(self._inbox.get())
 
     def _settle(self, outcomes: list[Confirmed | Failed]) -> None:
         if outcomes:
@@ -213,16 +169,18 @@ class CeleryPublisher:
         with self._edges.quiet(len(runs)):
             for first in range(0, len(runs), BATCH_MAX):
                 self._send_chunk(runs[first : first + BATCH_MAX])
+        if self._sender.ended_by is not None:
+            raise self._sender.ended_by
 
     def _send_chunk(self, runs: Sequence[Run]) -> None:
-        if not self._connected or self._is_late() or self.ended_by is not None:
-            self._settle([Failed(run.token, FailureKind.NOT_SENT, "not connected") for run in runs])
+        if not self._connected or self._thread.is_late or self._sender.ended_by is not None:
+            self._give_up(runs)
             return
         outcomes, broken = self._sender.send(runs, self._producer, self._connection)
         self._connected = broken is None
         self._settle(outcomes)
         if broken is None:
-            self._backoff.reset()
+            self._reconnection.proven()
         else:
             self._leave_connection(broken)
 
@@ -241,11 +199,11 @@ class CeleryPublisher:
         """
         logger.error("beat: RabbitMQ takes no messages (memory or disk alarm); waiting until it does")
         self._connected = False
-        while self._alarm and self._stop_at_s is None:
-            self._stamp()
+        while self._alarm and not self._thread.is_stopping:
+            self._thread.stamp()
             self._hand_back()
             try:
-                self._connection.drain_events(timeout=_TURN_S)
+                self._connection.drain_events(timeout=TURN_S)
             except TimeoutError:
                 continue
             except (*self._connection.connection_errors, *self._connection.channel_errors):
@@ -262,7 +220,5 @@ class CeleryPublisher:
         if self._alarm and self._outlasts_alarm():
             return
         self._disconnect()
-        if broken.kind in AGAIN:
-            wait_s = self._backoff.next_s()
-            self._report_down(broken.reason, wait_s)
-            self._hand_back_until(self._edges.clock.monotonic_s() + wait_s)
+        if broken.kind in AGAIN and self._sender.ended_by is None:
+            self._wait(self._reconnection.failed(broken.reason))

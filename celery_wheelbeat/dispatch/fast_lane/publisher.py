@@ -7,16 +7,16 @@ flight. The sender never renders a batch, never decides what is sent, and never 
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from queue import Empty
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_wheelbeat.dispatch import FailureKind, PublisherHealth
 from celery_wheelbeat.dispatch.fast_lane.batches import Batch, Comparison, Failure, FormVerdict, Outcome
-from celery_wheelbeat.dispatch.publisher_thread import Backoff
+from celery_wheelbeat.dispatch.reconnection import TURN_S, Reconnection
 from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.runtime.mailbox import Mailbox
+from celery_wheelbeat.runtime.owned_thread import OwnedThread, ThreadBody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -31,11 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("celery.beat")
 
-_IDLE_S = 0.5
-"""Longest single wait of the thread; bounds the age of its stamp."""
 _REPLY_S = 0.05
 """Longest wait for outcomes before the inbox is read again."""
-_DOWN_LOG_EVERY_S = 60.0
 _OF_MESSAGES = (FailureKind.POISON, FailureKind.UNROUTABLE)
 """Failures caused by messages, not by the connection, even if the broker closes the channel."""
 
@@ -59,7 +56,7 @@ class FastPublisher:
         self._clock = clock
         self._wake = wake
         self.window = window
-        self._inbox: Mailbox[Batch | _Question | None] = Mailbox()
+        self._inbox: Mailbox[Batch | _Question] = Mailbox()
         self._outbox: Mailbox[News] = Mailbox()
         self._unsettled: dict[int, Batch] = {}
         """Token → batch without an outcome; scheduling thread."""
@@ -68,25 +65,28 @@ class FastPublisher:
         self._questions: deque[_Question] = deque()
         """Unanswered questions, after all batches; sender thread."""
         self._connected = False
-        self.ended_by: BaseException | None = None
-        """See ``Publisher``: a serializer or a logger may be user code."""
-        self.trouble = ""
-        """Why there is no connection at the moment; empty if there is one."""
         self._lost = ""
         """Why the last connection ended; passed on when its batches are settled."""
-        self._down_since_s: float | None = None
-        self._down_logged_s = 0.0
-        self._stop_at_s: float | None = None
-        self._stamp_s = clock.monotonic_s()
-        self._backoff = Backoff()
+        self._reconnection = Reconnection("The fast lane has no connection", clock)
         wire.on_wait = self._keep_going
-        self._thread = threading.Thread(target=self._loop, name=f"wheelbeat-{name}", daemon=True)
+        body = ThreadBody(self._turn, self._failed, end=self._end, may_end=self._may_end, interrupt=self._inbox.close)
+        self._thread = OwnedThread(f"wheelbeat-{name}", clock, body)
 
     # The scheduling thread's side.
 
     def start(self) -> None:
         """Start the thread; in the process that sends, so after any fork."""
         self._thread.start()
+
+    @property
+    def ended_by(self) -> BaseException | None:
+        """See ``Publisher``: a serializer or a logger may be user code."""
+        return self._thread.ended_by
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection at the moment; empty if there is one."""
+        return self._reconnection.trouble
 
     def capacity(self) -> int:
         """Return how many batches ``submit`` accepts now; 0 while the destination is down."""
@@ -121,7 +121,7 @@ class FastPublisher:
     def health(self) -> PublisherHealth:
         """Report for supervision; ``in_flight`` counts messages."""
         in_flight = sum(batch.size for batch in self._unsettled.values())
-        return PublisherHealth(self._is_open(), in_flight, self._stamp_s)
+        return PublisherHealth(self._is_open(), in_flight, self._thread.stamp_s)
 
     @property
     def idle(self) -> bool:
@@ -130,56 +130,41 @@ class FastPublisher:
 
     def stop(self, timeout_s: float) -> None:
         """Begin to stop: batches not settled within ``timeout_s`` get no outcome."""
-        if self._stop_at_s is None:
-            self._stop_at_s = self._clock.monotonic_s() + timeout_s
-            self._inbox.put(None)
+        self._thread.stop(timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Stop within ``timeout_s``; one more ``poll`` returns the outcomes up to now, other batches have none."""
-        self.stop(timeout_s)
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._thread.close(timeout_s)
 
     def _is_open(self) -> bool:
         return self._connected and not self._wire.blocked
 
     # The sender's own thread.
 
-    def _loop(self) -> None:
-        while not self._is_over():
-            self._stamp_s = self._clock.monotonic_s()
-            try:
-                if self._connected or self._connect():
-                    self._turn()
-            except Exception as error:
-                self._lose(reason_of(error))
-            except BaseException as error:  # the scheduling thread raises it again
-                self._connected, self.ended_by = False, error
-        self._wire.close(broken=not self._connected)
+    def _turn(self) -> float:
+        if self._connected or self._connect():
+            self._work()
+        return 0.0
+
+    def _end(self) -> None:
+        self._wire.close(broken=not self._connected or self.ended_by is not None)
         self._connected = False
         self._wake()
 
-    def _is_over(self) -> bool:
-        if self.ended_by is not None:
-            return True
-        if self._stop_at_s is None:
-            return False
-        done = self._inbox.empty() and not self._on_wire  # open questions need no answer now
-        return done or self._clock.monotonic_s() >= self._stop_at_s
+    def _may_end(self) -> bool:
+        return self._inbox.empty() and not self._on_wire  # open questions need no answer now
 
     def _keep_going(self) -> None:
-        self._stamp_s = self._clock.monotonic_s()
-        if self._stop_at_s is not None and self._stamp_s >= self._stop_at_s:
+        self._thread.stamp()
+        if self._thread.is_late:
             raise TimeoutError("the beat stops")
 
-    def _turn(self) -> None:
+    def _work(self) -> None:
         """Write submitted batches up to the window, answer one question, then wait for orders or outcomes."""
         while len(self._on_wire) < self.window:
             try:
-                order = self._inbox.get(0 if self._on_wire or self._questions else _IDLE_S)
+                order = self._inbox.get(0 if self._on_wire or self._questions else TURN_S)
             except Empty:
-                break
-            if order is None:
                 break
             if isinstance(order, _Question):
                 self._questions.append(order)
@@ -206,7 +191,7 @@ class FastPublisher:
             self._on_wire.pop(outcome.token, None)
             self._answer(outcome)
             if all(failure.kind in _OF_MESSAGES for failure in outcome.failures):
-                self._backoff.reset()
+                self._reconnection.proven()
 
     def _answer(self, news: News) -> None:
         self._outbox.put(news)
@@ -220,51 +205,31 @@ class FastPublisher:
                 self._report(settled)
         except Exception as error:
             self._wire.close(broken=True)
-            wait_s = self._backoff.next_s()
-            self._log_down(reason_of(error), wait_s)
-            self._wait(wait_s)
+            self._wait(self._reconnection.failed(reason_of(error)))
             return False
         self.epoch += 1
         self._connected = True
-        self.trouble = ""
-        if self._down_since_s is not None:
+        if self._reconnection.is_over():
             logger.info("beat: The fast lane is connected again")
-            self._down_since_s = None
         self._wake()
         return True
 
-    def _lose(self, reason: str) -> None:
+    def _failed(self, error: Exception) -> float:
         self._connected = False
-        self._lost = reason
+        self._lost = reason_of(error)
         self._questions.clear()  # ``Answers`` asks again on a new connection
         self._wire.close(broken=True)
-        wait_s = self._backoff.next_s()
-        self._log_down(reason, wait_s)
-        self._wait(wait_s)
+        self._wait(self._reconnection.failed(self._lost))
+        return 0.0
 
     def _wait(self, wait_s: float) -> None:
-        """Wait; fail batches submitted meanwhile, because only the backlog knows which runs to keep."""
-        until_s = self._clock.monotonic_s() + wait_s
-        while (left_s := until_s - self._clock.monotonic_s()) > 0 and self._stop_at_s is None:
-            self._stamp_s = self._clock.monotonic_s()
-            try:
-                order = self._inbox.get(min(left_s, _IDLE_S))
-            except Empty:
-                continue
-            if isinstance(order, Batch):
-                self._give_up([order], FailureKind.NOT_SENT, self._lost or "not connected")
+        self._reconnection.wait(wait_s, self._thread, self._inbox, self._refuse)
+
+    def _refuse(self, order: Batch | _Question) -> None:
+        if isinstance(order, Batch):
+            self._give_up([order], FailureKind.NOT_SENT, self._lost or "not connected")
 
     def _give_up(self, batches: Iterable[Batch], kind: FailureKind, reason: str) -> None:
         at_ms = self._clock.wall_ms()
         for batch in batches:
             self._answer(Outcome(batch.token, at_ms, (Failure(range(batch.size), kind, reason),)))
-
-    def _log_down(self, reason: str, wait_s: float) -> None:
-        """Log each new reason at once, and the same reason once a minute."""
-        now_s = self._clock.monotonic_s()
-        if reason != self.trouble or now_s - self._down_logged_s >= _DOWN_LOG_EVERY_S:
-            logger.error("beat: The fast lane has no connection: %s. Trying again in %.2f seconds...", reason, wait_s)
-            self._down_logged_s = now_s
-        self.trouble = reason
-        if self._down_since_s is None:
-            self._down_since_s = now_s

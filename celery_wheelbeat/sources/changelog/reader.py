@@ -8,7 +8,6 @@ independent outages.
 from __future__ import annotations
 
 import logging
-import threading
 import uuid
 from contextlib import contextmanager, suppress
 from queue import Empty
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.errors import SourceError
 from celery_wheelbeat.runtime.mailbox import Mailbox
+from celery_wheelbeat.runtime.owned_thread import OwnedThread, ThreadBody
 from celery_wheelbeat.runtime.wake import Wake
 from celery_wheelbeat.sources.changelog.follower import Follower
 from celery_wheelbeat.sources.changelog.outage import Outage
@@ -70,16 +70,16 @@ class ChangeLogReader:
         self._room = Wake()
         """Rung when the scheduling thread has taken news."""
         self._rereads: Mailbox[Sequence[int] | None] = Mailbox()
-        self._closing = False
-        self._rest = Wake()
-        """Rung to end the pause between two iterations of the loop."""
         self._opened = False
         self._installation: str | None = None
+        self._remembered: str | None = None
+        """The installation that ``memory`` holds."""
         self._asking = False
-        self._stamp_s = self._current_s = self._write_at_s = clock.monotonic_s()
+        self._current_s = self._write_at_s = clock.monotonic_s()
         self._reading = Outage("changelog.read", clock.monotonic_s)
         self._writing = Outage("status.write", clock.monotonic_s)
-        self._thread = threading.Thread(target=self._loop, name="wheelbeat-tail", daemon=True)
+        body = ThreadBody(self._turn, begin=self._recall, end=self._end, interrupt=self._room.ring)
+        self._thread = OwnedThread("wheelbeat-tail", clock, body)
 
     def start(self) -> None:
         """See ``Desk``."""
@@ -114,7 +114,7 @@ class ChangeLogReader:
 
     def stamp_s(self) -> float:
         """See ``Desk``. A wait for a silent database does not count as wedged."""
-        return self._clock.monotonic_s() if self._asking else self._stamp_s
+        return self._clock.monotonic_s() if self._asking else self._thread.stamp_s
 
     def status(self) -> Mapping[str, Any]:
         """See ``Desk``. ``lag_s``: seconds since no known change was waiting to be handed over."""
@@ -141,30 +141,24 @@ class ChangeLogReader:
 
     def close(self, timeout_s: float) -> None:
         """See ``Desk``."""
-        self._closing = True
-        self._rest.ring()
-        self._room.ring()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._thread.close(timeout_s)
 
-    def turn(self) -> float:
-        """Read one step, write if due; returns the seconds to rest. The body of the thread's loop."""
-        self._stamp_s = self._clock.monotonic_s()
-        wait_s = self._read()
+    def _recall(self) -> None:
+        if self._memory is not None and (remembered := self._memory.read()) is not None:
+            self._remembered = remembered
+            self._hand_over(Remembered(remembered))
+
+    def _turn(self) -> float:
+        """Read one step, write if due; returns the seconds to rest."""
+        rest_s = self._read()
         if self._clock.monotonic_s() >= self._write_at_s or (self._outbox.urgent and self._writing.error is None):
             self._write_at_s = self._clock.monotonic_s() + max(WRITE_S, self._write())
-        return wait_s
+        if self._memory is not None and self._installation is not None and self._installation != self._remembered:
+            self._remembered = self._installation
+            self._memory.write(self._installation)
+        return rest_s
 
-    def _loop(self) -> None:
-        remembered = None if self._memory is None else self._memory.read()
-        if remembered is not None:
-            self._hand_over(Remembered(remembered))
-        while not self._closing:
-            wait_s = self.turn()
-            if self._memory is not None and self._installation != remembered and self._installation is not None:
-                remembered = self._installation
-                self._memory.write(remembered)
-            self._rest.wait(wait_s)
+    def _end(self) -> None:
         self._follower.close()
         self._write()
         self._database.source.close()
@@ -203,11 +197,11 @@ class ChangeLogReader:
         return news, more
 
     def _hand_over(self, news: News) -> None:
-        while len(self._news) >= NEWS_MAX and not self._closing:
+        while len(self._news) >= NEWS_MAX and not self._thread.is_stopping:
             self._wake()
             self._room.wait(POLL_S)
-            self._stamp_s = self._clock.monotonic_s()
-        if not self._closing:
+            self._thread.stamp()
+        if not self._thread.is_stopping:
             self._news.put(news)
             self._wake()
 
@@ -235,4 +229,4 @@ class ChangeLogReader:
             yield
         finally:
             self._asking = False
-            self._stamp_s = self._clock.monotonic_s()
+            self._thread.stamp()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
-from contextlib import suppress
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.runtime.mailbox import Mailbox
+from celery_wheelbeat.runtime.owned_thread import OwnedThread, ThreadBody
 from celery_wheelbeat.sources.messages import News, Opened
 
 if TYPE_CHECKING:
@@ -26,12 +25,11 @@ class FileIO:
 
     def __init__(self, file: MarkFile, clock: Clock, wake: Callable[[], None]) -> None:
         self._file = file
-        self._clock = clock
         self._wake = wake
-        self._rows: Mailbox[Mapping[str, Any] | None] = Mailbox()
+        self._rows: Mailbox[Mapping[str, Any]] = Mailbox()
         self._news: Mailbox[News] = Mailbox()
-        self._stamp_s = clock.monotonic_s()
-        self._thread = threading.Thread(target=self._loop, name="wheelbeat-file", daemon=True)
+        body = ThreadBody(self._write_newest, begin=self._read, may_end=self._rows.empty, interrupt=self._rows.close)
+        self._thread = OwnedThread("wheelbeat-file", clock, body)
 
     def start(self) -> None:
         """See ``Desk``."""
@@ -59,7 +57,7 @@ class FileIO:
 
     def stamp_s(self) -> float:
         """See ``Desk``."""
-        return self._stamp_s
+        return self._thread.stamp_s
 
     def status(self) -> Mapping[str, Any]:
         """See ``Desk``."""
@@ -67,30 +65,19 @@ class FileIO:
 
     def close(self, timeout_s: float) -> None:
         """See ``Desk``."""
-        self._rows.put(None)
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._thread.close(timeout_s)
 
-    def _loop(self) -> None:
+    def _read(self) -> None:
         marks = {destination: [document] for destination, document in self._file.read().items()}
         self._news.put(Opened(None, marks, loading=False))
         self._wake()
-        while (row := self._newest_row()) is not None:
-            self._file.write(json.loads(row["marks"]), {**row, "status": json.loads(row["status"])})
 
-    def _newest_row(self) -> Mapping[str, Any] | None:
-        """Wait for a row and return the newest; None after ``close``, once no row is waiting."""
-        row: Mapping[str, Any] | None = None
-        while row is None:
-            self._stamp_s = self._clock.monotonic_s()
-            with suppress(Empty):
-                row = self._rows.get(_TURN_S)
-                if row is None:
-                    return None
+    def _write_newest(self) -> float:
+        try:
+            row = self._rows.get(_TURN_S)
+        except Empty:
+            return 0.0
         while not self._rows.empty():
-            newer = self._rows.get()
-            if newer is None:
-                self._rows.put(None)
-                break
-            row = newer
-        return row
+            row = self._rows.get()
+        self._file.write(json.loads(row["marks"]), {**row, "status": json.loads(row["status"])})
+        return 0.0

@@ -6,7 +6,6 @@ It renews leases and prolongs claims of active executions, and purges expired cl
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from celery.worker.state import active_requests
 
 from celery_wheelbeat.errors import ClaimStoreDown
+from celery_wheelbeat.runtime.clock import SystemClock
+from celery_wheelbeat.runtime.owned_thread import OwnedThread, ThreadBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,8 +57,9 @@ class Renewer:
         self._executions = executions
         self._counters = counters
         self._pace = pace
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="wheelbeat-keeper", daemon=True)
+        self._thread = OwnedThread(
+            "wheelbeat-keeper", SystemClock(), ThreadBody(self._turn, self._failed, begin=self._rest)
+        )
         self._purge_at_s = time.monotonic() + PURGE_EVERY_S
         self._turn_s = lease_s / RENEWALS_PER_LEASE
         self._missed: dict[str, int] = {}
@@ -69,22 +71,26 @@ class Renewer:
 
     def stop(self) -> None:
         """Stop the thread; leases still held expire."""
-        self._stop.set()
-        self._thread.join(timeout=5)
+        self._thread.close(timeout_s=5)
 
-    def _loop(self) -> None:
-        while not self._stop.wait(self._turn_s):
-            self._pace.note(time.monotonic(), self._counters.totals()["elected"])
-            try:
-                self._renew()
-                self._prolong()
-                if time.monotonic() >= self._purge_at_s:
-                    self._purge_at_s = time.monotonic() + PURGE_EVERY_S
-                    self._purge()
-            except ClaimStoreDown as error:
-                logger.warning("leases and claims are not renewed, and expired claims are not removed: %s", error)
-            except Exception:
-                logger.exception("unexpected error in the renewer of leases and claims; continuing")
+    def _rest(self) -> None:
+        self._thread.rest(self._turn_s)
+
+    def _turn(self) -> float:
+        self._pace.note(time.monotonic(), self._counters.totals()["elected"])
+        self._renew()
+        self._prolong()
+        if time.monotonic() >= self._purge_at_s:
+            self._purge_at_s = time.monotonic() + PURGE_EVERY_S
+            self._purge()
+        return self._turn_s
+
+    def _failed(self, error: Exception) -> float:
+        if isinstance(error, ClaimStoreDown):
+            logger.warning("leases and claims are not renewed, and expired claims are not removed: %s", error)
+        else:
+            logger.error("unexpected error in the renewer of leases and claims; continuing", exc_info=error)
+        return self._turn_s
 
     def _renew(self) -> None:
         executing = self._deliveries.executing(active_requests)
@@ -109,8 +115,8 @@ class Renewer:
             any(self._store.prolong(key, execution.nonce, execution.ttl_s) for key in execution.claims())
 
     def _purge(self) -> None:
-        while self._store.purge(PURGE_ROWS) == PURGE_ROWS and not self._stop.wait(PURGE_PAUSE_S):
-            pass
+        while self._store.purge(PURGE_ROWS) == PURGE_ROWS and not self._thread.is_stopping:
+            self._thread.rest(PURGE_PAUSE_S)
 
 
 def _alive(requests: Iterable[Any]) -> list[Any]:
