@@ -22,17 +22,48 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
 
+class _TooLarge(ValueError):
+    pass
+
+
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise ValueError(f"{text:.40} is too large: it would be sent as Infinity")
+        raise _TooLarge(f"{text:.40} is too large: it would be sent as Infinity")
     return number
 
 
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
+_lenient = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
 def _decode(text: str) -> Any:
+    """Decode ``text``; raises ``ValueError``. A number that is too large is accepted if a later key replaces it."""
+    try:
+        return _decode_finite(text)
+    except _TooLarge:
+        value = _lenient.decode(text)
+        if _holds_infinity(value):
+            raise
+        return value
+
+
+def _holds_infinity(value: Any) -> bool:
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, float) and math.isinf(one):
+            return True
+    return False
+
+
+def _decode_finite(text: str) -> Any:
     """Decode ``text`` like ``_decoder.decode``; twice as fast if no whitespace surrounds the value."""
     try:
         value, end = _decoder.scan_once(text, 0)  # type: ignore[attr-defined]  # typeshed does not know it

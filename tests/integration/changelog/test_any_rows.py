@@ -165,6 +165,23 @@ def test_whatever_a_row_holds_concerns_no_other(place: Place, count: int, monkey
         beat.close()
 
 
+def test_a_large_number_that_a_later_key_replaces_counts_only_if_no_worker_reads_it(place: Place) -> None:
+    numbers = {"digits": "9" * 400 + ".0", "exponent": "1e999", "whole": "9" * 5_000, "nested": "[[1e999]]"}
+    rows = [
+        {"name": name, "task": "proj.note", "interval_ms": 60_000, "kwargs": f'{{"a": {number}, "a": [1]}}'}
+        for name, number in numbers.items()
+    ]
+    assert execute_each(place, insert(rows)) == len(rows)
+    beat = NotingBeat(place)
+    try:
+        beat.load()
+        assert assert_each_row_is_its_own(beat, place) == 1
+        ((whole,),) = place.execute("SELECT id FROM wheelbeat_monitor WHERE name = 'whole'")
+        assert "Exceeds the limit" in beat.definitions.quarantine._verdicts[whole][1]
+    finally:
+        beat.close()
+
+
 @pytest.mark.parametrize(
     "kwargs",
     ['{"a": 01}', '{"a": 1,}', "{'a': 1}", '{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', '{"a": "\\ud800"}'],

@@ -4,7 +4,8 @@
 
 -- name: function
 -- Whether args and kwargs are JSON that can be sent: no NaN, no number beyond float8 (it would become Infinity), no half
--- of a surrogate pair. What jsonb cannot hold, such as an escaped NUL, is false too: then a beat looks more closely.
+-- of a surrogate pair. What jsonb cannot hold, such as an escaped NUL, is false too: then a beat looks more closely. It
+-- also compiles long numbers by itself: jsonb drops one whose key comes again, and a worker has to read it.
 CREATE OR REPLACE FUNCTION {schema}.wheelbeat_is_sendable(args text, kwargs text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE STRICT
 AS $body$
@@ -39,6 +40,7 @@ AND isfinite(effective_from) AND octet_length(name) <= 200 AND name COLLATE "C" 
 AND left(args, 1) = '[' AND right(args, 1) = ']' AND left(kwargs, 1) = '{' AND right(kwargs, 1) = '}'
 AND strpos(args, '"__type__"') = 0 AND strpos(kwargs, '"__type__"') = 0
 AND (strpos(args, E'\\u00') = 0 OR args !~ E'\\\\u00[567]') AND (strpos(kwargs, E'\\u00') = 0 OR kwargs !~ E'\\\\u00[567]')
+AND (octet_length(args) < 200 OR args !~ '[0-9]{200}') AND (octet_length(kwargs) < 200 OR kwargs !~ '[0-9]{200}')
 AND {schema}.wheelbeat_is_sendable(args, kwargs)
 
 -- name: shape
