@@ -135,15 +135,17 @@ def loaded(bench: FastBench, count: int) -> float:
 
 def in_process(bench: FastBench, *, keep: bool = False, seconds: int = 60) -> tuple[float, list[Batch]]:
     """Return messages rendered per CPU second, starting from the backlog, and the batches if ``keep``."""
-    fast = bench.lanes.fast
-    real = fast.sender
+    fast = bench.fast
+    real = fast.publisher
     due = sum(bench.pass_second() for _ in range(seconds))
-    fast.sender = absorbing = Absorbing(real, keep=keep)  # type: ignore[assignment]
+    fast.publisher = absorbing = Absorbing(real, keep=keep)  # type: ignore[assignment]
     began_s = time.thread_time()
     while fast.backlog.waiting:
-        fast.hand_over(time.monotonic())
+        now_s = time.monotonic()
+        fast.refresh(now_s)
+        fast.submit_due(now_s)
     took_s = time.thread_time() - began_s
-    fast.sender = real
+    fast.publisher = real
     for token in absorbing.tokens:
         del fast._sent[token]
         fast.backlog.confirm_block(token)
@@ -154,11 +156,11 @@ def in_process(bench: FastBench, *, keep: bool = False, seconds: int = 60) -> tu
 
 def compiled(bench: FastBench, count: int = 40_000) -> float:
     """Return the number of monitors whose parts are rendered per CPU second, in blocks as large as the lane's."""
-    (envelope,) = (answer for _, answer in bench.lanes.fast.forms.answers() if isinstance(answer, Envelope))
+    (envelope,) = (answer for _, answer in bench.fast.forms.answers() if isinstance(answer, Envelope))
     made = definitions(count, 0)
     payloads = Payloads()
     refs = payloads.add(made.payload, made.lengths, made.names, made.name_lengths)
-    bodies, together = PartCache(KEPT_BYTES), BLOCK_RUNS * bench.lanes.fast.sender.window // 2
+    bodies, together = PartCache(KEPT_BYTES), BLOCK_RUNS * bench.fast.publisher.window // 2
     began_s = time.thread_time()
     for start in range(0, count, together):
         part = refs[start : start + together]
@@ -175,7 +177,7 @@ class Watched:
         self.server_us: list[float] = []
         self._bench = bench
         self._server = server
-        sender = bench.lanes.fast.sender
+        sender = bench.fast.publisher
         submit = sender.submit
 
         def weigh(batch: Batch) -> None:
@@ -404,7 +406,7 @@ def resident(report: Report, jobs: int) -> None:
             for _ in range(60 - RENDERED_S):
                 bench.now_ms += 1000
                 engine.advance(bench.now_ms)  # due, and not offered to any lane
-        what, kept = f"Redis, {jobs:,} jobs resident", bench.lanes.fast._messages.bodies.resident_bytes
+        what, kept = f"Redis, {jobs:,} jobs resident", bench.fast._messages.bodies.resident_bytes
         report.add(
             f"{what}: finished messages, pieces kept",
             median(rates[1:]),

@@ -201,15 +201,16 @@ def rendering(url: str) -> dict[str, int]:
         bench.drain()  # the envelope is known now
         more = definitions(MESSAGES + 100, route).take(np.arange(100, MESSAGES + 100))
         bench.parts.engine.load(more, {})
-        fast = bench.lanes.fast
-        fast.sender = absorbing = Connected(fast.sender, keep=False)  # type: ignore[assignment]
+        fast = bench.fast
+        fast.publisher = absorbing = Connected(fast.publisher, keep=False)  # type: ignore[assignment]
 
         def all_of_a_minute() -> int:
             bench.pass_minutes()
 
             def hand_over() -> None:
                 while fast.backlog.waiting:
-                    fast.hand_over(time.monotonic())
+                    fast.refresh(time.monotonic())
+                    fast.submit_due(time.monotonic())
 
             count = calls(hand_over)
             for token in absorbing.tokens:
@@ -222,7 +223,7 @@ def rendering(url: str) -> dict[str, int]:
             "calls: 12,100 messages, most of them the first of their monitor": all_of_a_minute(),
             "calls: 12,100 messages, following ones": all_of_a_minute(),
         }
-        fast.sender = absorbing._sender
+        fast.publisher = absorbing._sender
         return found
 
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from fast_bench import FastBench, numbered
-from lanes import make_app
 from services import PrivateRedis
+from support.lanes.bench import FastBench, numbered
+from support.lanes.fast_lane import make_app
 
 import celery_wheelbeat
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ROUNDS = 5
 PACKAGE = Path(celery_wheelbeat.__file__).parent
 HUB = "dispatch/fast_lane/lane.py"
-STEPS = ("advance", "offer", "hand_over", "take_in")
+STEPS = ("advance", "refresh", "enqueue", "submit_due", "collect_outcomes")
 OUTSIDE = "(caller)"
 
 
@@ -125,18 +125,20 @@ def a_run(bench: FastBench) -> dict[str, Trace]:
         traces["advance"] = Trace()
         with traces["advance"]:
             due = bench.parts.engine.advance(bench.now_ms)
-    with traces["offer"]:
-        bench.lanes.offer(due)
     now_s = time.monotonic()
-    with traces["hand_over"]:
-        bench.lanes.hand_over(now_s)
-    taken_in = bench.parts.ledger.sent
+    with traces["refresh"]:
+        bench.lanes.refresh(now_s)
+    with traces["enqueue"]:
+        bench.lanes.enqueue(due)
+    with traces["submit_due"]:
+        bench.lanes.submit_due(now_s)
+    sent = bench.parts.ledger.sent
     deadline_s = now_s + 60
-    while bench.parts.ledger.sent == taken_in:
+    while bench.parts.ledger.sent == sent:
         bench.parts.wake.wait(0.005)
-        traces["take_in"] = Trace()
-        with traces["take_in"]:
-            bench.lanes.take_in(time.monotonic())
+        traces["collect_outcomes"] = Trace()
+        with traces["collect_outcomes"]:
+            bench.lanes.collect_outcomes(time.monotonic())
         if time.monotonic() > deadline_s:
             raise SystemExit(f"the run was not confirmed: {bench.lanes.last_error}")
     return traces

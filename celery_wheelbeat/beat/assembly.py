@@ -18,7 +18,7 @@ from celery_wheelbeat.dispatch.broker import driver_type, open_connection
 from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
 from celery_wheelbeat.dispatch.celery_lane.publisher import CeleryPublisher
 from celery_wheelbeat.dispatch.celery_lane.run_sender import LaneEdges
-from celery_wheelbeat.dispatch.dispatcher import Dispatcher, LanePublishers
+from celery_wheelbeat.dispatch.dispatcher import Dispatcher
 from celery_wheelbeat.dispatch.lane_report import LaneReport
 from celery_wheelbeat.dispatch.messages.subscriptions import unsubscribed
 from celery_wheelbeat.dispatch.reports.lateness import Lateness
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.beat.schedule_view import ScheduleView
-    from celery_wheelbeat.dispatch import Publisher
     from celery_wheelbeat.schedules.kinds import Int64s
     from celery_wheelbeat.settings import Settings
     from celery_wheelbeat.sources.messages import SourceIO
@@ -65,7 +64,7 @@ DESTINATION = "broker"
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The collaborators of a beat. ``publisher`` and ``desk`` have threads of their own."""
+    """The collaborators of a beat. ``dispatch`` and ``desk`` have threads of their own."""
 
     app: Any
     settings: Settings
@@ -75,8 +74,7 @@ class Parts:
     ledger: Ledger
     engine: Engine
     mark: Mark
-    dispatch: CeleryLane | Dispatcher
-    publisher: Publisher | LanePublishers
+    dispatch: Dispatcher
     desk: SourceIO
     entries: Entries
     monitor_entries: MonitorEntries
@@ -120,14 +118,13 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         options=options,
         lines=lines,
     )
-    dispatch = slow if fast is None else Dispatcher(slow, fast)
-    publisher = dispatch.publisher
+    dispatch = Dispatcher([] if fast is None else [fast], slow)
     entries = Entries(_timezone(app), crons)
     entries.broken = scheduler.schedule.broken
     desk = _desk(scheduler, settings=settings, clock=clock, wake=wake, crons=crons)
     liveness = Liveness(settings.live_timeout)
     eager = bool(app.conf.task_always_eager)  # tasks then run in the lane's thread, without a time limit
-    liveness.watch("publisher", lambda: publisher.health().stamp_s, patient=eager)
+    liveness.watch("publisher", lambda: dispatch.health().stamp_s, patient=eager)
     liveness.watch("desk", desk.stamp_s)
     return Parts(
         app=app,
@@ -139,7 +136,6 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         engine=engine,
         mark=Mark(),
         dispatch=dispatch,
-        publisher=publisher,
         desk=desk,
         entries=entries,
         monitor_entries=monitor_entries,
@@ -147,7 +143,7 @@ def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> 
         lateness=lateness,
         liveness=liveness,
         lines=lines,
-        lane_report=LaneReport(dispatch, engine) if isinstance(dispatch, Dispatcher) else None,
+        lane_report=None if fast is None else LaneReport(fast, slow, engine),
     )
 
 

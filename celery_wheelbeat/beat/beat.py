@@ -16,7 +16,7 @@ from celery_wheelbeat.beat.loading import Loading
 from celery_wheelbeat.beat.marks import MarkDocument, choose, known_marks
 from celery_wheelbeat.beat.quarantine import QuarantineReports
 from celery_wheelbeat.beat.schedule_view import private_entry
-from celery_wheelbeat.dispatch.celery_lane.lane import Rendering
+from celery_wheelbeat.dispatch.lane import Rendering
 from celery_wheelbeat.dispatch.messages.claim_headers import ClaimHeaders, visibility_timeout_s
 from celery_wheelbeat.dispatch.messages.run_ids import RunIds
 from celery_wheelbeat.jobs.compile import REPLACEABLE_ENTRY
@@ -77,7 +77,7 @@ class Beat:
     def start(self) -> None:
         """Start the threads."""
         self.parts.lines.install()
-        self.parts.publisher.start()
+        self.parts.dispatch.start()
         self.parts.desk.start()
         logger.info("beat: Time zones as of tzdata %s", database_version())
 
@@ -121,14 +121,16 @@ class Beat:
         self._lane_lines.look()
         return due
 
-    def hand_over(self, due: Iterable[DueBatch]) -> None:
+    def submit_due(self, due: Iterable[DueBatch]) -> None:
         """Queue the due runs and pass as many to the publisher as it has room for."""
-        self.parts.dispatch.offer(due)
-        self.parts.dispatch.hand_over(self.parts.clock.monotonic_s())
+        now_s = self.parts.clock.monotonic_s()
+        self.parts.dispatch.refresh(now_s)
+        self.parts.dispatch.enqueue(due)
+        self.parts.dispatch.submit_due(now_s)
 
     def take_in_outcomes(self) -> None:
         """Settle the outcomes that the publisher reports; pass finished one-offs and quarantines to the I/O thread."""
-        settled = self.parts.dispatch.take_in(self.parts.clock.monotonic_s())
+        settled = self.parts.dispatch.collect_outcomes(self.parts.clock.monotonic_s())
         if settled.finished:
             self._report_finished(settled.finished)
         if settled.poisoned:
@@ -142,7 +144,7 @@ class Beat:
             ask_ms = engine.lane.polled.next_ask_ms()
             self.parts.mark.move(
                 engine.cursor_ms,
-                oldest_fire_ms=self.parts.dispatch.backlog.oldest_fire_ms(),
+                oldest_fire_ms=self.parts.dispatch.oldest_fire_ms(),
                 ask_ms=None if ask_ms == NEVER_MS else ask_ms,
                 limit_ms=reading.mark_limit_ms,
             )
@@ -166,7 +168,7 @@ class Beat:
             return REST_MAX_S
         if not parts.engine.caught_up(reading.now_ms) or parts.engine.lane.turn.behind:
             return 0.0
-        if parts.dispatch.may_hand_over():
+        if parts.dispatch.can_submit():
             return 0.0
         tick_ms = parts.settings.tick_ms
         next_ms = (parts.engine.cursor + 1) * tick_ms
@@ -235,7 +237,7 @@ class Beat:
         self.parts.engine.misfires.first_start = not known
         latest_ms = max((document.mark_ms for document in known.values()), default=None)
         self._gap_lines.begin_start(None if latest_ms is None else self._begun_ms - latest_ms)
-        self._marks = {self.parts.publisher.destination: self._begun_ms, **{to: m.mark_ms for to, m in known.items()}}
+        self._marks = {self.parts.dispatch.destination: self._begun_ms, **{to: m.mark_ms for to, m in known.items()}}
 
     def _begin_without_database(self, now_ms: int) -> None:
         """Start the engine without the database. Runs wait unless the namespace of their ids is known."""
@@ -270,7 +272,7 @@ class Beat:
             overlap = overlap_of(view.flags).name.lower()
             return claims.of(self.key_of(view.id), overlap, entry.schedule, entry.options.get("expires"))
 
-        self.parts.dispatch.rendering = Rendering(RunIds(self._namespace), self.key_of, self._entry_of, headers_of)
+        self.parts.dispatch.name_runs(Rendering(RunIds(self._namespace), self.key_of, self._entry_of, headers_of))
 
     def _stored_entries(self) -> Mapping[str, EntryMark]:
         return {} if self._stored is None else self._stored.entries
@@ -319,7 +321,7 @@ class Beat:
         self._keep_done(one_offs.done)
         if len(changes.deleted_ids) or one_offs.withdrawn:
             withdrawn = np.array(one_offs.withdrawn, np.int64)
-            parts.dispatch.backlog.drop(np.concatenate((changes.deleted_ids, withdrawn)), "removed")
+            parts.dispatch.drop(np.concatenate((changes.deleted_ids, withdrawn)), "removed")
         parts.monitor_entries.redefined(touched)
 
     def _keep_done(self, done: Mapping[int, Finished]) -> None:

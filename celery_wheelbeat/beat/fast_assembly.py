@@ -92,7 +92,8 @@ def assemble_fast(
         Backlog(ledger, limit=settings.backlog_max, keep_all=keep_all),
         FastPublisher("fast-lane", wire, clock, wake.ring, window=settings.window // block_runs),
         lateness,
-        slow=slow,
+        next_backlog=slow.backlog,
+        quarantined=slow.quarantined,
         forms=forms,
         messages=messages,
         outsiders=LaneExceptions(

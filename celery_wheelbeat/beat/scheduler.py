@@ -92,12 +92,12 @@ class WheelScheduler(Scheduler):
         reading = beat.read_clock()
         beat.take_in_changes(reading)
         due = beat.advance(reading)
-        beat.hand_over(due)
+        beat.submit_due(due)
         beat.take_in_outcomes()
         beat.move_mark(reading)
         supervision.look(reading)
         self._in_turn = False
-        if (ended_by := beat.parts.publisher.ended_by) is not None:
+        if (ended_by := beat.parts.dispatch.ended_by) is not None:
             raise ended_by  # raised by user code during a send, in the lane's thread
         if self.should_sync():
             self._do_sync()
@@ -119,7 +119,7 @@ class WheelScheduler(Scheduler):
 
     def _stop(self, beat: Beat, supervision: Supervision) -> None:
         parts = beat.parts
-        parts.publisher.close(FLUSH_S)
+        parts.dispatch.close(FLUSH_S)
         now_ms = parts.clock.wall_ms()
         if not self._in_turn:  # else a signal interrupted the tick: the mark of the last complete tick stays
             beat.take_in_outcomes()
@@ -128,7 +128,7 @@ class WheelScheduler(Scheduler):
         supervision.close(now_ms)
         parts.desk.close(STORE_S)
         parts.lines.remove()
-        left = parts.dispatch.backlog.shutdown()
+        left = parts.dispatch.shutdown()
         logger.info("beat: Stopped; %d runs sent, %d left for the next start", parts.ledger.sent, left.runs)
 
     @property

@@ -159,7 +159,7 @@ class Supervision:
             "version": __version__,
             "started_ms": self._started_ms,
             "seen_ms": now_ms,
-            "marks": json.dumps({} if mark is None else {beat.parts.publisher.destination: mark.to_json()}),
+            "marks": json.dumps({} if mark is None else {beat.parts.dispatch.destination: mark.to_json()}),
             "status": json.dumps(status),
         }
         beat.parts.desk.report(row)
@@ -190,7 +190,7 @@ class Supervision:
         """Collect the values of the status document."""
         beat, parts = self._beat, self._beat.parts
         now_s = parts.clock.monotonic_s()
-        backlog = parts.dispatch.backlog
+        dispatch = parts.dispatch
         self._surveyor.note_minute(now_ms, parts.ledger.sent, lambda: parts.lateness.quantiles(now_s))
         return Observed(
             state=beat.state,
@@ -198,16 +198,16 @@ class Supervision:
             cursor_ms=parts.engine.cursor_ms or now_ms,
             jobs=self._jobs(),
             ledger=parts.ledger,
-            pending=backlog.pending,
-            strays=backlog.strays,
+            pending=dispatch.pending,
+            strays=dispatch.strays,
             failures=parts.dispatch.failures,
             lateness=parts.lateness.quantiles(now_s),
             histogram=parts.lateness.histogram(),
             destinations={
-                parts.publisher.destination: DestinationState(
-                    health=parts.publisher.health(),
-                    waiting=backlog.waiting,
-                    oldest_fire_ms=backlog.oldest_fire_ms(),
+                parts.dispatch.destination: DestinationState(
+                    health=parts.dispatch.health(),
+                    waiting=dispatch.waiting,
+                    oldest_fire_ms=dispatch.oldest_fire_ms(),
                     mark_ms=parts.mark.mark_ms,
                     last_error=parts.dispatch.last_error,
                 )

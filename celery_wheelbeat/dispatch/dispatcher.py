@@ -1,186 +1,188 @@
-"""The two lanes of one destination behind the interface of one.
+"""All lanes of one destination: due runs in, changes that concern whole jobs out.
 
-A run takes the fast lane unless its job is an entry or its form has a reason against it. Both lanes share the ledger,
-the quarantine and the mark.
+A run is offered to the lanes in order; the last lane accepts every run. Without a fast lane, the last one is the only
+one. All lanes share the ledger, the quarantine and the mark.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from celery_wheelbeat.dispatch import PublisherHealth
+from celery_wheelbeat.dispatch.backlog import Leftover
+from celery_wheelbeat.dispatch.lane import Settled
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Iterable, Sequence
 
-    from celery_wheelbeat.dispatch import Publisher
-    from celery_wheelbeat.dispatch.backlog import Backlog, Leftover
-    from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane, Rendering
-    from celery_wheelbeat.dispatch.fast_lane.lane import FastLane
-    from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
-    from celery_wheelbeat.dispatch.lane import Settled
+    from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
+    from celery_wheelbeat.dispatch.lane import Lane, Rendering
     from celery_wheelbeat.dispatch.one_offs import OneOffs
     from celery_wheelbeat.jobs.definitions import DueBatch
     from celery_wheelbeat.schedules.kinds import Int64s
 
 
 class Dispatcher:
-    """A fast lane and a celery lane, with the interface of ``CeleryLane``, which serves alone without a fast lane."""
+    """The lanes, in the order in which a run is offered to them.
 
-    def __init__(self, slow: CeleryLane, fast: FastLane) -> None:
-        self.slow = slow
-        self.fast = fast
-        self.backlog = LaneBacklogs([fast.backlog, slow.backlog])
-        self.publisher = LanePublishers(slow.publisher, fast.sender)
+    Per tick: ``refresh``, ``enqueue`` the due runs, ``submit_due``, ``collect_outcomes``.
+    """
 
-    @property
-    def rendering(self) -> Rendering | None:
-        """Turns pending runs into sendable ones; None until the namespace of run ids is known."""
-        return self.slow.rendering
+    def __init__(self, preferred: Sequence[Lane], last: CeleryLane) -> None:
+        """``last`` takes the runs that no ``preferred`` lane accepts, and every run of a one-off job."""
+        self.lanes: Sequence[Lane] = (*preferred, last)
+        self._last = last
 
-    @rendering.setter
-    def rendering(self, rendering: Rendering) -> None:
-        self.slow.rendering = rendering
-        self.fast.run_ids = rendering.run_ids
-        self.fast.forms.forget_forms()  # the namespace is part of a header
+    # One tick.
 
-    @property
-    def one_offs(self) -> OneOffs:
-        """The one-off jobs; all of them take the celery lane."""
-        return self.slow.one_offs
+    def refresh(self, now_s: float) -> None:
+        """Bring each lane up to date before runs are offered to it; ``now_s`` is monotonic."""
+        for lane in self.lanes:
+            lane.refresh(now_s)
 
-    @property
-    def quarantined(self) -> dict[int, str]:
-        """Jobs that are not sent, with the reason."""
-        return self.slow.quarantined
-
-    @property
-    def last_error(self) -> str:
-        """The last failure of either lane; empty if there was none."""
-        return self.fast.sender.trouble or self.fast.last_error or self.slow.last_error
-
-    @property
-    def failures(self) -> Counter[str]:
-        """Unconfirmed sends of both lanes, by kind."""
-        return self.fast.failures + self.slow.failures
-
-    def offer(self, due: Iterable[DueBatch]) -> None:
-        """Put due runs into the backlog of their lane. The fast lane moves runs that it cannot send later on."""
-        self.fast.answers.look()
-        forms = self.fast.forms
+    def enqueue(self, due: Iterable[DueBatch]) -> None:
+        """Put due runs into the backlog of the first lane that accepts them; a lane may pass them on later."""
         for batch in due:
-            slow = batch.ids < 0
-            if forms.any_slow:
-                slow |= forms.slow(batch.route_index)
-            if not slow.any():
-                self.fast.backlog.offer(batch)
-            elif slow.all():
-                self.slow.backlog.offer(batch)
-            else:
-                self.slow.backlog.offer(batch.take(slow))
-                self.fast.backlog.offer(batch.take(~slow))
+            rest = batch
+            for lane in self.lanes:
+                accepted = lane.accepts(rest)
+                if accepted.all():
+                    lane.backlog.offer(rest)
+                    break
+                if accepted.any():
+                    lane.backlog.offer(rest.take(accepted))
+                    rest = rest.take(~accepted)
 
-    def hand_over(self, now_s: float) -> int:
-        """Let both lanes submit as many runs as they have room for; returns how many left the queues."""
-        return self.fast.hand_over(now_s) + self.slow.hand_over(now_s)
+    def submit_due(self, now_s: float) -> int:
+        """Let each lane submit as many runs as it has room for; returns how many left the queues."""
+        return sum(lane.submit_due(now_s) for lane in self.lanes)
 
-    def may_hand_over(self) -> bool:
-        """Return whether ``hand_over`` would submit anything."""
-        return self.fast.may_hand_over() or self.slow.may_hand_over()
+    def can_submit(self) -> bool:
+        """Return whether ``submit_due`` would submit anything."""
+        return any(lane.can_submit() for lane in self.lanes)
 
-    def take_in(self, now_s: float) -> Settled:
-        """Apply the outcomes of both publishers; returns the changes that concern whole jobs."""
-        settled = self.slow.take_in(now_s)
-        fast = self.fast.take_in(now_s)
-        settled.poisoned.update(fast.poisoned)
-        settled.lifted.extend(fast.lifted)
+    def collect_outcomes(self, now_s: float) -> Settled:
+        """Settle the outcomes of all publishers; returns the changes that concern whole jobs."""
+        settled = Settled({}, {}, [])
+        for lane in reversed(self.lanes):
+            of_lane = lane.collect_outcomes(now_s)
+            settled.finished.update(of_lane.finished)
+            settled.poisoned.update(of_lane.poisoned)
+            settled.lifted.extend(of_lane.lifted)
         return settled
+
+    # Definitions.
+
+    def name_runs(self, rendering: Rendering) -> None:
+        """Set what turns pending runs into messages: the namespace of run ids has become known, or has changed."""
+        for lane in self.lanes:
+            lane.name_runs(rendering)
+
+    def redefined(self, ids: Int64s) -> list[int]:
+        """Record that the definitions of ``ids`` changed; returns the jobs whose quarantine was lifted."""
+        return [job_id for lane in self.lanes for job_id in lane.redefined(ids)]  # the lanes share the quarantine
 
     def finish(self, job_ids: Iterable[int]) -> None:
         """Disable one-off jobs that are done; their waiting runs are skipped(ended)."""
         ids = np.array(sorted(job_ids), np.int64)
-        self.slow.finish(ids.tolist())
-        self.fast.backlog.drop(ids, "ended")
+        self._last.finish(ids.tolist())
+        for lane in self.lanes:
+            lane.backlog.drop(ids, "ended")
 
-    def redefined(self, ids: Int64s) -> list[int]:
-        """Record that the definitions of ``ids`` changed; returns the jobs whose quarantine was lifted."""
-        return self.fast.redefined(ids) + self.slow.redefined(ids)  # they share the quarantine
+    @property
+    def one_offs(self) -> OneOffs:
+        """The one-off jobs; all of them take the last lane."""
+        return self._last.one_offs
 
+    @property
+    def quarantined(self) -> dict[int, str]:
+        """Jobs that are not sent, with the reason."""
+        return self._last.quarantined
 
-class LaneBacklogs:
-    """The backlogs of all lanes as one: totals, and operations on every backlog."""
-
-    def __init__(self, backlogs: Sequence[Backlog]) -> None:
-        self._backlogs = backlogs
+    # Totals of the backlogs.
 
     @property
     def pending(self) -> int:
-        """See ``Backlog``."""
-        return sum(backlog.pending for backlog in self._backlogs)
+        """Runs that are neither confirmed nor skipped; a term of the accounting identity."""
+        return sum(lane.backlog.pending for lane in self.lanes)
 
     @property
     def waiting(self) -> int:
-        """See ``Backlog``."""
-        return sum(backlog.waiting for backlog in self._backlogs)
+        """Runs that can be taken, reoffered ones included."""
+        return sum(lane.backlog.waiting for lane in self.lanes)
 
     @property
     def in_flight(self) -> int:
-        """See ``Backlog``."""
-        return sum(backlog.in_flight for backlog in self._backlogs)
+        """Runs that were taken and not settled."""
+        return sum(lane.backlog.in_flight for lane in self.lanes)
 
     @property
     def strays(self) -> int:
-        """See ``Backlog``."""
-        return sum(backlog.strays for backlog in self._backlogs)
+        """Outcomes for runs that were already settled; must be 0."""
+        return sum(lane.backlog.strays for lane in self.lanes)
 
     def oldest_fire_ms(self) -> int | None:
-        """See ``Backlog``."""
-        return min((at for backlog in self._backlogs if (at := backlog.oldest_fire_ms()) is not None), default=None)
+        """Return the earliest unsettled fire time, or None; the mark stays before it."""
+        oldest = (lane.backlog.oldest_fire_ms() for lane in self.lanes)
+        return min((fire_ms for fire_ms in oldest if fire_ms is not None), default=None)
 
     def drop(self, ids: Int64s, reason: str) -> int:
-        """See ``Backlog``."""
-        return sum(backlog.drop(ids, reason) for backlog in self._backlogs)
+        """Skip the waiting runs of ``ids``; runs in flight stay. Returns the number of skipped runs."""
+        return sum(lane.backlog.drop(ids, reason) for lane in self.lanes)
 
     def shutdown(self) -> Leftover:
-        """See ``Backlog``."""
-        left = [backlog.shutdown() for backlog in self._backlogs]
-        return left[0]._replace(
-            runs=sum(one.runs for one in left),
-            oldest_fire_ms=min((one.oldest_fire_ms for one in left if one.oldest_fire_ms is not None), default=None),
-            newest_fire_ms=max((one.newest_fire_ms for one in left if one.newest_fire_ms is not None), default=None),
+        """Skip all pending runs (``shutdown``). Read the mark before the call: these runs are not done."""
+        left = [lane.backlog.shutdown() for lane in self.lanes]
+        return Leftover(
+            sum(one.runs for one in left),
+            min((one.oldest_fire_ms for one in left if one.oldest_fire_ms is not None), default=None),
+            max((one.newest_fire_ms for one in left if one.newest_fire_ms is not None), default=None),
         )
 
+    # The publishers, for start, supervision and shutdown.
 
-class LanePublishers:
-    """The publishers of both lanes as one: start, supervision and shutdown."""
-
-    def __init__(self, slow: Publisher, sender: FastPublisher) -> None:
-        self.destination = slow.destination
-        self._slow = slow
-        self._sender = sender
+    @property
+    def destination(self) -> str:
+        """Name of the destination that all lanes send to."""
+        return self._last.publisher.destination
 
     @property
     def ended_by(self) -> BaseException | None:
-        """See ``Publisher``."""
-        return self._slow.ended_by or self._sender.ended_by
+        """The exception with which user code ended the process (``SystemExit`` …); nothing more is sent."""
+        return next((found for lane in self.lanes if (found := lane.publisher.ended_by) is not None), None)
+
+    @property
+    def last_error(self) -> str:
+        """The last failure of the first lane that had one; empty if there was none."""
+        return next((lane.trouble for lane in self.lanes if lane.trouble), "")
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Unconfirmed sends of all lanes, by kind."""
+        return sum((lane.failures for lane in self.lanes), Counter())
 
     def start(self) -> None:
-        """Start the threads; in the process that sends, so after any fork."""
-        self._slow.start()
-        self._sender.start()
+        """Start the publishers' threads; in the process that sends, so after any fork."""
+        for lane in self.lanes:
+            lane.publisher.start()
 
     def health(self) -> PublisherHealth:
-        """Report for supervision: connected if both lanes are; the older stamp of the two."""
-        slow, fast = self._slow.health(), self._sender.health()
-        return PublisherHealth(
-            slow.connected and fast.connected, slow.in_flight + fast.in_flight, min(slow.stamp_s, fast.stamp_s)
-        )
+        """Report for supervision: connected if all lanes are; the oldest stamp of all."""
+        connected, in_flight, stamps_s = zip(*map(_columns, self.lanes), strict=True)
+        return PublisherHealth(all(connected), sum(in_flight), min(stamps_s))
 
     def close(self, timeout_s: float) -> None:
         """Stop within about ``timeout_s``; runs that are not settled by then stay in the backlogs."""
-        self._sender.stop(timeout_s)
-        self._slow.close(timeout_s)
-        self._sender.close(timeout_s / 4)
+        for lane in self.lanes:
+            lane.begin_stop(timeout_s)
+        self._last.publisher.close(timeout_s)
+        for lane in self.lanes[:-1]:
+            lane.publisher.close(timeout_s / 4)
+
+
+def _columns(lane: Lane) -> tuple[bool, int, float]:
+    health = lane.publisher.health()
+    return health.connected, health.in_flight, health.stamp_s

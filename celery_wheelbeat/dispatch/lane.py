@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,14 +18,19 @@ from celery_wheelbeat.dispatch.deferred import DeferredRuns
 from celery_wheelbeat.dispatch.reports.failure_log import FailureLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
 
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.dispatch import PublisherHealth
     from celery_wheelbeat.dispatch.backlog import Backlog
+    from celery_wheelbeat.dispatch.messages.run_ids import RunIds
     from celery_wheelbeat.dispatch.pending import PendingRun
     from celery_wheelbeat.dispatch.reports.lateness import Lateness
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.shards import JobView
-    from celery_wheelbeat.jobs.definitions import Finished, Route
+    from celery_wheelbeat.jobs.definitions import DueBatch, Finished, Route
     from celery_wheelbeat.schedules.kinds import Int64s
 
 logger = logging.getLogger("celery.beat")
@@ -48,8 +54,39 @@ class Settled(NamedTuple):
     """Jobs whose quarantine was lifted: they can be sent after all."""
 
 
-class Lane:
+class Rendering(NamedTuple):
+    """The functions that turn a pending pair into a ``Run``."""
+
+    run_ids: RunIds
+    key_of: Callable[[int], str]
+    """Job id → text key."""
+    entry_of: Callable[[JobView, int], Any]
+    """(job, fire time) → private ``ScheduleEntry``; None if the entry was removed meanwhile."""
+    headers_of: Callable[[JobView, Any], Mapping[str, Any]] = lambda _view, _entry: {}
+    """(job, that entry) → headers that the workers need besides fire time and nonce."""
+
+
+class LanePublisher(Protocol):
+    """The part of a publisher that does not depend on the lane."""
+
+    @property
+    def ended_by(self) -> BaseException | None:
+        """The exception with which user code ended the process; nothing more is sent."""
+
+    def start(self) -> None:
+        """Start the thread."""
+
+    def health(self) -> PublisherHealth:
+        """Report for supervision."""
+
+    def close(self, timeout_s: float) -> object:
+        """Stop within ``timeout_s``."""
+
+
+class Lane(ABC):
     """Base class of the lanes. ``quarantined`` (job → reason) is shared by the lanes of a beat."""
+
+    publisher: LanePublisher
 
     def __init__(
         self, engine: Engine, backlog: Backlog, lateness: Lateness, quarantined: dict[int, str] | None = None
@@ -71,6 +108,43 @@ class Lane:
         self._connected_s: float | None = None
         """Monotonic time of the last check that found a connection, else of the first check."""
         self._patience_s = FIRST_CONNECTION_S
+        self._is_down = False
+        """Whether there was no connection for longer than the patience."""
+
+    def accepts(self, due: DueBatch) -> NDArray[np.bool_]:
+        """Return which of the due runs may enter the backlog of this lane."""
+        return np.ones(len(due), np.bool_)
+
+    @abstractmethod
+    def name_runs(self, rendering: Rendering) -> None:
+        """Set what turns pending runs into messages; runs wait until the first call."""
+
+    @abstractmethod
+    def refresh(self, now_s: float) -> None:
+        """Requeue deferred runs whose pause is over, and note whether the destination is down."""
+
+    @abstractmethod
+    def submit_due(self, now_s: float) -> int:
+        """Submit as many waiting runs as the publisher has room for; returns how many left the queue.
+
+        The backlog is squeezed instead while the destination is down.
+        """
+
+    @abstractmethod
+    def can_submit(self) -> bool:
+        """Return whether ``submit_due`` would submit anything."""
+
+    @abstractmethod
+    def collect_outcomes(self, now_s: float) -> Settled:
+        """Settle the outcomes of the publisher; returns the changes that concern whole jobs."""
+
+    def begin_stop(self, timeout_s: float) -> None:  # noqa: B027
+        """Begin to stop the publisher, if that takes more than its ``close``."""
+
+    @property
+    def trouble(self) -> str:
+        """The state or failure to show for this lane; empty if there is none."""
+        return self.last_error
 
     def finish(self, job_ids: Iterable[int]) -> None:
         """Disable one-off jobs that are done; their waiting runs are skipped(ended)."""
@@ -94,12 +168,12 @@ class Lane:
         """Jobs that are not sent, with the reason."""
         return self._quarantined
 
-    def _is_down(self, now_s: float, *, connected: bool) -> bool:
+    def _note_connection(self, now_s: float, *, connected: bool) -> None:
         if connected:
             self._connected_s, self._patience_s = now_s, SQUEEZE_AFTER_S
         elif self._connected_s is None:
             self._connected_s = now_s
-        return now_s - self._connected_s > self._patience_s
+        self._is_down = now_s - self._connected_s > self._patience_s
 
     def _settle_failed(self, outcomes: Sequence[Failed], settled: Settled, now_s: float) -> None:
         self.failures.update(outcome.kind.value for outcome in outcomes)

@@ -20,7 +20,8 @@ from celery_wheelbeat.engine.packing import ENABLED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from celery_wheelbeat.dispatch.dispatcher import Dispatcher
+    from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
+    from celery_wheelbeat.dispatch.fast_lane.lane import FastLane
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.packing import Rows
     from celery_wheelbeat.schedules.kinds import Int64s
@@ -62,10 +63,11 @@ class Counted(NamedTuple):
 class LaneReport:
     """Counts jobs per lane, logs changes, and watches the lag of the celery lane."""
 
-    def __init__(self, lanes: Dispatcher, engine: Engine) -> None:
+    def __init__(self, fast: FastLane, slow: CeleryLane, engine: Engine) -> None:
         self.behind = False
         """Whether runs have waited for the celery lane for more than a minute while its broker is connected."""
-        self._lanes = lanes
+        self._fast = fast
+        self._slow = slow
         self._engine = engine
         self._census = LaneCensus(engine)
         self._lag = QueueLag()
@@ -82,7 +84,7 @@ class LaneReport:
         self._census.look()
         if loading or self._patient_until_s is None:
             self._patient_until_s = now_s + PATIENCE_S
-        forms = self._lanes.fast.forms
+        forms = self._fast.forms
         if forms.version != self._seen_version:
             self._seen_version, self._changed_s = forms.version, now_s
         changed = self._changed_s is not None and now_s - self._changed_s >= QUIET_S
@@ -102,7 +104,7 @@ class LaneReport:
             "fast": self._counted.fast,
             "celery": dict(self._counted.celery),
             "observers": list(self._counted.observers),
-            "differences": self._lanes.fast.canary.differences,
+            "differences": self._fast.canary.differences,
             "behind": self.behind,
         }
 
@@ -124,7 +126,7 @@ class LaneReport:
         )  # fmt: skip
 
     def _count(self) -> Counted:
-        forms, reasons = self._lanes.fast.forms, self._census.apart()
+        forms, reasons = self._fast.forms, self._census.apart()
         fast, unasked = 0, 0
         observers: set[str] = set()
         for answer, jobs in forms.tally(*self._census.by_kind()):
@@ -135,7 +137,7 @@ class LaneReport:
             elif not isinstance(answer, Refusal):  # refused jobs take no lane
                 fast += jobs
                 observers.update(answer.observers)
-        for reason, ids in self._lanes.fast.outsiders.by_reason().items():
+        for reason, ids in self._fast.outsiders.by_reason().items():
             kinds = self._kinds_of(np.fromiter(ids, np.int64, len(ids)))
             for answer, jobs in forms.tally(kinds, np.ones(len(kinds), np.int64)):
                 if isinstance(answer, (str, Refusal)):
@@ -154,7 +156,7 @@ class LaneReport:
         return lane_rules.kinds(jobs.route[stays], jobs.flags[stays])
 
     def _watch_slow_lane(self, now_s: float) -> None:
-        slow = self._lanes.slow
+        slow = self._slow
         if slow.rendering is None or not slow.publisher.health().connected:
             self._lag.forget()  # a lane that cannot send at all is not behind
         backlog = slow.backlog

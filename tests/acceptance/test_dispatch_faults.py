@@ -194,7 +194,7 @@ def test_a_silent_rabbitmq_is_given_up(private_rabbit: PrivateRabbit, silence: s
             bench.drain()
             getattr(proxy, silence)()
             bench.pass_minutes()
-            bench.until(lambda: bool(bench.lanes.fast.sender.trouble), "the loss of the connection")
+            bench.until(lambda: bool(bench.fast.publisher.trouble), "the loss of the connection")
             proxy.pass_through()
             bench.drain()
             assert bench.parts.ledger.skipped.total() == 0
@@ -266,7 +266,7 @@ def test_no_memory_when_an_envelope_is_asked_for(server: PrivateRedis, client: r
         bench.drain()
         assert bench.slow_runs == 0
         assert bench.parts.ledger.sent == 500
-        assert bench.lanes.fast.canary.differences == 0
+        assert bench.fast.canary.differences == 0
 
 
 def test_read_only(bench: FastBench, client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
@@ -321,13 +321,13 @@ def test_large_arguments_get_through_a_slow_line(server: PrivateRedis, client: r
                 for number in range(400)
             )
             sizes: list[int] = []
-            submit = bench.lanes.fast.sender.submit
+            submit = bench.fast.publisher.submit
 
             def spy(batch: Batch) -> None:
                 sizes.append(sum(len(parcel.data) for parcel in batch.parcels))
                 submit(batch)
 
-            bench.lanes.fast.sender.submit = spy  # type: ignore[method-assign]
+            bench.fast.publisher.submit = spy  # type: ignore[method-assign]
             for drip_bytes in (0, 32_768):
                 if drip_bytes:
                     proxy.drip(drip_bytes)
@@ -382,15 +382,15 @@ def test_an_outage_costs_no_memory(server: PrivateRedis, jobs: int, minutes: int
         bench.drain()
         server.kill()
         bench.pass_minutes()
-        bench.until(lambda: not bench.parts.publisher.health().connected, "the loss of the broker")
-        bench.until(lambda: bench.lanes.fast.backlog._squeezed, "the first squeeze")
+        bench.until(lambda: not bench.parts.dispatch.health().connected, "the loss of the broker")
+        bench.until(lambda: bench.fast.backlog._squeezed, "the first squeeze")
         blocks = []
         for _ in range(minutes):
             bench.pass_minutes()
             bench.turn()
             blocks.append(sys.getallocatedblocks())
-            assert bench.lanes.backlog.waiting == jobs
-            assert bench.lanes.backlog.pending - jobs == bench.lanes.backlog.in_flight <= Settings().window
+            assert bench.lanes.waiting == jobs
+            assert bench.lanes.pending - jobs == bench.lanes.in_flight <= Settings().window
             assert pair_bytes(bench) == 20 * jobs
         half = minutes // 2
         assert max(blocks[half:]) - blocks[half - 1] < 2_000, "objects that stay"
@@ -404,7 +404,7 @@ def test_an_outage_costs_no_memory(server: PrivateRedis, jobs: int, minutes: int
 
 def pair_bytes(bench: FastBench) -> int:
     """Memory of what waits on the fast lane."""
-    backlog = bench.lanes.fast.backlog
+    backlog = bench.fast.backlog
     chunks = [*backlog._late.chunks, *backlog._fresh.chunks, *backlog._offered]
     return sum(column.nbytes for pairs in chunks for column in pairs)
 
@@ -424,7 +424,7 @@ def test_a_minute_without_a_broker_makes_no_tick_late(server: PrivateRedis, caps
                 next_s = (bench.now_ms + 1000) / 1000
                 while time.time() < next_s:
                     bench.turn()
-                    if not bench.lanes.may_hand_over():
+                    if not bench.lanes.can_submit():
                         bench.parts.wake.wait(min(0.05, max(0.0, next_s - time.time())))
                 bench.pass_second()
                 latest_s = max(latest_s, time.time() - next_s)
@@ -445,7 +445,7 @@ def test_a_minute_without_a_broker_makes_no_tick_late(server: PrivateRedis, caps
         after_s = live(10)
         mender.join()
         bench.turn()
-        oldest_ms = bench.lanes.backlog.oldest_fire_ms() or bench.now_ms
+        oldest_ms = bench.lanes.oldest_fire_ms() or bench.now_ms
         with capsys.disabled():
             sys.stdout.write(
                 f"\nlatest tick {before_s:.3f} s before, {during_s:.3f} s during, {after_s:.3f} s after; "
@@ -472,12 +472,12 @@ def test_what_is_unsettled_at_the_end_is_left_for_the_next_start(server: Private
         bench.drain()
         proxy.stall()
         bench.pass_minutes()
-        bench.until(lambda: bench.lanes.backlog.in_flight > 0, "batches on their way")
+        bench.until(lambda: bench.lanes.in_flight > 0, "batches on their way")
         began_s = time.monotonic()
-        bench.parts.publisher.close(1.0)
+        bench.parts.dispatch.close(1.0)
         assert time.monotonic() - began_s < 30, "the socket would let it wait for ever"
-        bench.lanes.take_in(time.monotonic())
-        assert bench.lanes.backlog.oldest_fire_ms() is not None
-        left = bench.lanes.backlog.shutdown()
+        bench.lanes.collect_outcomes(time.monotonic())
+        assert bench.lanes.oldest_fire_ms() is not None
+        left = bench.lanes.shutdown()
         assert left.runs == 3_000
         assert bench.parts.ledger.difference(0) == 0

@@ -58,8 +58,8 @@ RUN = """
     logging.getLogger("celery.beat").setLevel(logging.INFO)
     compared = []
     with FastBench(app) as bench:
-        take_in = bench.lanes.fast.canary.take_in
-        bench.lanes.fast.canary.take_in = lambda one: (compared.append(one.difference), take_in(one))
+        take_in = bench.fast.canary.take_in
+        bench.fast.canary.take_in = lambda one: (compared.append(one.difference), take_in(one))
         bench.load(numbered(20, bench.route()))
         bench.load(numbered(10, bench.route(), first=20), more_flags=Overlap.SKIP.value << OVERLAP_SHIFT)
         for minute in range(2):
@@ -70,12 +70,12 @@ RUN = """
             if not install_first and minute == 0:
                 install(**{options!r})
         if bench.slow_runs < 60:
-            bench.lanes.fast.canary.due_s = 0.0
+            bench.fast.canary.due_s = 0.0
             bench.until(lambda: compared, "a comparison")
         for now_s in (0.0, 10.0, 20.0):
             bench.parts.lane_report.look(now_s)
         report["difference"] = sorted(set(compared))
-        envelopes = [a for _, a in bench.lanes.fast.forms.answers() if not isinstance(a, str)]
+        envelopes = [a for _, a in bench.fast.forms.answers() if not isinstance(a, str)]
         report["observers"] = sorted({{tuple(envelope.observers) for envelope in envelopes}})
     with Connection({url!r}) as connection:
         queue = connection.SimpleQueue({queue!r})

@@ -128,8 +128,7 @@ def test_a_job_that_must_not_overlap_shares_its_route_with_others(bench: FastBen
 def test_another_namespace_is_in_the_next_message(bench: FastBench, client: redis.Redis) -> None:
     bench.load(numbered(1, bench.route()), more_flags=Overlap.SKIP.value << OVERLAP_SHIFT)
     for namespace in ("tests", 'an"other'):
-        assert bench.lanes.rendering is not None
-        bench.lanes.rendering = bench.lanes.rendering._replace(run_ids=RunIds(namespace))
+        bench.lanes.name_runs(bench.rendering._replace(run_ids=RunIds(namespace)))
         bench.pass_minutes()
         bench.drain()
     assert [one["wheelbeat_job"] for one in messages(client)] == ["tests/monitor:0", 'an"other/monitor:0']
@@ -184,14 +183,14 @@ def test_a_function_patched_at_run_time_changes_the_lane_and_back(
         bench.pass_minutes()
         bench.drain()
         assert bench.slow_runs == slow_runs
-    assert bench.lanes.fast.canary.differences == 0
+    assert bench.fast.canary.differences == 0
 
 
 def test_another_process_asks_for_everything_anew(bench: FastBench) -> None:
     bench.load(numbered(10, bench.route()))
     bench.pass_minutes()
     bench.drain()
-    fast = bench.lanes.fast
+    fast = bench.fast
     fast.answers.look()
     assert len(fast.forms.answers()) == 1
     reading, writing = os.pipe()
@@ -283,21 +282,21 @@ def test_entries_do_not_wait_for_the_fast_lane(bench: FastBench) -> None:
     """An entry is offered to the celery lane at once, whatever the other one is doing."""
     ids = np.array([-5, 3])
     zeros = np.zeros(2, np.uint32)
-    bench.lanes.offer([DueBatch(0, zeros, ids, np.full(2, START_MS), zeros)])
-    assert [pairs.ids.tolist() for pairs in bench.lanes.slow.backlog._offered] == [[-5]]
-    assert [pairs.ids.tolist() for pairs in bench.lanes.fast.backlog._offered] == [[3]]
+    bench.lanes.enqueue([DueBatch(0, zeros, ids, np.full(2, START_MS), zeros)])
+    assert [pairs.ids.tolist() for pairs in bench.slow.backlog._offered] == [[-5]]
+    assert [pairs.ids.tolist() for pairs in bench.fast.backlog._offered] == [[3]]
 
 
 def test_a_narrow_window_has_narrow_blocks(app: Celery, client: redis.Redis) -> None:
     with FastBench(app, window=10) as bench:
         sent: list[int] = []
-        submit = bench.lanes.fast.sender.submit
+        submit = bench.fast.publisher.submit
 
         def watched(batch: Batch) -> None:
             submit(batch)
-            sent.append(bench.lanes.fast.sender.health().in_flight)
+            sent.append(bench.fast.publisher.health().in_flight)
 
-        bench.lanes.fast.sender.submit = watched  # type: ignore[method-assign]
+        bench.fast.publisher.submit = watched  # type: ignore[method-assign]
         bench.load(numbered(95, bench.route()))
         bench.pass_minutes()
         bench.drain()
@@ -363,7 +362,7 @@ def test_an_oserror_of_user_code_while_an_envelope_is_made_concerns_its_route_al
         bench.drain()
         assert client.llen("celery") == 50
         assert bench.parts.ledger.skipped["error"] == bench.slow_runs == 5
-        assert bench.lanes.fast.sender.epoch == 1
+        assert bench.fast.publisher.epoch == 1
         assert "cannot be rendered: ConnectionRefusedError" in bench.reasons()[0]
 
 
@@ -374,8 +373,8 @@ def test_arguments_that_do_not_fit_the_task_concern_their_job_alone(bench: FastB
     bench.pass_minutes()
     bench.drain()
     assert bench.slow_runs == 1
-    assert list(bench.lanes.fast.outsiders.unfit) == [5000]
-    assert "TypeError" in bench.lanes.fast.outsiders.unfit[5000]
+    assert list(bench.fast.outsiders.unfit) == [5000]
+    assert "TypeError" in bench.fast.outsiders.unfit[5000]
     assert bench.parts.ledger.skipped["error"] == 1
     assert client.llen("celery") == 50
     bench.redefine(replace(bad, payload=b"[[1], {}]"))
@@ -396,7 +395,7 @@ def test_many_jobs_that_do_not_fit_cost_no_more_memory(bench: FastBench, monkeyp
         bench.drain()
         assert bench.slow_runs == 10 * minutes
         assert bench.parts.ledger.skipped["error"] == 10 * minutes
-        assert len(bench.lanes.fast.outsiders.unfit) == 3
+        assert len(bench.fast.outsiders.unfit) == 3
 
 
 def test_an_edit_is_in_the_next_message(bench: FastBench, client: redis.Redis) -> None:
@@ -422,7 +421,7 @@ def test_a_cache_that_is_full_changes_no_message(server: PrivateRedis, client: r
         for _ in range(2):
             bench.pass_minutes()
             bench.drain()
-        assert 0 < bench.lanes.fast._messages.bodies.resident_bytes <= 1_048_576
+        assert 0 < bench.fast._messages.bodies.resident_bytes <= 1_048_576
     found = messages(client)
     assert len(found) == 1200
     assert sorted(int(one["argsrepr"].strip("[]")) for one in found) == sorted(list(range(600)) * 2)
@@ -441,7 +440,7 @@ def test_removed_and_quarantined_jobs_are_skipped_with_their_reason(bench: FastB
 def test_fire_times_that_are_lived_again_have_their_own_ids(bench: FastBench, client: redis.Redis) -> None:
     bench.load(numbered(5, bench.route()))
     bench.pass_minutes()
-    backlog = bench.lanes.fast.backlog
+    backlog = bench.fast.backlog
     for pairs in backlog._offered:
         pairs.tag[:] = 3 << STEP_SHIFT
     bench.drain()
@@ -457,8 +456,8 @@ def test_a_difference_to_celerys_message_is_found_and_followed(
     bench.pass_minutes()
     bench.drain()
     app.amqp.argsrepr_maxsize = 1  # nothing that the guard looks at
-    bench.lanes.fast.canary.due_s = 0.0
-    bench.until(lambda: bench.lanes.fast.canary.differences == 1, "the comparison")
+    bench.fast.canary.due_s = 0.0
+    bench.until(lambda: bench.fast.canary.differences == 1, "the comparison")
     assert "differs from Celery's" in caplog.text
     bench.pass_minutes()
     bench.drain()
@@ -475,7 +474,7 @@ def test_an_outage_is_waited_for_and_drained(client: redis.Redis, server: Privat
             bench.drain()
             broker.kill()
             bench.pass_minutes()
-            bench.until(lambda: not bench.parts.publisher.health().connected, "the loss of the broker")
+            bench.until(lambda: not bench.parts.dispatch.health().connected, "the loss of the broker")
             for _ in range(3):
                 bench.pass_minutes()
             bench.until(lambda: bench.parts.ledger.skipped["backlog"] == 1000, "the newest run of each job is kept")

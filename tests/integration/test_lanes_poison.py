@@ -66,7 +66,7 @@ def test_a_deleted_queue_of_the_default_exchange_is_declared_again(
         bench.load([*numbered(100, good), *numbered(50, bad, first=1000)])
         bench.pass_minutes()
         bench.drain()
-        epoch = bench.lanes.fast.sender.epoch
+        epoch = bench.fast.publisher.epoch
         for times in (1, 2):
             connection.channel().queue_delete("vanishing")
             bench.pass_minutes()
@@ -76,7 +76,7 @@ def test_a_deleted_queue_of_the_default_exchange_is_declared_again(
             assert caplog.text.count("The queue vanishing was gone; it has been declared again") >= times
         assert bench.parts.ledger.sent == 450
         assert bench.parts.ledger.skipped.total() == 0
-        assert bench.lanes.fast.sender.epoch == epoch
+        assert bench.fast.publisher.epoch == epoch
     assert len(set(received(server, "routable"))) == 300
     assert len(set(received(server, "vanishing"))) == 50, "those of the last minute; the others went with the queue"
 

@@ -49,15 +49,15 @@ class Watch:
     def __init__(self, bench: FastBench, monkeypatch: pytest.MonkeyPatch) -> None:
         self.poisoned: dict[int, tuple[str, str]] = {}
         self.lifted: list[int] = []
-        take_in = bench.lanes.take_in
+        collect = bench.lanes.collect_outcomes
 
         def noted(now_s: float) -> Settled:
-            settled = take_in(now_s)
+            settled = collect(now_s)
             self.poisoned.update(settled.poisoned)
             self.lifted.extend(settled.lifted)
             return settled
 
-        monkeypatch.setattr(bench.lanes, "take_in", noted)
+        monkeypatch.setattr(bench.lanes, "collect_outcomes", noted)
 
 
 def bad_jobs(bench: FastBench, options: dict[str, Any]) -> list[Job]:
@@ -108,7 +108,7 @@ def test_it_is_quarantined_alone_with_its_reason(
     for told in (*bench.lanes.quarantined.values(), *(why for _, why in watch.poisoned.values())):
         assert reason in told
     assert bench.parts.ledger.skipped["quarantined"] == bench.parts.ledger.skipped.total() == minutes * len(BAD)
-    assert bench.lanes.fast.sender.epoch == 1, "no connection was lost for it"
+    assert bench.fast.publisher.epoch == 1, "no connection was lost for it"
     assert bench.slow_runs == 0
     assert not bench.lanes.failures
     assert set(received(private_rabbit, "refused").values()) == {1}
@@ -150,7 +150,7 @@ def test_a_job_whose_own_headers_are_too_many_leaves_the_others_of_its_form_alon
         bench.drain()
     assert bench.parts.ledger.sent == 2 * GOOD
     assert bench.lanes.quarantined.keys() == set(BAD)
-    assert bench.lanes.fast.sender.epoch == 1
+    assert bench.fast.publisher.epoch == 1
 
 
 @pytest.mark.amqp
@@ -173,7 +173,7 @@ def test_an_exchange_that_is_there_again_lifts_the_quarantine(
         queue, _, _ = channel.queue_declare(exclusive=True)
         channel.queue_bind(queue, "nope", "x")
         if by == "time":
-            bench.lanes.fast.answers._reasons_due_s = 0.0
+            bench.fast.answers._reasons_due_s = 0.0
         else:
             bench.redefine(bad_jobs(bench, {"exchange": "nope", "routing_key": "x"})[0])
             bench.pass_minutes()
@@ -187,7 +187,7 @@ def test_an_exchange_that_is_there_again_lifts_the_quarantine(
         assert bench.parts.ledger.sent >= before + GOOD + len(BAD)
         assert channel.basic_get(queue, no_ack=True) is not None
         channel.exchange_delete("nope")
-    assert bench.lanes.fast.sender.epoch == 1
+    assert bench.fast.publisher.epoch == 1
 
 
 @pytest.mark.amqp
@@ -205,7 +205,7 @@ def test_an_exchange_that_goes_costs_one_connection(bench: FastBench, private_ra
         for _ in range(4):
             bench.pass_minutes()
             bench.drain()
-    assert bench.lanes.fast.sender.epoch == 2
+    assert bench.fast.publisher.epoch == 2
     assert bench.parts.ledger.skipped["unroutable"] == len(BAD), "of the minute in which it went"
     assert bench.parts.ledger.skipped["quarantined"] == 3 * len(BAD)
     copies = received(private_rabbit, "refused")
@@ -236,7 +236,7 @@ def test_no_right_to_write_is_found_before_it_costs_a_connection(private_rabbit:
         assert bench.lanes.quarantined.keys() == set(BAD)
         assert "ACCESS_REFUSED" in bench.lanes.quarantined[BAD[0]]
         assert bench.parts.ledger.sent == 20
-        assert bench.lanes.fast.sender.epoch == 1
+        assert bench.fast.publisher.epoch == 1
 
 
 def test_frames_move_to_another_channel_and_stay_what_they_are() -> None:

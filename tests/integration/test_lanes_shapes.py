@@ -68,8 +68,8 @@ def headers_in(client: redis.Redis, key: str = "celery") -> list[dict[str, Any]]
 def questions(bench: FastBench, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return the list in which every form will stand that the sender is asked for."""
     asked: list[Any] = []
-    ask = bench.lanes.fast.sender.ask
-    monkeypatch.setattr(bench.lanes.fast.sender, "ask", lambda form, *rest: (asked.append(form), ask(form, *rest)))
+    ask = bench.fast.publisher.ask
+    monkeypatch.setattr(bench.fast.publisher, "ask", lambda form, *rest: (asked.append(form), ask(form, *rest)))
     return asked
 
 
@@ -100,7 +100,7 @@ def test_messages_are_those_of_the_celery_lane(server: PrivateRedis, client: red
             bench.load(with_headers(bench, 20))
             bench.pass_minutes()
             if dispatch != "auto":
-                monkey = bench.lanes.fast.outsiders
+                monkey = bench.fast.outsiders
                 monkey.unfit = dict.fromkeys(range(20), UNFIT)
             bench.drain()
             assert bench.slow_runs == (0 if dispatch == "auto" else 20)
@@ -119,7 +119,7 @@ def test_runs_of_a_form_without_an_answer_wait_alone(
 ) -> None:
     """Once the whole lane waited for each form that was asked for."""
     withheld: list[Callable[[], None]] = []
-    ask = bench.lanes.fast.sender.ask
+    ask = bench.fast.publisher.ask
 
     def answer_later(form: Any, *rest: Any) -> None:
         if "late" in form.route.options:
@@ -127,19 +127,19 @@ def test_runs_of_a_form_without_an_answer_wait_alone(
         else:
             ask(form, *rest)
 
-    monkeypatch.setattr(bench.lanes.fast.sender, "ask", answer_later)
+    monkeypatch.setattr(bench.fast.publisher, "ask", answer_later)
     late = bench.route(options='{"queue": "late"}')
     bench.load([*numbered(100, bench.route()), *numbered(10, late, first=1000)])
     for minute in (1, 2, 3):
         bench.pass_minutes()
         bench.until(lambda minute=minute: client.llen("celery") == 100 * minute, "the runs of the known form")
         assert client.llen("late") == 0
-        assert bench.lanes.fast.answers.waiting == 10 * minute
+        assert bench.fast.answers.waiting == 10 * minute
     assert len(withheld) == 1, "asked once, however many runs wait"
     withheld[0]()
     bench.drain()
     assert client.llen("late") == 30
-    assert bench.lanes.fast.answers.waiting == 0
+    assert bench.fast.answers.waiting == 0
 
 
 @pytest.mark.redis
@@ -147,12 +147,12 @@ def test_an_answer_to_a_question_from_before_a_change_counts_for_nothing(
     bench: FastBench, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    ask = bench.lanes.fast.sender.ask
-    monkeypatch.setattr(bench.lanes.fast.sender, "ask", lambda *question: asked.append(question))
+    ask = bench.fast.publisher.ask
+    monkeypatch.setattr(bench.fast.publisher, "ask", lambda *question: asked.append(question))
     bench.load(numbered(1, bench.route()))
     bench.pass_minutes()
     bench.until(lambda: bool(asked), "the question")
-    fast = bench.lanes.fast
+    fast = bench.fast
     fast.answers._guard = "somebody connected a signal"
     fast.answers.look()
     ask(*asked[0])
@@ -171,12 +171,12 @@ def test_after_a_reconnect_one_question_is_asked_for_all(
     bench.load(with_headers(bench))
     bench.pass_minutes()
     bench.drain()
-    epoch = bench.lanes.fast.sender.epoch
+    epoch = bench.fast.publisher.epoch
     client.client_kill_filter(skipme=True)
     bench.pass_minutes()
     bench.drain()
-    assert bench.lanes.fast.sender.epoch > epoch
-    assert len(asked) == 1 + bench.lanes.fast.sender.epoch - epoch
+    assert bench.fast.publisher.epoch > epoch
+    assert len(asked) == 1 + bench.fast.publisher.epoch - epoch
     assert len({one["id"] for one in headers_in(client)}) == 2 * JOBS
 
 
@@ -192,7 +192,7 @@ def test_more_kinds_than_there_may_be_take_the_celery_lane_and_say_so(
             bench.drain()
         assert bench.slow_runs == 30
         kinds, ones = np.arange(20) << 2, np.ones(20, np.int64)
-        answers = [answer for answer, _ in bench.lanes.fast.forms.tally(kinds, ones)]
+        answers = [answer for answer, _ in bench.fast.forms.tally(kinds, ones)]
         assert answers.count(TOO_MANY_FORMS) == 1, "together"
         assert sorted(one["shadow"] for one in headers_in(client)) == sorted(2 * [f"s{at}" for at in range(20)])
 
@@ -208,12 +208,12 @@ def test_edits_of_headers_leave_nothing_behind(bench: FastBench, client: redis.R
         sweep.look()
         sweep.look()
     assert len(bench.parts.engine.routes) <= 4
-    assert len(bench.lanes.fast.forms.answers()) <= 2
+    assert len(bench.fast.forms.answers()) <= 2
     assert [one["revision"] for one in reversed(headers_in(client, "q1"))] == list(range(1, 60, 2))
     bench.parts.engine.apply(ChangeBatch(bench.load([]), np.array([0])))
     sweep.look()
     sweep.look()
-    assert not bench.lanes.fast.forms.answers()
+    assert not bench.fast.forms.answers()
 
 
 @pytest.mark.redis

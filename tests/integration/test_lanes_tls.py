@@ -78,11 +78,11 @@ def test_redis_over_tls_takes_everything_once(redis_server: PrivateRedis, tls: C
             bench.pass_minutes()
             bench.drain()
             for _ in range(2):
-                epoch = bench.lanes.fast.sender.epoch
+                epoch = bench.fast.publisher.epoch
                 bench.pass_minutes()
                 bench.turn()
                 proxy.cut()
-                bench.until(lambda epoch=epoch: bench.lanes.fast.sender.epoch > epoch, "a new connection")  # type: ignore[misc]
+                bench.until(lambda epoch=epoch: bench.fast.publisher.epoch > epoch, "a new connection")  # type: ignore[misc]
                 bench.drain()
             assert bench.slow_runs == 0
             assert bench.parts.ledger.sent == 9_000
@@ -97,7 +97,7 @@ def test_an_authority_that_is_not_trusted_is_said(redis_server: PrivateRedis) ->
         bench.load(numbered(10, bench.route()))
         bench.pass_minutes()
         bench.until(lambda: "CERTIFICATE_VERIFY_FAILED" in bench.lanes.last_error, "the reason")
-        assert bench.lanes.backlog.pending == 10
+        assert bench.lanes.pending == 10
 
 
 @pytest.mark.amqp

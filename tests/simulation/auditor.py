@@ -201,11 +201,11 @@ class Auditor:
     def turn_ended(self) -> None:
         """A turn is over: the books must balance now."""
         self.turns += 1
-        backlog, ledger = self.beat.parts.dispatch.backlog, self.beat.parts.ledger
-        demand(ledger.difference(backlog.pending) == 0, "sent + skipped + pending = expected", ledger=vars(ledger))
-        demand(backlog.strays == 0, "every outcome belongs to a run in flight")
+        dispatch, ledger = self.beat.parts.dispatch, self.beat.parts.ledger
+        demand(ledger.difference(dispatch.pending) == 0, "sent + skipped + pending = expected", ledger=vars(ledger))
+        demand(dispatch.strays == 0, "every outcome belongs to a run in flight")
         self._take_back()
-        self._check_account(_waiting(backlog))
+        self._check_account(_waiting(dispatch.lanes[-1].backlog))
         self._check_mark()
         if self.beat.state == "running":
             self.deliveries.check(self.clock.elapsed_ms, self.disturbed_ms + 12_000, self.expectation.jobs)
@@ -263,7 +263,7 @@ class Auditor:
         self._lift(job.id)
 
     def _take_back(self) -> None:
-        self.fates.take_back(_held(self.beat.parts.dispatch), self.clock.elapsed_ms)
+        self.fates.take_back(_held(self.beat.parts.dispatch.lanes[-1]), self.clock.elapsed_ms)
 
     def _lift(self, job_id: int) -> None:
         """A job that was redefined may be sent again, and what is on its way says nothing about it any more."""
@@ -386,7 +386,7 @@ class Auditor:
             demand(stored >= bound_ms, "the stored mark is fresh", stored=stored, now_ms=self.now_ms)
 
     def _check_bounds(self) -> None:
-        backlog = self.beat.parts.dispatch.backlog
+        backlog = self.beat.parts.dispatch
         demand(backlog.waiting <= 2 * self.rules.backlog_max, "the backlog is bounded", waiting=backlog.waiting)
 
 
@@ -405,6 +405,6 @@ def _waiting(backlog: Any) -> set[Offered]:
     }
 
 
-def _held(dispatch: Any) -> set[Offered]:
-    pairs = [dispatch.backlog._in_flight[token] for token in dispatch._held.tokens()]
+def _held(lane: Any) -> set[Offered]:
+    pairs = [lane.backlog._in_flight[token] for token in lane._held.tokens()]
     return {Offered(pair.job_id, pair.fire_ms, pair.step, pair.reoffered) for pair in pairs}

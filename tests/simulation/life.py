@@ -17,6 +17,7 @@ from celery_wheelbeat.beat.beat import Beat
 from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.beat.supervision import Supervision
 from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
+from celery_wheelbeat.dispatch.dispatcher import Dispatcher
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.runtime.clock import ClockGuard
 from celery_wheelbeat.sources.changelog.reader import NEWS_MAX, ChangeLogReader
@@ -72,7 +73,6 @@ class Life:
             guard=_Guard(auditor, reach),
             wake=_Wake(rest),
             desk=self.desk,
-            publisher=_Watched(publisher, auditor),
             dispatch=_Dispatch(parts, publisher, auditor),
             liveness=liveness,
         )
@@ -166,16 +166,17 @@ class _Desk:
         self.tail._write()
 
 
-class _Dispatch(CeleryLane):
+class _Dispatch(Dispatcher):
     """Tells the auditor which runs the engine handed out."""
 
     def __init__(self, parts: Any, publisher: SimPublisher, auditor: Auditor) -> None:
-        super().__init__(parts.engine, parts.dispatch.backlog, _Watched(publisher, auditor), parts.lateness)
+        backlog = parts.dispatch.lanes[-1].backlog
+        super().__init__([], CeleryLane(parts.engine, backlog, _Watched(publisher, auditor), parts.lateness))
         self._auditor = auditor
 
-    def offer(self, due: Iterable[DueBatch]) -> None:
+    def enqueue(self, due: Iterable[DueBatch]) -> None:
         due = list(due)
-        super().offer(due)
+        super().enqueue(due)
         self._auditor.offered(due)
 
 

@@ -144,7 +144,7 @@ def test_no_run_is_sent_under_another_id_than_the_database_would_give_it(
     bench.turn_until(lambda: parts.ledger.expected >= 60)
     bench.turn_until(lambda: parts.ledger.skipped["backlog"] >= 59)
     assert "Runs wait for the database" in caplog.text
-    assert (parts.ledger.sent, parts.dispatch.backlog.pending) == (
+    assert (parts.ledger.sent, parts.dispatch.pending) == (
         0,
         parts.ledger.expected - parts.ledger.skipped.total(),
     )
@@ -253,12 +253,12 @@ def test_a_stall_is_replayed_and_a_longer_one_goes_by_the_policy(make: Callable[
     parts = bench.beat.parts
     bench.turn_until(lambda: parts.ledger.sent)
     bench.clock.passed_s += 60
-    bench.turn_until(lambda: parts.dispatch.backlog.pending == 0 and parts.ledger.sent > 55)
+    bench.turn_until(lambda: parts.dispatch.pending == 0 and parts.ledger.sent > 55)
     assert parts.ledger.skipped.total() == 0
     bench.clock.passed_s += 3600
     before = parts.ledger.sent
     bench.turn_until(lambda: parts.ledger.skipped["stall"])
-    bench.turn_until(lambda: parts.dispatch.backlog.pending == 0)
+    bench.turn_until(lambda: parts.dispatch.pending == 0)
     assert parts.ledger.skipped["stall"] >= 3590
     assert parts.ledger.sent - before < 60
     assert parts.ledger.difference(0) == 0
@@ -361,7 +361,7 @@ def test_a_clock_set_back_is_followed_with_other_ids_and_the_number_is_kept(
     assert document is not None
     assert document.steps == 1
     assert document.relived_until_ms > document.mark_ms
-    assert parts.ledger.difference(parts.dispatch.backlog.pending) == 0
+    assert parts.ledger.difference(parts.dispatch.pending) == 0
 
 
 def test_the_mark_of_a_step_forward_waits_until_it_has_held(make: Callable[..., Bench]) -> None:

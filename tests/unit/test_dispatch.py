@@ -10,9 +10,10 @@ import pytest
 
 from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind, PublisherHealth, Run
 from celery_wheelbeat.dispatch.backlog import Backlog
-from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane, Rendering
+from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
 from celery_wheelbeat.dispatch.deferred import PAUSE_S
-from celery_wheelbeat.dispatch.lane import FIRST_CONNECTION_S
+from celery_wheelbeat.dispatch.dispatcher import Dispatcher
+from celery_wheelbeat.dispatch.lane import FIRST_CONNECTION_S, Rendering
 from celery_wheelbeat.dispatch.messages.run_ids import RunIds
 from celery_wheelbeat.dispatch.reports.lateness import Lateness
 from celery_wheelbeat.engine import EngineConfig
@@ -69,8 +70,9 @@ class Bench:
         self.engine.start(START_MS)
         self.backlog = Backlog(self.ledger, limit=1000, keep_all=lambda ids: np.zeros(len(ids), np.bool_))
         self.publisher: Any = Told()
-        self.dispatch = CeleryLane(self.engine, self.backlog, self.publisher, Lateness())
-        self.dispatch.rendering = Rendering(RunIds("tests"), key_of, lambda view, fire_ms: (view.name, fire_ms))
+        self.lane = CeleryLane(self.engine, self.backlog, self.publisher, Lateness())
+        self.dispatch = Dispatcher([], self.lane)
+        self.dispatch.name_runs(Rendering(RunIds("tests"), key_of, lambda view, fire_ms: (view.name, fire_ms)))
         self.now_s = 0.0
 
     def define(self, *rows: MonitorRow) -> list[int]:
@@ -90,15 +92,16 @@ class Bench:
         """Advance, hand over; returns what the publisher was given."""
         before = len(self.publisher.submitted)
         self.now_s += seconds
-        self.dispatch.offer(self.engine.advance(START_MS + round(self.now_s * 1000)))
-        self.dispatch.hand_over(self.now_s)
+        self.dispatch.refresh(self.now_s)
+        self.dispatch.enqueue(self.engine.advance(START_MS + round(self.now_s * 1000)))
+        self.dispatch.submit_due(self.now_s)
         return list(self.publisher.submitted[before:])
 
     def settle(self, runs: Sequence[Run], kind: FailureKind | None = None) -> Any:
         self.publisher.outcomes = [
             Confirmed(run.token, run.fire_ms + 7) if kind is None else Failed(run.token, kind, "why") for run in runs
         ]
-        return self.dispatch.take_in(self.now_s)
+        return self.dispatch.collect_outcomes(self.now_s)
 
     def skipped(self) -> dict[str, int]:
         return {reason: runs for reason, runs in self.ledger.skipped.items() if runs}
@@ -128,10 +131,10 @@ def test_a_run_is_rendered_from_the_definition_and_confirmed(bench: Bench) -> No
 
 
 def test_runs_wait_while_the_namespace_is_unknown(bench: Bench) -> None:
-    rendering, bench.dispatch.rendering = bench.dispatch.rendering, None
+    rendering, bench.lane.rendering = bench.lane.rendering, None
     bench.define(ROW)
     assert bench.pass_time(2) == []
-    bench.dispatch.rendering = rendering
+    bench.lane.rendering = rendering
     assert len(bench.pass_time(0)) == 2
 
 
@@ -186,15 +189,15 @@ def test_an_entry_that_cannot_be_copied_loses_the_run_and_is_named_once_a_minute
     def broken(view: Any, fire_ms: int) -> Any:
         raise OSError("a property of the user's")
 
-    assert bench.dispatch.rendering is not None
-    rendering = bench.dispatch.rendering
-    bench.dispatch.rendering = rendering._replace(entry_of=broken)
+    assert bench.lane.rendering is not None
+    rendering = bench.lane.rendering
+    bench.lane.rendering = rendering._replace(entry_of=broken)
     bench.define_entry()
     for _ in range(30):
         assert bench.pass_time(1) == []
     assert caplog.text.count("beat: a cannot be sent: OSError: a property of the user's") == 1
     assert (bench.skipped(), bench.dispatch.quarantined) == ({"error": 30}, {})
-    bench.dispatch.rendering = rendering
+    bench.lane.rendering = rendering
     assert len(bench.pass_time(1)) == 1
 
 
@@ -204,16 +207,16 @@ def test_headers_that_cannot_be_made_concern_one_job(bench: Bench) -> None:
             raise AttributeError("a schedule of the user's")
         return {"x": 1}
 
-    assert bench.dispatch.rendering is not None
-    bench.dispatch.rendering = bench.dispatch.rendering._replace(headers_of=headers_of)
+    assert bench.lane.rendering is not None
+    bench.lane.rendering = bench.lane.rendering._replace(headers_of=headers_of)
     bench.define(ROW, ROW._replace(id=2, name="b"))
     assert [(run.job_id, run.headers) for run in bench.pass_time(1)] == [(2, {"x": 1})]
     assert bench.skipped() == {"error": 1}
 
 
 def test_an_entry_that_another_thread_has_just_removed_is_skipped_as_removed(bench: Bench) -> None:
-    assert bench.dispatch.rendering is not None
-    bench.dispatch.rendering = bench.dispatch.rendering._replace(entry_of=lambda _view, _fire_ms: None)
+    assert bench.lane.rendering is not None
+    bench.lane.rendering = bench.lane.rendering._replace(entry_of=lambda _view, _fire_ms: None)
     bench.define_entry()
     assert bench.pass_time(1) == []
     assert bench.skipped() == {"removed": 1}
@@ -366,8 +369,8 @@ def break_entries(bench: Bench) -> None:
     def broken(view: Any, fire_ms: int) -> Any:
         raise InvalidMonitor("args", view.name)
 
-    assert bench.dispatch.rendering is not None
-    bench.dispatch.rendering = bench.dispatch.rendering._replace(entry_of=broken)
+    assert bench.lane.rendering is not None
+    bench.lane.rendering = bench.lane.rendering._replace(entry_of=broken)
 
 
 def test_an_entry_that_cannot_be_built_is_set_aside_and_written_down_once(bench: Bench) -> None:
@@ -386,13 +389,13 @@ def test_an_entry_class_of_the_users_that_raises_costs_the_run(bench: Bench) -> 
     def broken(view: Any, fire_ms: int) -> Any:
         raise OSError("another service")
 
-    assert bench.dispatch.rendering is not None
-    rendering = bench.dispatch.rendering
-    bench.dispatch.rendering = rendering._replace(entry_of=broken)
+    assert bench.lane.rendering is not None
+    rendering = bench.lane.rendering
+    bench.lane.rendering = rendering._replace(entry_of=broken)
     bench.define(ROW)
     assert bench.pass_time(1) == []
     assert (bench.skipped(), bench.dispatch.quarantined) == ({"error": 1}, {})
-    bench.dispatch.rendering = rendering
+    bench.lane.rendering = rendering
     assert len(bench.pass_time(1)) == 1
 
 
@@ -415,12 +418,12 @@ def test_large_arguments_are_handed_over_a_few_at_a_time(monkeypatch: pytest.Mon
     bench.pass_time(1)
     settled = 0
     while settled < len(lengths):
-        while bench.dispatch.may_hand_over():
-            assert bench.dispatch.hand_over(bench.now_s) > 0
+        while bench.dispatch.can_submit():
+            assert bench.dispatch.submit_due(bench.now_s) > 0
         there = bench.publisher.submitted[settled:]
         assert sum(lengths[run.job_id - 1] for run in there[:-1]) < 2_500
         settled += len(there)
         bench.settle(there)
     assert sorted(run.job_id for run in bench.publisher.submitted) == list(range(1, len(lengths) + 1))
     assert bench.backlog.pending == 0
-    assert bench.dispatch._bytes == 0
+    assert bench.lane._bytes == 0

@@ -65,8 +65,8 @@ class Bench:
             outsiders=SimpleNamespace(by_reason=lambda: self.outsiders),
             canary=SimpleNamespace(differences=0),
         )
-        lanes: Any = SimpleNamespace(slow=slow, fast=fast)
-        self.report = LaneReport(lanes, self.engine)
+        lanes: Any = (fast, slow)
+        self.report = LaneReport(*lanes, self.engine)
         self.now_s = 0.0
 
     def load(self, *jobs: Job, flags: int = 0) -> None:

@@ -399,7 +399,7 @@ def test_entries_may_come_and_go_in_any_thread(app: Celery, make: MakeScheduler)
     parts = scheduler._beat.parts
     assert parts.ledger.skipped["error"] == 0
     assert parts.dispatch.quarantined == {}
-    assert parts.ledger.difference(parts.dispatch.backlog.pending) == 0
+    assert parts.ledger.difference(parts.dispatch.pending) == 0
 
 
 def test_overrides_that_are_never_called_are_named_at_the_start(
@@ -459,7 +459,7 @@ def test_a_base_exception_of_user_code_comes_out_of_the_tick(app: Celery, make: 
     parts = scheduler._beat.parts
     scheduler.close()
     assert parts.ledger.skipped["error"] == 1
-    assert parts.ledger.difference(parts.dispatch.backlog.pending) == 0
+    assert parts.ledger.difference(parts.dispatch.pending) == 0
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\x1b[31mb", "ä" * 300, " ", "%s %d", "{0}"], ids=repr)
@@ -597,7 +597,7 @@ def test_no_wait_of_a_stop_is_longer_than_three_seconds(app: Celery, make: MakeS
     scheduler.tick()
     assert scheduler._beat is not None
     waits: list[float] = []
-    for part in (scheduler._beat.parts.publisher, scheduler._beat.parts.desk):
+    for part in (scheduler._beat.parts.dispatch, scheduler._beat.parts.desk):
 
         def close(limit_s: float, *, close: Callable[[float], Any] = part.close) -> Any:
             waits.append(limit_s)
@@ -620,7 +620,7 @@ def test_another_process_starts_anew(make: MakeScheduler, monkeypatch: pytest.Mo
         assert scheduler._beat is not first
         assert scheduler._beat is not None
         scheduler.close()
-    first.parts.publisher.close(5)
+    first.parts.dispatch.close(5)
     first.parts.desk.close(5)
     first.parts.lines.remove()
 

@@ -7,48 +7,33 @@ outcome ends in the ledger; no run is dropped without a reason.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from celery_wheelbeat.dispatch import Confirmed, Failed, Run
-from celery_wheelbeat.dispatch.lane import Lane, Settled, definition_hash_of
+from celery_wheelbeat.dispatch.lane import Lane, Rendering, Settled, definition_hash_of
 from celery_wheelbeat.dispatch.one_offs import OneOffs
 from celery_wheelbeat.dispatch.reports.failure_log import LinePace
 from celery_wheelbeat.errors import InvalidMonitor, reason_of
 from celery_wheelbeat.jobs.definitions import Flag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Sequence
 
     from celery_wheelbeat.dispatch import Publisher
     from celery_wheelbeat.dispatch.backlog import Backlog
-    from celery_wheelbeat.dispatch.messages.run_ids import RunIds
     from celery_wheelbeat.dispatch.pending import PendingRun
     from celery_wheelbeat.dispatch.reports.lateness import Lateness
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.shards import JobView
-    from celery_wheelbeat.jobs.definitions import DueBatch
 
 logger = logging.getLogger("celery.beat")
 
-HAND_OVER_MAX = 1_000
+SUBMIT_MAX = 1_000
 """Most runs that one call renders; the rest follows when there is time before the next tick."""
 PAYLOAD_BYTES_MAX = 16 << 20
 """Most bytes of arguments (as JSON text) that the publisher holds, plus one run; objects take several times that."""
-
-
-class Rendering(NamedTuple):
-    """The functions that turn a pending pair into a ``Run``."""
-
-    run_ids: RunIds
-    key_of: Callable[[int], str]
-    """Job id → text key."""
-    entry_of: Callable[[JobView, int], Any]
-    """(job, fire time) → private ``ScheduleEntry``; None if the entry was removed meanwhile."""
-    headers_of: Callable[[JobView, Any], Mapping[str, Any]] = lambda _view, _entry: {}
-    """(job, that entry) → headers that the workers need besides fire time and nonce."""
 
 
 class CeleryLane(Lane):
@@ -56,7 +41,7 @@ class CeleryLane(Lane):
 
     def __init__(self, engine: Engine, backlog: Backlog, publisher: Publisher, lateness: Lateness) -> None:
         super().__init__(engine, backlog, lateness)
-        self.publisher = publisher
+        self.publisher: Publisher = publisher
         self.rendering: Rendering | None = None
         """None until the namespace of run ids is known; runs wait until then."""
         self.one_offs = OneOffs()
@@ -68,33 +53,36 @@ class CeleryLane(Lane):
         self._unrendered: dict[int, tuple[str, str]] = {}
         """Jobs that do not render, not reported yet: job id → (definition hash, reason)."""
 
-    def offer(self, due: Iterable[DueBatch]) -> None:
-        """Put due runs into the backlog."""
-        for batch in due:
-            self.backlog.offer(batch)
+    def name_runs(self, rendering: Rendering) -> None:
+        """Set what turns pending runs into messages; runs wait until the first call."""
+        self.rendering = rendering
 
-    def hand_over(self, now_s: float) -> int:
-        """Submit as many waiting runs as the publisher has room for, up to ``HAND_OVER_MAX``; returns their number."""
+    def refresh(self, now_s: float) -> None:
+        """Requeue deferred runs whose pause is over, and note whether the destination is down."""
         self._held.give_back(now_s)
-        if self._is_down(now_s, connected=self.rendering is not None and self.publisher.health().connected):
+        self._note_connection(now_s, connected=self.rendering is not None and self.publisher.health().connected)
+
+    def submit_due(self, now_s: float) -> int:
+        """Submit as many waiting runs as the publisher has room for, up to ``SUBMIT_MAX``; returns their number."""
+        if self._is_down:
             self.backlog.squeeze()
             return 0
-        if self.rendering is None or not self.may_hand_over():
+        if self.rendering is None or not self.can_submit():
             return 0
-        pairs = self._of_size(self.backlog.take(min(self.publisher.capacity(), HAND_OVER_MAX)))
+        pairs = self._of_size(self.backlog.take(min(self.publisher.capacity(), SUBMIT_MAX)))
         runs = self._render(pairs, self.rendering, now_s)
         if runs:
             self._taken.update((run.token, pairs[run.token]) for run in runs)
             self.publisher.submit(runs)
         return len(pairs)
 
-    def may_hand_over(self) -> bool:
-        """Return whether ``hand_over`` would submit anything."""
+    def can_submit(self) -> bool:
+        """Return whether ``submit_due`` would submit anything."""
         may = self.backlog.waiting and self.rendering and self._bytes < PAYLOAD_BYTES_MAX
         return bool(may and self.publisher.capacity())
 
-    def take_in(self, now_s: float) -> Settled:
-        """Apply the publisher's outcomes; returns the changes that concern whole jobs."""
+    def collect_outcomes(self, now_s: float) -> Settled:
+        """Settle the publisher's outcomes; returns the changes that concern whole jobs."""
         found = {job: why for job, why in self._unrendered.items() if job in self._quarantined}  # not redefined since
         settled, self._unrendered = Settled({}, found, []), {}
         outcomes = self.publisher.poll()

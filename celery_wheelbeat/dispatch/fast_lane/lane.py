@@ -30,17 +30,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.dispatch.backlog import Backlog
-    from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
     from celery_wheelbeat.dispatch.fast_lane.answers import Edges
     from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
     from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
     from celery_wheelbeat.dispatch.fast_lane.rendering import JobMessages, Rendered
+    from celery_wheelbeat.dispatch.lane import Rendering
     from celery_wheelbeat.dispatch.lane_exceptions import LaneExceptions
     from celery_wheelbeat.dispatch.messages.run_ids import RunIds
     from celery_wheelbeat.dispatch.pending import PendingRun
     from celery_wheelbeat.dispatch.reports.lateness import Lateness
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.shards import JobColumns
+    from celery_wheelbeat.jobs.definitions import DueBatch
     from celery_wheelbeat.schedules.kinds import Int64s
 
 logger = logging.getLogger("celery.beat")
@@ -51,33 +52,34 @@ CANDIDATES = 4
 
 
 class FastLane(Lane):
-    """The fast lane of one destination. ``slow``, its celery lane, takes the runs that this one cannot send."""
+    """The fast lane of one destination. The lane of ``next_backlog`` takes the runs that this one cannot send."""
 
     def __init__(
         self,
         engine: Engine,
         backlog: Backlog,
-        sender: FastPublisher,
+        publisher: FastPublisher,
         lateness: Lateness,
         *,
-        slow: CeleryLane,
+        next_backlog: Backlog,
+        quarantined: dict[int, str],
         forms: EnvelopeRegistry,
         messages: JobMessages,
         outsiders: LaneExceptions,
         edges: Edges,
         block_runs: int = BLOCK_RUNS,
     ) -> None:
-        super().__init__(engine, backlog, lateness, slow.quarantined)
-        self.sender = sender
+        super().__init__(engine, backlog, lateness, quarantined)
+        self.publisher: FastPublisher = publisher
         self.forms = forms
         self.run_ids: RunIds | None = None
         """None until the namespace of run ids is known; runs wait until then."""
-        self.canary = Canary(sender, forms, messages)
+        self.canary = Canary(publisher, forms, messages)
         self.outsiders = outsiders
-        self.answers = Answers(backlog, sender, forms, edges)
-        self.refused = RefusedForms(engine, slow.quarantined)
+        self.answers = Answers(backlog, publisher, forms, edges)
+        self.refused = RefusedForms(engine, quarantined)
         self._blocks = SendBlocks(backlog, block_runs)
-        self._slow = slow
+        self._next_backlog = next_backlog
         self._messages = messages
         self._edges = edges
         self._sent: dict[int, NDArray[np.intp]] = {}
@@ -89,32 +91,57 @@ class FastLane(Lane):
         self._next_batch = 1 << 40
         """Last token of a batch without a block; the range lies above the backlog's tokens."""
 
-    def may_hand_over(self) -> bool:
-        """Return whether ``hand_over`` would submit anything."""
-        capacity = self.sender.capacity()
-        if self.run_ids is None or not capacity:
-            return False
-        if self._suspects:
-            return self.sender.idle
-        return not self.answers.are_due and capacity >= self._blocks_wanted() > 0
+    def name_runs(self, rendering: Rendering) -> None:
+        """Set the namespace of run ids; it is part of a header, so every form is dropped."""
+        self.run_ids = rendering.run_ids
+        self.forms.forget_forms()
 
-    def hand_over(self, now_s: float) -> int:
-        """Submit waiting runs in blocks, up to half of the sender's window; returns how many left the queue."""
+    def accepts(self, due: DueBatch) -> NDArray[np.bool_]:
+        """Return which of the due runs may enter the backlog: none of an entry or of a route without an envelope."""
+        accepted = due.ids >= 0
+        if self.forms.any_slow:
+            accepted &= ~self.forms.slow(due.route_index)
+        return accepted
+
+    def refresh(self, now_s: float) -> None:
+        """Requeue deferred runs, reset answers that may be out of date, and note whether the destination is down."""
         self._held.give_back(now_s)
         self.answers.look_around(now_s)
         self._ask_for_refused()
         self.canary.look(now_s)
-        if self._is_down(now_s, connected=self.sender.health().connected):
+        self._note_connection(now_s, connected=self.publisher.health().connected)
+
+    def can_submit(self) -> bool:
+        """Return whether ``submit_due`` would submit anything."""
+        capacity = self.publisher.capacity()
+        if self.run_ids is None or not capacity:
+            return False
+        if self._suspects:
+            return self.publisher.idle
+        return not self.answers.are_due and capacity >= self._blocks_wanted() > 0
+
+    def begin_stop(self, timeout_s: float) -> None:
+        """Begin to stop the publisher: batches not settled within ``timeout_s`` get no outcome."""
+        self.publisher.stop(timeout_s)
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, else the last failure; empty if there is neither."""
+        return self.publisher.trouble or self.last_error
+
+    def submit_due(self, now_s: float) -> int:  # noqa: ARG002
+        """Submit waiting runs in blocks, up to half of the sender's window; returns how many left the queue."""
+        if self._is_down:
             self.backlog.squeeze()
             return 0
-        if self.run_ids is None or not self.may_hand_over():
+        if self.run_ids is None or not self.can_submit():
             return 0
         if self._suspects:
             return self._send_suspects(self._suspects.popleft(), self.run_ids)
         blocks = self._blocks.take(self._blocks_wanted())
         pairs = joined([block for _, block in blocks])
         jobs = self._engine.shards.columns_of(pairs.ids)
-        blocks = self._blocks.fit(blocks, self._messages.sizes(jobs), self.sender.capacity())
+        blocks = self._blocks.fit(blocks, self._messages.sizes(jobs), self.publisher.capacity())
         sent = slice(sum(len(block.pairs.ids) for block in blocks))
         pairs, jobs = pairs.at(sent), jobs.at(sent)
         self._send(Layout(blocks), Runs(pairs, jobs, ids_of(self.run_ids, pairs)))
@@ -122,12 +149,12 @@ class FastLane(Lane):
 
     def _blocks_wanted(self) -> int:
         """Return the number of blocks for one call: rendering several together costs less per run."""
-        return self._blocks.count(max(1, self.sender.window // 2))
+        return self._blocks.count(max(1, self.publisher.window // 2))
 
-    def take_in(self, now_s: float) -> Settled:
+    def collect_outcomes(self, now_s: float) -> Settled:
         """Apply the sender's outcomes, comparisons and verdicts; returns the changes that concern whole jobs."""
         settled = Settled({}, {}, [])
-        for news in self.sender.poll():
+        for news in self.publisher.poll():
             if isinstance(news, Outcome):
                 self._take_in_outcome(news, settled, now_s)
             elif isinstance(news, Comparison):
@@ -175,7 +202,7 @@ class FastLane(Lane):
             if parts:
                 order = self._sent[block.token] = np.concatenate(parts)
                 self._log(start + order, jobs)
-                self.sender.submit(draft.batch(block.token, self.answers.epoch))
+                self.publisher.submit(draft.batch(block.token, self.answers.epoch))
             else:
                 self.backlog.confirm_block(block.token)  # the block is empty
             start += len(block.pairs.ids)
@@ -191,7 +218,7 @@ class FastLane(Lane):
 
     def _ask_for_refused(self) -> None:
         """Ask again about refused forms. Their jobs are quarantined, so no run triggers the question."""
-        if not self.sender.capacity() or not self.answers.take_refused_due():
+        if not self.publisher.capacity() or not self.answers.take_refused_due():
             return
         for form, ids in self.refused.forms():
             jobs = self._engine.shards.columns_of(ids)
@@ -251,7 +278,7 @@ class FastLane(Lane):
         if order:
             self._next_batch += 1
             self._singles[self._next_batch] = order
-            self.sender.submit(draft.batch(self._next_batch, self.answers.epoch))
+            self.publisher.submit(draft.batch(self._next_batch, self.answers.epoch))
         return len(tokens)
 
     def _log(self, positions: NDArray[np.intp], jobs: JobColumns) -> None:
@@ -268,7 +295,7 @@ class FastLane(Lane):
 
     def _move(self, layout: Layout, positions: NDArray[np.intp]) -> None:
         for tokens in self._broken_out(layout, positions):
-            self._slow.backlog.adopt(self.backlog.release(tokens))
+            self._next_backlog.adopt(self.backlog.release(tokens))
 
     def _broken_out(self, layout: Layout, positions: NDArray[np.intp]) -> Iterator[dict[int, PendingRun]]:
         """Take the runs at ``positions`` out of their blocks; yields each block's runs by their new tokens."""
@@ -281,7 +308,7 @@ class FastLane(Lane):
             return
         for token in tokens:
             self._taken.pop(token, None)
-        self._slow.backlog.adopt(self.backlog.release(tokens))
+        self._next_backlog.adopt(self.backlog.release(tokens))
 
     def _give_up(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -309,19 +336,14 @@ class FastLane(Lane):
                 failed += [Failed(token, failure.kind, failure.reason) for token in tokens]
         if singles is None:
             del self._sent[outcome.token]
-            self._note(self.backlog.confirm_block(outcome.token), outcome.at_ms, now_s)
+            self._lateness.note_all(self.backlog.confirm_block(outcome.token).fire_ms, outcome.at_ms, now_s)
         else:
             lost = {singles[at] for failure in outcome.failures for at in failure.positions}
             sent = [token for token in singles if token not in lost]
             if sent:
-                self._note(PendingRuns.of(self.backlog.confirm(sent)), outcome.at_ms, now_s)
+                self._lateness.note_all(PendingRuns.of(self.backlog.confirm(sent)).fire_ms, outcome.at_ms, now_s)
             for token in sent:
                 self._taken.pop(token, None)
         self._settle_failed(failed, settled, now_s)
         for one in failed:
             self._taken.pop(one.token, None)
-
-    def _note(self, pairs: PendingRuns, at_ms: int, now_s: float) -> None:
-        fires_ms, counts = np.unique(pairs.fire_ms, return_counts=True)
-        for fire_ms, runs in zip(fires_ms.tolist(), counts.tolist(), strict=True):
-            self._lateness.note(at_ms - fire_ms, now_s, runs)

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from celery_wheelbeat.schedules.kinds import Int64s
 
 _STEPS = 8
 """Buckets per doubling."""
@@ -56,6 +61,12 @@ class Lateness:
         self._now.max_ms = max(self._now.max_ms, lateness_ms)
         self._ever[bisect_left(_BOUNDS_MS, lateness_ms)] += runs
         self._ever_ms += max(0, lateness_ms) * runs
+
+    def note_all(self, fires_ms: Int64s, at_ms: int, now_s: float) -> None:
+        """Count runs that were confirmed together at ``at_ms``."""
+        distinct_ms, counts = np.unique(fires_ms, return_counts=True)
+        for fire_ms, runs in zip(distinct_ms.tolist(), counts.tolist(), strict=True):
+            self.note(at_ms - fire_ms, now_s, runs)
 
     def histogram(self) -> Histogram:
         """Return the histogram since the start."""

@@ -20,6 +20,7 @@ from celery_wheelbeat.beat.beat import Beat
 from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.beat.supervision import Supervision
 from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
+from celery_wheelbeat.dispatch.dispatcher import Dispatcher
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.sources.changelog.reader import NEWS_MAX
@@ -65,8 +66,9 @@ class SteppedBeat:
             parts,
             wake=_NoRest(),
             desk=self.desk,
-            publisher=self.publisher,
-            dispatch=CeleryLane(parts.engine, parts.dispatch.backlog, self.publisher, parts.lateness),
+            dispatch=Dispatcher(
+                [], CeleryLane(parts.engine, parts.dispatch.lanes[-1].backlog, self.publisher, parts.lateness)
+            ),
             liveness=Liveness(scheduler.settings.live_timeout),
         )
         self.parts = parts
@@ -135,7 +137,7 @@ class SteppedBeat:
     @property
     def difference(self) -> int:
         """Runs that the account misses; 0 is the only good value."""
-        return self.parts.ledger.difference(self.parts.dispatch.backlog.pending)
+        return self.parts.ledger.difference(self.parts.dispatch.pending)
 
     @property
     def account(self) -> Counter[str]:

@@ -10,8 +10,9 @@ import numpy as np
 
 from celery_wheelbeat.beat.assembly import assemble
 from celery_wheelbeat.beat.scheduler import WheelScheduler
-from celery_wheelbeat.dispatch.celery_lane.lane import Rendering
-from celery_wheelbeat.dispatch.dispatcher import Dispatcher
+from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
+from celery_wheelbeat.dispatch.fast_lane.lane import FastLane
+from celery_wheelbeat.dispatch.lane import Rendering
 from celery_wheelbeat.dispatch.messages.claim_headers import ClaimHeaders, visibility_timeout_s
 from celery_wheelbeat.dispatch.messages.run_ids import RunIds
 from celery_wheelbeat.jobs.definitions import ChangeBatch, Route, overlap_of
@@ -37,10 +38,10 @@ class FastBench:
     def __init__(self, app: Celery, *, start_ms: int = START_MS, **settings: Any) -> None:
         self.scheduler = WheelScheduler(app)
         self.parts = assemble(self.scheduler, Settings(**settings))
-        assert isinstance(self.parts.dispatch, Dispatcher)
         self.lanes = self.parts.dispatch
+        self.fast, self.slow = self._both()
         claims = ClaimHeaders("tests", self.parts.settings.dedup_ttl, visibility_timeout_s(app))
-        self.lanes.rendering = Rendering(
+        self.rendering = Rendering(
             RunIds("tests"),
             key_of,
             self.parts.monitor_entries.entry_for,
@@ -48,15 +49,22 @@ class FastBench:
                 key_of(view.id), overlap_of(view.flags).name.lower(), entry.schedule, entry.options.get("expires")
             ),
         )
+        self.lanes.name_runs(self.rendering)
         self.now_ms = start_ms
         self.parts.engine.start(start_ms)
-        self.parts.publisher.start()
+        self.parts.dispatch.start()
+
+    def _both(self) -> tuple[FastLane, CeleryLane]:
+        fast, slow = self.lanes.lanes
+        assert isinstance(fast, FastLane)
+        assert isinstance(slow, CeleryLane)
+        return fast, slow
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.parts.publisher.close(5)
+        self.parts.dispatch.close(5)
 
     def route(self, task: str = "lanes.check", options: str = "{}", *, expires_next: bool = False) -> int:
         """Intern a route."""
@@ -83,13 +91,20 @@ class FastBench:
         """Let a second pass for the engine and offer what is due; returns how many runs."""
         self.now_ms += 1000
         due = self.parts.engine.advance(self.now_ms)
-        self.lanes.offer(due)
+        self.lanes.refresh(time.monotonic())
+        self.lanes.enqueue(due)
         return sum(map(len, due))
 
     def turn(self) -> None:
         """One turn of a scheduling thread."""
-        self.lanes.take_in(time.monotonic())
-        self.lanes.hand_over(time.monotonic())
+        self.lanes.collect_outcomes(time.monotonic())
+        self.submit_due()
+
+    def submit_due(self) -> None:
+        """Let the lanes submit as much as they have room for."""
+        now_s = time.monotonic()
+        self.lanes.refresh(now_s)
+        self.lanes.submit_due(now_s)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Turn until ``condition`` holds."""
@@ -97,23 +112,23 @@ class FastBench:
         while not condition():
             self.turn()
             assert time.monotonic() < deadline, f"{what} did not happen: {self.lanes.last_error}"
-            if not self.lanes.may_hand_over():
+            if not self.lanes.can_submit():
                 self.parts.wake.wait(0.005)
 
     def drain(self) -> None:
         """Turn until nothing is pending; the accounts have to be right then."""
-        self.until(lambda: self.lanes.backlog.pending == 0, "the sending of everything")
+        self.until(lambda: self.lanes.pending == 0, "the sending of everything")
         assert self.parts.ledger.difference(0) == 0
-        assert self.lanes.backlog.strays == 0
+        assert self.lanes.strays == 0
 
     @property
     def slow_runs(self) -> int:
         """How many runs the celery lane was given."""
-        return self.lanes.slow.backlog._next_token
+        return self.slow.backlog._next_token
 
     def reasons(self) -> list[str]:
         """Why forms have no envelope."""
-        return [answer for _, answer in self.lanes.fast.forms.answers() if isinstance(answer, str)]
+        return [answer for _, answer in self.fast.forms.answers() if isinstance(answer, str)]
 
 
 def numbered(count: int, route: int, *, first: int = 0, interval_ms: int = MINUTE_MS) -> list[Job]:
