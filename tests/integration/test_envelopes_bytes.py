@@ -24,8 +24,9 @@ from celery_wheelbeat.dispatch.fast_lane.batches import Batch, Parcel
 from celery_wheelbeat.dispatch.messages.attempt import Attempt
 from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments, rendered
-from celery_wheelbeat.dispatch.messages.patterns import Own, own_of, pattern_of
+from celery_wheelbeat.dispatch.messages.patterns import LINKS, TEXTS, Own, own_of, pattern_of
 from celery_wheelbeat.dispatch.messages.recording import Recording
+from celery_wheelbeat.dispatch.messages.template import Unsendable
 from celery_wheelbeat.jobs.definitions import Route
 from celery_wheelbeat.jobs.names import header_problem
 
@@ -180,7 +181,7 @@ def test_what_is_a_jobs_own_is_written_as_celery_writes_it(
     route = Route("lanes.anything", json.dumps({"exchange": "e", "routing_key": key, "headers": headers}))
     if not is_amqp:
         route = Route("lanes.anything", json.dumps({"queue": "own", "headers": headers}))
-    form = pattern_of(route, own_keys=is_amqp)._replace(headers=OVERLAP if overlap else ())
+    form = pattern_of(route, framed_keys=is_amqp)._replace(headers=OVERLAP if overlap else ())
     assert form.names in (tuple(headers), ())
     assert (form.key_bytes > 0) == is_amqp
     envelope = wire.make(form, [Arguments([1], {}, own_of(route, form))])
@@ -198,10 +199,83 @@ def test_what_is_a_jobs_own_is_written_as_celery_writes_it(
         assert recording.routing_key == (key[::-1] if is_amqp else "own")
 
 
+SIGNATURES = st.builds(
+    lambda task, args, options: {"task": task, "args": args, "kwargs": {"ä": args}, "options": options},
+    st.text(),
+    st.lists(JSON, max_size=2),
+    st.dictionaries(st.text(max_size=9), JSON, max_size=2),
+)
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(TEXTS, st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=70)),
+        "link": SIGNATURES | st.lists(SIGNATURES, min_size=1, max_size=2),
+        "link_error": SIGNATURES | st.lists(SIGNATURES, min_size=1, max_size=2),
+        "headers": st.just({"customer": 'a"'}),
+        "serializer": st.sampled_from(["pickle", "yaml", "json"]),
+        "expires": st.just(30),
+        "compression": st.just("gzip"),
+    },
+)
+
+
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@given(options=OPTIONS, other=OPTIONS, overlap=st.booleans())
+@example(dict.fromkeys(TEXTS, "x"), dict.fromkeys(TEXTS, "ä" * 126), True)
+@example({"shadow": "a" * 3_000}, {"shadow": '"\\'}, False)
+@example({"shadow": "id", "task_id": "id", "root_id": "id"}, {"reply_to": "id"}, False)
+@example({"link": {"task": "a"}, "link_error": [{"task": "b"}]}, {"link": [{"task": "c"}] * 2, "link_error": {}}, False)
+def test_options_of_a_jobs_own_are_written_as_celery_writes_them(
+    wire: Any, options: dict[str, Any], other: dict[str, Any], overlap: bool
+) -> None:
+    """The envelope is made with one job's values, and then used for others' of the same names."""
+    route = Route("lanes.anything", json.dumps(options))
+    form = pattern_of(route, framed_keys=isinstance(wire, AmqpWire))._replace(headers=OVERLAP if overlap else ())
+    assert set(form.options) == options.keys() & {*TEXTS, *LINKS}
+    envelope = made(wire, form)
+    for values in (options, {**options, **{name: other[name] for name in form.options if name in other}}):
+        own = own_of(Route("lanes.anything", json.dumps(values)), form)
+        recording, sample = recorded(wire, form, Arguments(["ü", {"n": 1}], {}, own))
+        if own.links:
+            (one,) = envelope.body.of_payloads([b'[["\\u00fc", {"n": 1}], {}]'], [own])
+            assert one == envelope.body.of(["ü", {"n": 1}], {}, own)
+            (flat,) = envelope.body.of_payloads([b'[["u"], {"n": 1}]'], [own])
+            assert flat == envelope.body.of(["u"], {"n": 1}, own)
+        assert rendered(envelope, recording, sample) == recording.wire
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_option_gives_celerys_own_bytes_as_a_jobs_own(wire: Any, variant: str) -> None:
+    route = Route("lanes.check", json.dumps(VARIANTS[variant]))
+    form = pattern_of(route, framed_keys=isinstance(wire, AmqpWire))
+    own = own_of(route, form)
+    answer = wire.make(form, [Arguments([1], {}, own), Arguments(["a"], {"url": "b"}, own)])
+    assert isinstance(answer, Envelope), answer
+    for arguments in (Arguments([1], {}, own), Arguments([[1.5, "ü'"]], {"url": "https://e/%20?q=%s"}, own)):
+        recording, sample = recorded(wire, form, arguments)
+        assert rendered(answer, recording, sample) == recording.wire
+        assert answer.key_of(own) == recording.key
+        assert wire.compare(answer, form, arguments) == ""
+
+
+def test_a_text_that_amqp_cannot_hold_concerns_its_job_alone(wire: Any) -> None:
+    form = pattern_of(Route("lanes.check", '{"reply_to": "a", "shadow": "s"}'), framed_keys=True)
+    envelope, long = made(wire, form), "x" * 256
+    own = Own(options={"reply_to": long, "shadow": long})
+    if isinstance(wire, AmqpWire):
+        with pytest.raises(Unsendable, match="256 bytes: AMQP takes 255"):
+            envelope.pieces(envelope.body.of([1], {}), "name", own)
+        with pytest.raises(SchedulingError, match="255 bytes at most"):
+            recorded(wire, form, Arguments([1], {}, own))
+    own = Own(options={"reply_to": "a", "shadow": long})
+    recording, sample = recorded(wire, form, Arguments([1], {}, own))
+    assert rendered(envelope, recording, sample) == recording.wire
+
+
 def test_a_routing_key_without_effect_is_left_out(wire: Any) -> None:
     """Celery sends to the queue by name where no exchange is named, whatever the routing key is."""
     route = Route("lanes.check", json.dumps({"queue": "direct-q", "routing_key": "no.matter"}))
-    form = pattern_of(route, own_keys=True)
+    form = pattern_of(route, framed_keys=isinstance(wire, AmqpWire))
     envelope = wire.make(form, [Arguments([1], {}, own_of(route, form))])
     assert isinstance(envelope, Envelope), envelope
     recording, sample = recorded(wire, form, Arguments([1], {}, Own(routing_key="another.1")))

@@ -91,13 +91,47 @@ def test_each_job_has_its_own_headers_and_all_have_one_envelope(
     assert found == sorted(2 * expected)
 
 
+def options_of(number: int) -> dict[str, Any]:
+    """Options of which each value is a job's own."""
+    link = {"task": "lanes.check", "args": [number], "kwargs": {}, "options": {}, "subtask_type": None}
+    return {
+        "headers": {"customer": f"ü{number}", "n": number},
+        "shadow": f'check "{number}"',
+        "link": link if number % 2 else [link, link],
+        "link_error": [link],
+        "reply_to": f"somebody{number}",
+        "task_id": f"always-{number}",
+        "routing_key": f"without.effect.{number}",
+    }
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("overlap", [Overlap.ALLOW, Overlap.SKIP])
+def test_each_job_has_its_own_options_and_all_have_one_envelope(
+    bench: FastBench, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, overlap: Overlap
+) -> None:
+    asked = questions(bench, monkeypatch)
+    routes = [bench.route(options=json.dumps(options_of(at), sort_keys=True)) for at in range(JOBS)]
+    bench.load([job(at, route) for at, route in enumerate(routes)], more_flags=overlap.value << OVERLAP_SHIFT)
+    for cut in (False, False, True):
+        if cut:
+            client.client_kill_filter(skipme=True)
+        bench.pass_minutes()
+        bench.drain()
+    assert len(asked) == bench.lanes.fast.sender.epoch > 1, "one question for each connection"
+    assert bench.slow_runs == 0
+    found = sorted((one["shadow"], one["id"], one["root_id"], one["argsrepr"]) for one in headers_in(client))
+    assert found == sorted(3 * [(f'check "{at}"', f"always-{at}", f"always-{at}", f"[{at}]") for at in range(JOBS)])
+
+
 @pytest.mark.redis
 def test_messages_are_those_of_the_celery_lane(server: PrivateRedis, client: redis.Redis) -> None:
     found = {}
     for dispatch in ("auto", "celery lane"):
         client.flushall()
         with FastBench(make_app(server.url)) as bench:
-            bench.load(with_headers(bench, 20))
+            routes = [bench.route(options=json.dumps(options_of(at), sort_keys=True)) for at in range(20)]
+            bench.load([job(at, route) for at, route in enumerate(routes)])
             bench.pass_minutes()
             if dispatch != "auto":
                 monkey = bench.fast.outsiders
@@ -107,7 +141,6 @@ def test_messages_are_those_of_the_celery_lane(server: PrivateRedis, client: red
         values = [json.loads(value) for value in client.lrange("celery", 0, -1)]
         for value in values:
             del value["headers"]["wheelbeat_nonce"], value["properties"]["delivery_tag"]
-            del value["properties"]["reply_to"]
         found[dispatch] = {value["headers"]["id"]: json.dumps(value) for value in values}
     assert found["auto"] == found["celery lane"]
     assert len(found["auto"]) == 20
@@ -186,7 +219,7 @@ def test_more_kinds_than_there_may_be_take_the_celery_lane_and_say_so(
 ) -> None:
     monkeypatch.setattr(fast_parts, "EnvelopeRegistry", partial(EnvelopeRegistry, most=5))
     with FastBench(make_app(server.url)) as bench:
-        bench.load([job(at, bench.route(options=json.dumps({"shadow": f"s{at}"}))) for at in range(20)])
+        bench.load([job(at, bench.route(options=json.dumps({"app_id": f"a{at}"}))) for at in range(20)])
         for _ in range(2):
             bench.pass_minutes()
             bench.drain()
@@ -194,7 +227,8 @@ def test_more_kinds_than_there_may_be_take_the_celery_lane_and_say_so(
         kinds, ones = np.arange(20) << 2, np.ones(20, np.int64)
         answers = [answer for answer, _ in bench.fast.forms.tally(kinds, ones)]
         assert answers.count(TOO_MANY_FORMS) == 1, "together"
-        assert sorted(one["shadow"] for one in headers_in(client)) == sorted(2 * [f"s{at}" for at in range(20)])
+        found = [json.loads(message)["properties"]["app_id"] for message in client.lrange("celery", 0, -1)]
+        assert sorted(found) == sorted(2 * [f"a{at}" for at in range(20)])
 
 
 @pytest.mark.redis
@@ -247,6 +281,40 @@ def test_options_that_cannot_be_read_concern_their_job_alone(bench: FastBench, c
     assert sorted(one["argsrepr"] for one in headers_in(client)) == sorted(
         [*(f"[{at}]" for at in range(1, 10)), "[100]"]
     )
+
+
+KEYS = {"eu.{}": ["eu"], "as.{}": ["as"], "eu.as.{}": ["both", "eu"], "nobody.{}": []}
+
+
+@pytest.mark.redis
+def test_routing_keys_are_a_jobs_own_on_redis(
+    server: PrivateRedis, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that lead to one list share an envelope; the others take the celery lane, each by itself."""
+    topics = Exchange("topics", "topic")
+    bindings = {"eu": "eu.#", "as": "as.*", "both": "eu.as.*"}
+    queues = [Queue("celery"), *(Queue(name, topics, key) for name, key in bindings.items())]
+    app = make_app(server.url, task_queues=queues)
+    with app.connection_for_write() as connection:
+        for queue in queues:
+            queue(connection.default_channel).declare()
+    with FastBench(app) as bench:
+        asked = questions(bench, monkeypatch)
+        keys = [key.format(at) for at in range(20) for key in KEYS]
+        options = [{"queue": "eu", "routing_key": key, "priority": 3} for key in keys]
+        bench.load([job(at, bench.route(options=json.dumps(one))) for at, one in enumerate(options)])
+        for _ in range(2):
+            bench.pass_minutes()
+            bench.drain()
+        assert len(asked) == 1
+        assert bench.slow_runs == 2 * 2 * 20
+        bench.lanes.fast.canary.due_s = 0
+        bench.until(lambda: not bench.lanes.fast.sender._questions, "a comparison")
+        assert bench.lanes.fast.canary.differences == 0
+    for name in bindings:
+        lists = client.lrange(f"{name}\x06\x163", 0, -1)
+        found = [json.loads(message)["properties"]["delivery_info"]["routing_key"] for message in lists]
+        assert sorted(found) == sorted(2 * [key.format(at) for key in KEYS if name in KEYS[key] for at in range(20)])
 
 
 @pytest.mark.amqp

@@ -41,12 +41,12 @@ def route(**options: Any) -> Route:
     return Route("proj.check", json.dumps(options, sort_keys=True))
 
 
-def forms_of(*routes: Route, most: int = FORMS_MAX, own_keys: bool = False) -> EnvelopeRegistry:
+def forms_of(*routes: Route, most: int = FORMS_MAX, framed_keys: bool = False) -> EnvelopeRegistry:
     """Return forms over a table with ``routes``."""
     table = RouteTable()
     for one in routes:
         table.intern(one)
-    forms = EnvelopeRegistry(table, few_claims, own_keys=own_keys, most=most)
+    forms = EnvelopeRegistry(table, few_claims, framed_keys=framed_keys, most=most)
     table.freed = forms.forget_routes
     return forms
 
@@ -266,12 +266,15 @@ def test_a_slow_pattern_becomes_fast_with_its_first_envelope() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "own_keys", "names", "key_bytes", "common"),
+    ("options", "framed_keys", "names", "key_bytes", "common"),
     [
         ({"headers": {"b": 1, "a": [2]}, "priority": 3}, False, ("a", "b"), 0, {"priority": 3}),
         ({"headers": {}}, False, (), 0, {"headers": {}}),
         ({"routing_key": "ä.b", "exchange": "e"}, True, (), 4, {"exchange": "e"}),
-        ({"routing_key": "a.b", "exchange": "e"}, False, (), 0, {"routing_key": "a.b", "exchange": "e"}),
+        ({"routing_key": "a.b", "exchange": "e"}, False, (), 0, {"exchange": "e"}),
+        ({"shadow": "s", "task_id": "t", "link": {"task": "a"}, "queue": "q"}, True, (), 0, {"queue": "q"}),
+        ({"shadow": "", "link": [], "reply_to": None}, False, (), 0, {"shadow": "", "link": [], "reply_to": None}),
+        ({"app_id": "a", "expires": 3}, False, (), 0, {"app_id": "a", "expires": 3}),
         ({"routing_key": "k" * 256}, True, (), 0, {"routing_key": "k" * 256}),
         ({"headers": {"Baggage": "x", "a": 1}}, False, (), 0, {"headers": {"Baggage": "x", "a": 1}}),
         (
@@ -285,9 +288,9 @@ def test_a_slow_pattern_becomes_fast_with_its_first_envelope() -> None:
     ],
 )
 def test_what_is_a_jobs_own(
-    options: dict[str, Any], own_keys: bool, names: tuple[str, ...], key_bytes: int, common: dict[str, Any]
+    options: dict[str, Any], framed_keys: bool, names: tuple[str, ...], key_bytes: int, common: dict[str, Any]
 ) -> None:
-    form = pattern_of(route(**options), own_keys=own_keys)
+    form = pattern_of(route(**options), framed_keys=framed_keys)
     assert (form.names, form.key_bytes) == (names, key_bytes)
     assert json.loads(form.route.options) == common
     own = own_of(route(**options), form)

@@ -235,8 +235,9 @@ class AmqpWire:
 
     # The ``Recorder`` of the envelope maker.
 
-    def record(self, publish: Callable[[], Any]) -> Recording:
+    def record(self, publish: Callable[[], Any], *, anywhere: bool = False) -> Recording:
         """See ``envelope_maker.Recorder``."""
+        del anywhere  # nothing is routed here
         return record_amqp(self._recording_channel, publish, channel_id=self._channel.channel_id)
 
     def envelope(self, recording: Recording, sample: SampleMessage, body: TaskBody) -> Envelope:

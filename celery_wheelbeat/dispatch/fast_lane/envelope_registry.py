@@ -96,16 +96,16 @@ class EnvelopeRegistry:
     """The registry. ``learn`` stores the sender's answers; ``groups`` looks up the jobs of a block."""
 
     def __init__(
-        self, routes: RouteTable, headers_of: HeadersOf, *, own_keys: bool = False, most: int = FORMS_MAX
+        self, routes: RouteTable, headers_of: HeadersOf, *, framed_keys: bool = False, most: int = FORMS_MAX
     ) -> None:
-        """``own_keys``: see ``patterns.pattern_of``; ``most``: limit of patterns, and of forms."""
+        """``framed_keys``: see ``patterns.pattern_of``; ``most``: limit of patterns, and of forms."""
         self.version = 0
         """Increases whenever an answer is stored or removed."""
         self.any_slow = False
         """Whether ``slow`` returns True for any route."""
         self._routes = routes
         self._headers_of = headers_of
-        self._own_keys = own_keys
+        self._framed_keys = framed_keys
         self._most = most
         self._pattern_of = np.zeros(0, np.int64)
         """Route index → pattern number."""
@@ -246,7 +246,7 @@ class EnvelopeRegistry:
         return numbers
 
     def _number(self, index: int) -> int:
-        form = pattern_of(self._routes[index], own_keys=self._own_keys)
+        form = pattern_of(self._routes[index], framed_keys=self._framed_keys)
         number = self._numbers.get(form)
         if number is None:
             if not self._free:

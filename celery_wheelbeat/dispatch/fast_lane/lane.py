@@ -235,7 +235,7 @@ class FastLane(Lane):
     def _groups(self, positions: NDArray[np.intp], jobs: JobColumns) -> Iterator[Group]:
         """Yield the jobs at ``positions``, grouped by form."""
         for group in self.forms.groups(kinds(jobs.route[positions], jobs.flags[positions]), jobs.interval[positions]):
-            yield group._replace(positions=positions[group.positions])
+            yield from self._messages.by_place(group._replace(positions=positions[group.positions]), jobs)
 
     def _leave(self, layout: Layout, pairs: PendingRuns, jobs: JobColumns) -> NDArray[np.bool_]:
         """Skip runs of quarantined jobs, move runs that need the celery lane; returns a mask of both."""

@@ -26,8 +26,9 @@ from celery_wheelbeat.dispatch.fast_lane.redis_protocol import (
 )
 from celery_wheelbeat.dispatch.fast_lane.socket_writes import unacknowledged_bytes, write_in_turns
 from celery_wheelbeat.dispatch.messages.attempt import watched
-from celery_wheelbeat.dispatch.messages.recording import record_redis
-from celery_wheelbeat.dispatch.messages.redis_envelope import RedisEnvelope
+from celery_wheelbeat.dispatch.messages.recording import ANYWHERE, record_redis
+from celery_wheelbeat.dispatch.messages.redis_envelope import RedisEnvelope, RedisLists
+from celery_wheelbeat.dispatch.messages.template import Uncut
 from celery_wheelbeat.errors import reason_of
 
 if TYPE_CHECKING:
@@ -176,13 +177,18 @@ class RedisWire:
 
     # The ``Recorder`` of the envelope maker.
 
-    def record(self, publish: Callable[[], Any]) -> Recording:
+    def record(self, publish: Callable[[], Any], *, anywhere: bool = False) -> Recording:
         """See ``envelope_maker.Recorder``."""
-        return record_redis(self._channel, publish)
+        return record_redis(self._channel, publish, anywhere=anywhere)
 
     def envelope(self, recording: Recording, sample: SampleMessage, body: TaskBody) -> Envelope:
         """See ``envelope_maker.Recorder``."""
-        return RedisEnvelope(recording, sample, body, base64=self._channel.body_encoding == "base64")
+        is_base64 = self._channel.body_encoding == "base64"
+        named = ANYWHERE.encode() in recording.key
+        if named and recording.routing_key != sample.own.routing_key:
+            raise Uncut("its routing key is not the one of its options")
+        places = RedisLists.of(self._channel, recording) if named else None
+        return RedisEnvelope(recording, sample, body, base64=is_base64, places=places)
 
     def try_out(self, recording: Recording) -> str:
         """See ``envelope_maker.Recorder``: a list takes every message."""

@@ -15,18 +15,27 @@ from amqp.serialization import dumps as dump_arguments
 
 from celery_wheelbeat.dispatch.messages.byte_ranges import ByteRanges
 from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage, Stamps, marks_of
-from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own
-from celery_wheelbeat.dispatch.messages.template import Hole, MarkedValue, Pieces, Uncut, Unsendable, cut, fire_octets
+from celery_wheelbeat.dispatch.messages.patterns import NOTHING, SHORT_TEXT_MAX, Own
+from celery_wheelbeat.dispatch.messages.template import (
+    TEXT_LENGTH_BYTES,
+    Hole,
+    MarkedValue,
+    Pieces,
+    Uncut,
+    Unsendable,
+    cut,
+    fire_octets,
+)
 from celery_wheelbeat.dispatch.messages.tracing import marks_of_observers
 from celery_wheelbeat.errors import reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from celery_wheelbeat.dispatch.messages.recording import Recording
     from celery_wheelbeat.dispatch.messages.run_ids import Octets
     from celery_wheelbeat.dispatch.messages.task_body import Encoded, TaskBody
-    from celery_wheelbeat.dispatch.messages.template import Column, Messages
+    from celery_wheelbeat.dispatch.messages.template import Column, Messages, TextHole
     from celery_wheelbeat.schedules.kinds import Int64s
 
 _METHOD, _HEADER, _BODY = 1, 2, 3
@@ -69,7 +78,10 @@ class AmqpEnvelope(Envelope):
         self._before_table = wire[header + 7 + 12 : table]
         self._method = self._own_method(wire, header, sample) if sample.own.routing_key else None
         opening = wire[0 if self._method else header + 3 : table + 4]
-        self.opening_width = len(opening)
+        (table_length,) = struct.unpack_from(">I", wire, table)
+        in_table = self._find_texts(wire[:body_at], sample.own)
+        in_properties = self._find_texts(wire[:body_at], sample.own, short=True, start=table + 4 + table_length)
+        self.opening_width = TEXT_LENGTH_BYTES * len(self.texts) + len(opening)
         reprs, name = _repr_text(body.of(sample.args, sample.kwargs)), self._find_own(recording, sample)
         marks = [
             *marks_of(recording, sample),
@@ -79,6 +91,8 @@ class AmqpEnvelope(Envelope):
             MarkedValue(Hole.NAME, name, None),
             MarkedValue(Hole.OPENING, opening),
             MarkedValue(Hole.BODY, wire[body_at:]),
+            *in_table,
+            *in_properties,
         ]
         inner = wire.find(_INNER)
         names = wire.count(name)
@@ -90,28 +104,42 @@ class AmqpEnvelope(Envelope):
         if wire[body_at:] != self._body_frames(recording.body):
             raise Uncut("its body is not framed as expected")
         self._names = names
-        varying = len(reprs) + names * len(name)
+        self._times = [self.skeleton.holes.count(hole) for hole in self.texts]
+        in_table_length, beside_length = self._lengths(self._texts_of(sample.own))
+        varying = len(reprs) + names * len(name) + in_table_length
         (header_length,) = struct.unpack_from(">I", wire, header + 3)
-        (table_length,) = struct.unpack_from(">I", wire, table)
-        self._header_fixed = header_length - varying
+        self._header_fixed = header_length - varying - beside_length
         self._table_fixed = table_length - varying
 
     def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
         """See ``Envelope``."""
         body, reprs, name_text = encoded.body, _repr_text(encoded), self._own_text(name, own)
-        varying = len(reprs) + self._names * len(name_text)
-        if self._header_fixed + varying > self._chunk:
+        texts = self._texts_of(own)
+        in_table_length, beside_length = self._lengths(texts)
+        varying = len(reprs) + self._names * len(name_text) + in_table_length
+        header_length = self._header_fixed + varying + beside_length
+        if header_length > self._chunk:
             raise Unsendable(
-                f"its headers and properties have {self._header_fixed + varying:,} bytes: RabbitMQ takes no more than"
+                f"its headers and properties have {header_length:,} bytes: RabbitMQ takes no more than"
                 f" {self._chunk:,} and ends the connection with more"
             )
         opening = b"%b%b%b%b" % (
             self._method.of(own.routing_key) if self._method else b"",
-            struct.pack(">IHHQ", self._header_fixed + varying, 60, 0, len(body)),
+            struct.pack(">IHHQ", header_length, 60, 0, len(body)),
             self._before_table,
             struct.pack(">I", self._table_fixed + varying),
         )
-        return Pieces(opening, self._body_frames(body), reprs, name_text)
+        return self._with_texts(Pieces(opening, self._body_frames(body), reprs, name_text), texts)
+
+    def _lengths(self, texts: Sequence[bytes]) -> tuple[int, int]:
+        """Return the bytes that job-specific texts take in the table of headers, and behind it."""
+        in_table = beside = 0
+        for hole, text, times in zip(self.texts, texts, self._times, strict=True):
+            if hole.short:
+                beside += times * len(text)
+            else:
+                in_table += times * len(text)
+        return in_table, beside
 
     def fires(self, fire_ms: Int64s) -> Octets:
         """See ``Envelope``."""
@@ -132,11 +160,21 @@ class AmqpEnvelope(Envelope):
         return written
 
     @staticmethod
+    def write_text(text: str, *, short: bool) -> bytes:
+        """See ``Envelope``."""
+        if not short:
+            return _long_text(text)
+        octets = text.encode("utf-8", "surrogatepass")
+        if len(octets) > SHORT_TEXT_MAX:
+            raise Unsendable(f"a property of its message has {len(octets)} bytes: AMQP takes {SHORT_TEXT_MAX} at most")
+        return bytes((len(octets),)) + octets
+
+    @staticmethod
     def write_time(seconds: float) -> bytes:
         """See ``Envelope``."""
         return struct.pack(">cd", b"d", seconds)
 
-    def render(self, pieces: Mapping[Hole, Column], stamps: Stamps) -> Messages:
+    def render(self, pieces: Mapping[Hole | TextHole, Column], stamps: Stamps) -> Messages:
         """See ``Envelope``."""
         names = pieces[Hole.NAME]
         if Hole.INNER in self.skeleton.holes and isinstance(names, ByteRanges):

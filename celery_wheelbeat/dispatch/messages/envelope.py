@@ -8,12 +8,21 @@ connection and one configuration; its holder checks that with ``hooks.Guard`` an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, Union
 
 from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own
-from celery_wheelbeat.dispatch.messages.template import Hole, MarkedValue, Pieces, Skeleton, Uncut
+from celery_wheelbeat.dispatch.messages.template import (
+    TEXT_LENGTH_BYTES,
+    Hole,
+    MarkedValue,
+    Pieces,
+    Skeleton,
+    TextHole,
+    Uncut,
+)
 from celery_wheelbeat.jobs.headers import JOB
 
 if TYPE_CHECKING:
@@ -56,6 +65,13 @@ class Stamps(NamedTuple):
     """Required by envelopes that are ``observed``."""
 
 
+class Places(Protocol):
+    """The places that routing keys lead to."""
+
+    def key_of(self, routing_key: str) -> bytes | str:
+        """Return the key of the only place, or a reason for the celery lane."""
+
+
 class Envelope(ABC):
     """Base of the envelopes of all transports. Envelopes of equal ``identity`` make equal messages."""
 
@@ -70,6 +86,10 @@ class Envelope(ABC):
         self.lifetime = _lifetime(recording)
         self.observers: Sequence[str] = ()
         """Tracing tools whose headers are part of its messages."""
+        self.texts: tuple[TextHole, ...] = ()
+        """The holes of job-specific texts."""
+        self.places: Places | None = None
+        """Where job-specific routing keys lead; None: all messages go to ``key``."""
         self._before_key: str | None = None
         """Value of the header ``wheelbeat_job`` up to the key of the job; None without that header."""
         self._stretch: Mapping[str, Any] = {}
@@ -89,6 +109,11 @@ class Envelope(ABC):
     def write_headers(headers: Mapping[str, Any]) -> bytes:
         """Return consecutive headers as this transport writes them; raises if a value cannot be written."""
 
+    @staticmethod
+    @abstractmethod
+    def write_text(text: str, *, short: bool) -> bytes:
+        """Return a job-specific text as this transport writes it; raises if it cannot be written."""
+
     @property
     def names_key(self) -> bool:
         """Whether its messages contain the key of the job."""
@@ -103,6 +128,17 @@ class Envelope(ABC):
     def write_time(seconds: float) -> bytes:
         """Return a time as this transport writes it."""
 
+    def key_of(self, own: Own) -> bytes | str:
+        """Return the key of the place for a job's messages, or why they need the celery lane."""
+        return self.places.key_of(own.routing_key) if self.places is not None else self.key
+
+    def towards(self, key: bytes) -> Self:
+        """Return this envelope for the place ``key``; its messages are the same, so both share cached parts."""
+        other = copy(self)
+        other.__dict__["identity"] = self.identity
+        other.key = key
+        return other
+
     @property
     def observed(self) -> bool:
         """Whether its messages have holes that ``Stamps.traces`` fills."""
@@ -112,9 +148,9 @@ class Envelope(ABC):
         """Return ``message`` without the framing that the fast lane adds, as a recording holds it."""
         return message
 
-    def render(self, pieces: Mapping[Hole, Column], stamps: Stamps) -> Messages:
+    def render(self, pieces: Mapping[Hole | TextHole, Column], stamps: Stamps) -> Messages:
         """Return one message per job of ``pieces``, with ``stamps``."""
-        columns: dict[Hole, Column] = {
+        columns: dict[Hole | TextHole, Column] = {
             Hole.ID: stamps.ids,
             Hole.FIRE: self.fires(stamps.fire_ms),
             Hole.NONCE: stamps.nonces,
@@ -154,6 +190,30 @@ class Envelope(ABC):
         if self._before_key is not None:
             headers[JOB] = self._before_key + own.key
         return self.write_headers(headers)
+
+    def _find_texts(self, wire: bytes, own: Own, *, short: bool = False, start: int = 0) -> list[MarkedValue]:
+        """Find the job-specific texts of a recorded message from ``start`` on, and return their marks.
+
+        A text that is not found has no effect on the message; the second recording proves that.
+        """
+        marks = []
+        for option, text in own.texts.items():
+            written = self.write_text(text, short=short)
+            if wire.find(written, start) >= 0:
+                marks.append(MarkedValue(TextHole(option, short), written, None, start))
+        self.texts += tuple(mark.hole for mark in marks if isinstance(mark.hole, TextHole))
+        return marks
+
+    def _texts_of(self, own: Own) -> list[bytes]:
+        texts = own.texts if self.texts else {}
+        return [self.write_text(texts[hole.option], short=hole.short) for hole in self.texts]
+
+    def _with_texts(self, pieces: Pieces, texts: Sequence[bytes]) -> Pieces:
+        """Add texts and their lengths; see ``Pieces``."""
+        if not texts:
+            return pieces
+        lengths = b"".join(len(text).to_bytes(TEXT_LENGTH_BYTES, "little") for text in texts)
+        return pieces._replace(opening=lengths + pieces.opening, name=b"".join((pieces.name, *texts)))
 
     @cached_property
     def identity(self) -> tuple[object, ...]:

@@ -31,7 +31,7 @@ from celery_wheelbeat.dispatch.messages.envelope import (
 )
 from celery_wheelbeat.dispatch.messages.hooks import configuration_reasons, entry_reasons, hooks
 from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
-from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own
+from celery_wheelbeat.dispatch.messages.patterns import LINKS, NOTHING, ROUTING_KEY, Own
 from celery_wheelbeat.dispatch.messages.run_ids import rows_of
 from celery_wheelbeat.dispatch.messages.subscriptions import unsubscribed
 from celery_wheelbeat.dispatch.messages.task_body import TaskBody
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 _serialize: Any = serialization.dumps
 _OF_ROUTE = (FailureKind.POISON, FailureKind.UNROUTABLE)
 """Failures that apply to every message of a form."""
+_KEY_LENGTH = 32
 _TRIES = 4
 """Most recordings for one proof: a time that ends in zeros is written with fewer digits and is of no use."""
 
@@ -67,7 +68,7 @@ class Recorder(Protocol):
     producer: Any
     """kombu ``Producer`` on the recorded channel."""
 
-    def record(self, publish: Callable[[], Any]) -> Recording:
+    def record(self, publish: Callable[[], Any], *, anywhere: bool = False) -> Recording:
         """Call ``publish`` and return its message; see ``recording``."""
 
     def envelope(self, recording: Recording, sample: SampleMessage, body: TaskBody) -> Envelope:
@@ -133,8 +134,9 @@ class EnvelopeMaker:
         """Compare ``envelope`` with a message that Celery makes now; returns the difference, empty if none."""
         try:
             recording, sample = self._record(form, arguments)
-            if recording.key != envelope.key:
-                return f"it goes to {recording.key!r} now, and went to {envelope.key!r}"
+            key = envelope.key_of(sample.own)
+            if recording.key != key:
+                return f"it goes to {recording.key!r} now, expected {key!r}"
             return "" if rendered(envelope, recording, sample) == recording.wire else "Celery renders other bytes now"
         except Exception as error:
             return self._diagnosis_unless_lost(error)[0].reason
@@ -185,28 +187,33 @@ class EnvelopeMaker:
         return why
 
     def _prove(self, form: Form, first: Arguments, second: Arguments) -> Answer:
-        own = _invented(form)._replace(routing_key=first.own.routing_key)
-        recording, sample = self._record(form, first._replace(own=own))
-        envelope = self._recorder.envelope(
-            recording, sample, TaskBody(self._app, recording, self._app.tasks.get(form.task))
-        )
+        own = _invented(form)
+        if form.key_bytes:  # the broker is asked about this one
+            own = own._replace(routing_key=first.own.routing_key)
+        recording, sample = self._record(form, first._replace(own=own), invented=True)
+        body = TaskBody(self._app, recording, self._app.tasks.get(form.task), own.links)
+        envelope = self._recorder.envelope(recording, sample, body)
         if envelope.lifetime is not None:
             time.sleep(0.002)  # two recordings at different times reveal a fixed expiry
-        again, other = self._record(form, second._replace(own=_invented(form)))
+        again, other = self._record(form, second._replace(own=_invented(form)), invented=True)
         if again.key != envelope.key or rendered(envelope, again, other) != again.wire:
             return f"two messages of {form.task} differ in more than id, time and arguments"
         refusal = self._recorder.try_out(recording)
         return Refusal(refusal) if refusal else envelope
 
-    def _record(self, form: Form, arguments: Arguments) -> tuple[Recording, SampleMessage]:
-        """Record a message of Celery's; again if its expiry happens to have no microseconds."""
+    def _record(self, form: Form, arguments: Arguments, *, invented: bool = False) -> tuple[Recording, SampleMessage]:
+        """Record a message of Celery's; again if its expiry happens to have no microseconds.
+
+        ``invented``: the job-specific options are, so the routing key may lead nowhere.
+        """
+        anywhere = invented and ROUTING_KEY in form.options
         for _ in range(_TRIES - 1):
-            recording, sample = self._record_once(form, arguments)
+            recording, sample = self._record_once(form, arguments, anywhere)
             if has_all_digits(recording):
                 return recording, sample
-        return self._record_once(form, arguments)
+        return self._record_once(form, arguments, anywhere)
 
-    def _record_once(self, form: Form, arguments: Arguments) -> tuple[Recording, SampleMessage]:
+    def _record_once(self, form: Form, arguments: Arguments, anywhere: bool) -> tuple[Recording, SampleMessage]:
         sample = SampleMessage(
             str(uuid.uuid4()),
             random.randint(FIRST_FIRE_MS, LAST_FIRE_MS),  # noqa: S311 - a recognisable value, not a secret
@@ -229,12 +236,12 @@ class EnvelopeMaker:
                 raise attempt.errors[0]
 
         with unsubscribed(self._app):
-            return self._recorder.record(publish), sample
+            return self._recorder.record(publish, anywhere=anywhere), sample
 
 
 def rendered(envelope: Envelope, recording: Recording, sample: SampleMessage) -> bytes:
     """Render the message of ``recording`` with ``envelope``, as the queue would receive it."""
-    pieces = envelope.pieces(envelope.body.of(sample.args, sample.kwargs), sample.name, sample.own)
+    pieces = envelope.pieces(envelope.body.of(sample.args, sample.kwargs, sample.own), sample.name, sample.own)
     stamps = Stamps(
         ids=rows_of([recording.headers["id"].encode()]),
         fire_ms=np.array([sample.fire_ms], np.int64),
@@ -243,10 +250,22 @@ def rendered(envelope: Envelope, recording: Recording, sample: SampleMessage) ->
         now=expected_now(recording, envelope.lifetime),
         traces=traces_of(recording.headers),
     )
-    return envelope.unframed(envelope.render(PartColumns.of([pieces]).by_hole(), stamps).octets.tobytes())
+    columns = PartColumns.of([pieces]).by_hole(envelope.texts)
+    return envelope.unframed(envelope.render(columns, stamps).octets.tobytes())
 
 
 def _invented(form: Form) -> Own:
     """Return random job-specific options: the envelope must not depend on their values."""
-    headers = {name: f"wheelbeat {uuid.uuid4()}" for name in form.names}
-    return Own(headers, "".join(random.choices(ascii_letters, k=form.key_bytes)))  # noqa: S311 - protects nothing
+    headers = {name: _invented_text() for name in form.names}
+    key_length = form.key_bytes or (_KEY_LENGTH if ROUTING_KEY in form.options else 0)
+    options: dict[str, Any] = {
+        name: {"task": _invented_text(), "args": [], "kwargs": {}, "options": {}} if name in LINKS else _invented_text()
+        for name in form.options
+        if name != ROUTING_KEY
+    }
+    key = "".join(random.choices(ascii_letters, k=key_length))  # noqa: S311 - protects nothing
+    return Own(headers, key, "", options)
+
+
+def _invented_text() -> str:
+    return f"wheelbeat {uuid.uuid4()}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.dispatch.messages.byte_ranges import ByteRanges, pieces_at
-from celery_wheelbeat.dispatch.messages.template import Hole, Pieces
+from celery_wheelbeat.dispatch.messages.template import TEXT_LENGTH_BYTES, Hole, Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.dispatch.messages.run_ids import Octets
-    from celery_wheelbeat.dispatch.messages.template import Column
+    from celery_wheelbeat.dispatch.messages.template import Column, TextHole
     from celery_wheelbeat.schedules.kinds import Int64s, UInt32s
 
 logger = logging.getLogger("celery.beat")
@@ -44,7 +44,7 @@ _LENGTHS = ("body", "reprs", "name")
 
 
 class PartColumns(NamedTuple):
-    """The parts of many jobs: opening, body, reprs and name of a job follow each other in ``buffer``."""
+    """The parts of many jobs: opening, body, reprs and name of a job (``Pieces``) follow each other in ``buffer``."""
 
     buffer: Octets
     begin: Int64s
@@ -65,18 +65,25 @@ class PartColumns(NamedTuple):
         length = self.opening_width + self.body_length + self.reprs_length + self.name_length
         return ByteRanges(self.buffer, self.begin, length)
 
-    def by_hole(self) -> dict[Hole, Column]:
-        """Return hole → column, as ``Skeleton.render`` takes it."""
+    def by_hole(self, texts: Sequence[TextHole] = ()) -> dict[Hole | TextHole, Column]:
+        """Return hole → column, as ``Skeleton.render`` takes it. ``texts``: the texts behind each name."""
         body = self.begin + self.opening_width
         reprs = body + self.body_length
-        found: dict[Hole, Column] = {
+        name, name_length = reprs + self.reprs_length, self.name_length
+        found: dict[Hole | TextHole, Column] = {
             Hole.BODY: ByteRanges(self.buffer, body, self.body_length),
             Hole.REPRS: ByteRanges(self.buffer, reprs, self.reprs_length),
-            Hole.NAME: ByteRanges(self.buffer, reprs + self.reprs_length, self.name_length),
         }
-        if self.opening_width:
-            openings = pieces_at(self.buffer, self.opening_width)[self.begin]
-            found[Hole.OPENING] = openings.view(np.uint8).reshape(-1, self.opening_width)
+        head = TEXT_LENGTH_BYTES * len(texts)
+        if head:
+            lengths = pieces_at(self.buffer, head)[self.begin].view("<u4").reshape(-1, len(texts)).astype(np.int64)
+            name_length = name_length - lengths.sum(axis=1)
+            starts = (name + name_length)[:, None] + lengths.cumsum(axis=1) - lengths
+            for hole, start, length in zip(texts, starts.T, lengths.T, strict=True):
+                found[hole] = ByteRanges(self.buffer, start, length)
+        found[Hole.NAME] = ByteRanges(self.buffer, name, name_length)
+        if width := self.opening_width - head:
+            found[Hole.OPENING] = pieces_at(self.buffer, width)[self.begin + head].view(np.uint8).reshape(-1, width)
         return found
 
 

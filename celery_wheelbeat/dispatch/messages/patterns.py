@@ -1,7 +1,7 @@
 """Patterns: separates the options that many jobs share from the job-specific ones.
 
-Celery passes header values, and on AMQP the routing key, to the wire unchanged. Jobs that differ only in these share
-one form, however many customers, regions or tenants they name. Pure.
+Celery passes header values, texts such as ``shadow``, signatures to link, and the routing key to the wire unchanged.
+Jobs that differ only in these share one form, however many customers, regions or tenants they name. Pure.
 """
 
 from __future__ import annotations
@@ -22,18 +22,36 @@ SHORT_TEXT_MAX = 255
 _READ = frozenset(("baggage", "compression", "group_index", "headers", "traceparent", "tracestate"))
 """Headers that Celery or tracing tools read while a message is sent, or that Celery moves elsewhere."""
 _READ_PREFIX = "sentry"
+TEXTS = ("group_id", "message_id", "parent_id", "reply_to", "root_id", "shadow", "task_id")
+"""Options with a text that Celery writes into the message and does not interpret."""
+LINKS = {"link": "callbacks", "link_error": "errbacks"}
+"""Options with signatures → their key in the body of a message."""
+ROUTING_KEY = "routing_key"
 _loads: Callable[[str], Any] = loads
-_NO_HEADERS: Mapping[str, Any] = MappingProxyType({})
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Own(NamedTuple):
     """The job-specific options of one job."""
 
-    headers: Mapping[str, Any] = _NO_HEADERS
+    headers: Mapping[str, Any] = _NONE
     routing_key: str = ""
     """Empty if it is not job-specific."""
     key: str = ""
     """Key of the job; required if a header contains it."""
+    options: Mapping[str, Any] = _NONE
+    """``TEXTS`` and ``LINKS`` with job-specific values."""
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """Option → text, for the texts that a message can contain: ``TEXTS`` and the routing key."""
+        found = {name: value for name, value in self.options.items() if name not in LINKS}
+        return {**found, ROUTING_KEY: self.routing_key} if self.routing_key else found
+
+    @property
+    def links(self) -> Mapping[str, Any]:
+        """Option → signatures."""
+        return {name: value for name, value in self.options.items() if name in LINKS}
 
 
 NOTHING = Own()
@@ -49,7 +67,9 @@ class Form(NamedTuple):
     names: tuple[str, ...] = ()
     """Names of the headers with job-specific values, in order."""
     key_bytes: int = 0
-    """Length of a job-specific routing key in bytes, else 0: all messages of a form have the same framing."""
+    """AMQP: length of a job-specific routing key in bytes, else 0: all messages of a form have the same framing."""
+    options: tuple[str, ...] = ()
+    """Names of the other options with job-specific values, in order."""
 
     @property
     def task(self) -> str:
@@ -59,20 +79,24 @@ class Form(NamedTuple):
     @property
     def has_own(self) -> bool:
         """Whether any option is job-specific."""
-        return bool(self.names or self.key_bytes)
+        return bool(self.names or self.key_bytes or self.options)
+
+    @property
+    def has_links(self) -> bool:
+        """Whether the bodies contain job-specific signatures."""
+        return not LINKS.keys().isdisjoint(self.options)
 
 
-def pattern_of(route: Route, *, own_keys: bool) -> Form:
-    """Return the form of ``route`` without ``wheelbeat_*`` headers. ``own_keys``: routing keys are job-specific."""
+def pattern_of(route: Route, *, framed_keys: bool) -> Form:
+    """Return the form of ``route`` without ``wheelbeat_*`` headers. ``framed_keys``: see ``Form.key_bytes``."""
     options = json.loads(route.options)
-    names, key_bytes = _names(options.get("headers")), _key_bytes(options.get("routing_key")) if own_keys else 0
-    if names:
-        del options["headers"]
-    if key_bytes:
-        del options["routing_key"]
-    if names or key_bytes:
-        route = route._replace(options=json.dumps(options, sort_keys=True))
-    return Form(route, (), names, key_bytes)
+    names, key_bytes = _names(options.get("headers")), _key_bytes(options.get(ROUTING_KEY)) if framed_keys else 0
+    own = tuple(name for name in sorted(options) if _is_own(name, options[name], framed_keys=framed_keys))
+    taken = {*own, *(["headers"] if names else []), *([ROUTING_KEY] if key_bytes else [])}
+    if taken:
+        common = {name: value for name, value in options.items() if name not in taken}
+        route = route._replace(options=json.dumps(common, sort_keys=True))
+    return Form(route, (), names, key_bytes, own)
 
 
 def own_of(route: Route, form: Form) -> Own:
@@ -80,17 +104,25 @@ def own_of(route: Route, form: Form) -> Own:
     if not form.has_own:
         return NOTHING
     options = _loads(route.options)
-    return Own(options["headers"] if form.names else _NO_HEADERS, options["routing_key"] if form.key_bytes else "")
+    own = {name: options[name] for name in form.options if name != ROUTING_KEY}
+    has_key = form.key_bytes or ROUTING_KEY in form.options
+    return Own(options["headers"] if form.names else _NONE, options[ROUTING_KEY] if has_key else "", "", own)
 
 
 def with_own(options: Mapping[str, Any], own: Own) -> dict[str, Any]:
     """Return the options of a form merged with the job-specific ones."""
-    together = dict(options)
+    together = {**options, **own.options}
     if own.headers:
         together["headers"] = dict(own.headers)
     if own.routing_key:
-        together["routing_key"] = own.routing_key
+        together[ROUTING_KEY] = own.routing_key
     return together
+
+
+def _is_own(name: str, value: Any, *, framed_keys: bool) -> bool:
+    if name in LINKS:
+        return isinstance(value, (dict, list)) and bool(value)
+    return isinstance(value, str) and value != "" and (name in TEXTS or (name == ROUTING_KEY and not framed_keys))
 
 
 def _names(headers: Any) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ from celery_wheelbeat.dispatch.messages.template import Uncut, Unsendable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+ANYWHERE = "wheelbeat:anywhere"
+"""Queue to which a message is recorded where its routing key is invented and leads nowhere."""
 _MISSING = object()
 _PREPARED = ("body", "priority", "content_type", "content_encoding", "headers", "properties")
 
@@ -88,14 +90,15 @@ def _prepared(channel: Any) -> Iterator[list[_Taken]]:
         yield taken
 
 
-def record_redis(channel: Any, publish: Callable[[], Any]) -> Recording:
+def record_redis(channel: Any, publish: Callable[[], Any], *, anywhere: bool = False) -> Recording:
     """Call ``publish``, which sends one message on ``channel`` (kombu, Redis), and return the value it would push.
 
-    Raises ``Uncut`` unless it is exactly one push to one list.
+    Raises ``Uncut`` unless it is exactly one push to one list. ``anywhere``: a message to a named exchange is recorded
+    for the queue ``ANYWHERE``, whatever its routing key.
     """
     pushed: list[tuple[str, str | bytes]] = []
     messages: list[Any] = []
-    put = channel._put
+    put, lookup = channel._put, channel._lookup
 
     class _Client:
         """Replaces the redis-py client while one message is put into a queue."""
@@ -115,12 +118,15 @@ def record_redis(channel: Any, publish: Callable[[], Any]) -> Recording:
         with _dressed(channel, conn_or_acquire=no_connection):
             put(queue, message, **kwargs)
 
+    def find_any(exchange: str, routing_key: str, default: Any = None) -> Any:
+        return [ANYWHERE] if anywhere and exchange else lookup(exchange, routing_key, default)
+
     def record_fanout(exchange: str, *_args: Any, **_kwargs: Any) -> None:
         raise Uncut(f"the exchange {exchange!r} is a fanout")
 
     with ExitStack() as stack:
         taken = stack.enter_context(_prepared(channel))
-        stack.enter_context(_dressed(channel, _put=record_put, _put_fanout=record_fanout))
+        stack.enter_context(_dressed(channel, _put=record_put, _put_fanout=record_fanout, _lookup=find_any))
         publish()
     if len(pushed) != 1 or len(taken) != 1:
         raise Uncut(f"it goes to {len(pushed)} lists at once, expected one")

@@ -1,24 +1,36 @@
 """Envelopes of the Redis transport: one element of a variadic LPUSH, in the Redis protocol.
 
 The value is JSON text that starts with the body; all varying values are text in it. The protocol puts its length in
-front, so the length is cached with the body of each job.
+front, so the length is cached with the body of each job. Where routing keys are job-specific, each leads to a list.
 """
 
 from __future__ import annotations
 
 from binascii import b2a_base64
 from json.encoder import encode_basestring_ascii
+from operator import mul
 from typing import TYPE_CHECKING, Any
 
 from kombu.utils import json as kombu_json
 
 from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage, marks_of
 from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own
-from celery_wheelbeat.dispatch.messages.template import Hole, MarkedValue, Pieces, Skeleton, Uncut, cut, fire_texts
+from celery_wheelbeat.dispatch.messages.recording import ANYWHERE
+from celery_wheelbeat.dispatch.messages.template import (
+    TEXT_LENGTH_BYTES,
+    Hole,
+    MarkedValue,
+    Pieces,
+    Skeleton,
+    TextHole,
+    Uncut,
+    cut,
+    fire_texts,
+)
 from celery_wheelbeat.dispatch.messages.tracing import QUEUED_AT_WIDTH, STARTED_AT_WIDTH, marks_of_observers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from celery_wheelbeat.dispatch.messages.recording import Recording
     from celery_wheelbeat.dispatch.messages.run_ids import Octets
@@ -26,7 +38,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.kinds import Int64s
 
 _to_json: Callable[[Any], str] = kombu_json.dumps
-_WIDTHS = {
+_WIDTHS: Mapping[Hole | TextHole, int] = {
     Hole.ID: 36,
     Hole.TAG: 36,
     Hole.NONCE: 32,
@@ -40,11 +52,55 @@ _WIDTHS = {
 }
 
 
+class RedisLists:
+    """The lists that the routing keys of one exchange lead to, by the bindings at the time of ``of``."""
+
+    def __init__(self, find: Callable[[str], Collection[str]], expiring: Collection[str], key: bytes) -> None:
+        """``find``: routing key → queues; ``key``: of a list, with ``ANYWHERE`` instead of the name of the queue."""
+        self._find = find
+        self._expiring = expiring
+        self._before, self._after = key.split(ANYWHERE.encode())
+
+    @classmethod
+    def of(cls, channel: Any, recording: Recording) -> RedisLists:
+        """Read the bindings of an exchange from Redis, as kombu does for each message. Raises ``Uncut``."""
+        exchange, dead_letter = recording.exchange, channel.deadletter_queue
+        kind, table = channel.typeof(exchange), channel.get_table(exchange)
+        if kind.type not in ("direct", "topic"):
+            raise Uncut(f"the exchange {exchange!r} is a {kind.type}")
+
+        def find(routing_key: str) -> set[str]:
+            return {queue for queue in kind.lookup(table, exchange, routing_key, None) if queue} - {dead_letter}
+
+        return cls(find, frozenset(getattr(channel, "_expires", None) or ()), recording.key)
+
+    def key_of(self, routing_key: str) -> bytes | str:
+        """See ``envelope.Places``."""
+        queues = self._find(routing_key)
+        if len(queues) != 1:
+            return f"its routing key leads to {'several lists' if queues else 'no list'}"
+        (queue,) = queues
+        if queue in self._expiring:
+            return f"the queue {queue!r} expires, which takes further commands"
+        return self._before + queue.encode() + self._after
+
+
 class RedisEnvelope(Envelope):
     """Envelope for Redis lists. ``base64``: whether the channel's ``body_encoding`` is base64."""
 
-    def __init__(self, recording: Recording, sample: SampleMessage, body: TaskBody, *, base64: bool) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        sample: SampleMessage,
+        body: TaskBody,
+        *,
+        base64: bool,
+        places: RedisLists | None = None,
+    ) -> None:
         super().__init__(recording, body)
+        self.places = places
+        if places is not None:
+            self.routing_key = ""
         self._base64 = base64
         marks = [
             *marks_of(recording, sample),
@@ -54,24 +110,28 @@ class RedisEnvelope(Envelope):
             MarkedValue(Hole.BODY, self._body_text(recording.body)),
             MarkedValue(Hole.REPRS, _repr_text(body.of(sample.args, sample.kwargs))),
             MarkedValue(Hole.NAME, self._find_own(recording, sample), None),
+            *self._find_texts(recording.wire, sample.own),
         ]
+        self.opening_width = TEXT_LENGTH_BYTES * len(self.texts)
         found = cut(recording.wire, marks)
         if found.holes[0] is not Hole.BODY:
             raise Uncut("it does not begin with the body")
         self._lead = found.constants[0]
-        widths = {**_WIDTHS, Hole.FIRE: len(b'"wheelbeat_fire_ms": %d' % sample.fire_ms)}
+        widths: dict[Hole | TextHole, int] = {**_WIDTHS, Hole.FIRE: len(b'"wheelbeat_fire_ms": %d' % sample.fire_ms)}
         if self.lifetime is not None:
             widths[Hole.EXPIRES] = len(recording.headers["expires"])
         self._names = found.holes.count(Hole.NAME)
+        self._times = [found.holes.count(hole) for hole in self.texts]
         self._fixed_length = found.constant_length + sum(widths.get(hole, 0) for hole in found.holes)
         self.skeleton = Skeleton((b"", *found.constants[1:-1], found.constants[-1] + b"\r\n"), found.holes)
 
     def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
         """See ``Envelope``."""
         body, reprs = self._body_text(encoded.body), _repr_text(encoded)
-        name_text = self._own_text(name, own)
+        name_text, texts = self._own_text(name, own), self._texts_of(own)
         length = self._fixed_length + len(body) + len(reprs) + self._names * len(name_text)
-        return Pieces(b"", b"$%d\r\n%b%b" % (length, self._lead, body), reprs, name_text)
+        length += sum(map(mul, map(len, texts), self._times))
+        return self._with_texts(Pieces(b"", b"$%d\r\n%b%b" % (length, self._lead, body), reprs, name_text), texts)
 
     def fires(self, fire_ms: Int64s) -> Octets:
         """See ``Envelope``."""
@@ -86,6 +146,12 @@ class RedisEnvelope(Envelope):
     def write_headers(headers: Mapping[str, Any]) -> bytes:
         """See ``Envelope``."""
         return _to_json(headers)[1:-1].encode()
+
+    @staticmethod
+    def write_text(text: str, *, short: bool) -> bytes:
+        """See ``Envelope``."""
+        del short
+        return _text(text)
 
     @staticmethod
     def write_time(seconds: float) -> bytes:

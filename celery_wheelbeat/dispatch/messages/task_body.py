@@ -10,15 +10,17 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery.utils.functional import maybe_list
 from celery.utils.saferepr import saferepr
 from kombu import compression as compressions
 from kombu import serialization
 from kombu.utils import json as kombu_json
 
+from celery_wheelbeat.dispatch.messages.patterns import LINKS, NOTHING, Own
 from celery_wheelbeat.dispatch.messages.template import Uncut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from celery_wheelbeat.dispatch.messages.recording import Recording
 
@@ -43,50 +45,63 @@ class Encoded(NamedTuple):
 
 
 class TaskBody:
-    """Encodes ``(args, kwargs, embed)`` for one task with one serializer, compression and embed."""
+    """Encodes ``(args, kwargs, embed)`` for one task with one serializer and compression.
 
-    def __init__(self, app: Any, recording: Recording, task: Any) -> None:
-        """Read from ``recording`` how Celery encodes the messages of this route. Raises ``Uncut``."""
+    ``embed`` is the same in all messages, except for job-specific signatures.
+    """
+
+    def __init__(self, app: Any, recording: Recording, task: Any, links: Collection[str] = ()) -> None:
+        """Read from ``recording`` how Celery encodes the messages of this route. Raises ``Uncut``.
+
+        ``links``: options with job-specific signatures.
+        """
         self._serializer = serialization.registry.type_to_name.get(recording.content_type)
         self._compression = recording.headers.get("compression")
         if self._serializer is None:
             raise Uncut(f"its content type {recording.content_type!r} is not known to kombu")
-        self._embed = self._read_embed(recording)
+        self._embed = {**self._read_embed(recording), **dict.fromkeys(LINKS[name] for name in links)}
         self._args_max = app.amqp.argsrepr_maxsize
         self._kwargs_max = app.amqp.kwargsrepr_maxsize
         self._levels = app.conf.get("task_repr_maxlevels", 3)
         self._check = getattr(task, "__header__", None) if getattr(task, "typing", False) else None
-        self._json_tail = f", {_to_json(self._embed)}]" if self._may_be_quick() else ""
+        self._json_tail = self._tail_of(NOTHING) if self._may_be_quick() else ""
         """JSON after the arguments; empty if the body is not kombu's plain JSON, which disables the batch path."""
 
-    def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Encoded:
+    def of(self, args: Sequence[Any], kwargs: Mapping[str, Any], own: Own = NOTHING) -> Encoded:
         """Encode the arguments of a message. Exceptions of the signature check and the serializer propagate."""
-        return Encoded(self.encode(args, kwargs), *self.reprs(args, kwargs))
+        return Encoded(self.encode(args, kwargs, own), *self.reprs(args, kwargs))
 
-    def of_payload(self, payload: bytes) -> Encoded:
+    def of_payload(self, payload: bytes, own: Own = NOTHING) -> Encoded:
         """Encode the JSON text ``[args, kwargs]``. Raises as ``of`` does, and for invalid JSON."""
         args, kwargs = _loads(payload)
-        return self.of(args, kwargs)
+        return self.of(args, kwargs, own)
 
-    def of_payloads(self, payloads: Sequence[bytes]) -> list[Encoded | Exception]:
-        """Encode many payloads, each as ``of_payload`` does; flat ones are several times faster."""
+    def of_payloads(self, payloads: Sequence[bytes], owns: Sequence[Own] = ()) -> list[Encoded | Exception]:
+        """Encode many payloads, each as ``of_payload`` does; flat ones are several times faster.
+
+        ``owns``: the job-specific signatures for each payload; empty if there are none.
+        """
+        owns = owns or [NOTHING] * len(payloads)
+        each = list(zip(payloads, owns, strict=True))
         flat = [number for number, payload in enumerate(payloads) if is_flat(payload)] if self._json_tail else []
         if not flat:
-            return [self._tried(payload) for payload in payloads]
+            return [self._tried(*one) for one in each]
         if len(flat) == len(payloads):
-            return self._of_flat(payloads) or [self._tried(payload) for payload in payloads]
-        quick = self._of_flat([payloads[number] for number in flat])
+            return self._of_flat(payloads, owns) or [self._tried(*one) for one in each]
+        quick = self._of_flat([payloads[number] for number in flat], [owns[number] for number in flat])
         by_number = dict(zip(flat, quick or (), strict=False))
-        return [by_number.get(number) or self._tried(payload) for number, payload in enumerate(payloads)]
+        return [by_number.get(number) or self._tried(*one) for number, one in enumerate(each)]
 
-    def _of_flat(self, payloads: Sequence[bytes]) -> list[Encoded | Exception] | None:
+    def _of_flat(self, payloads: Sequence[bytes], owns: Sequence[Own]) -> list[Encoded | Exception] | None:
         columns = encode(payloads, _to_json)
         if columns is None:
             return None
-        tail = "}" + self._json_tail
+        tails = (self._json_tail if own is NOTHING else self._tail_of(own) for own in owns)
         encoded: list[Encoded | Exception] = [
-            Encoded(f"[[{text}{tail}".encode(), f"[{args}]" if args else "()", f"{{{kwargs}}}")
-            for text, args, kwargs in zip(columns.json, columns.args_reprs, columns.kwargs_reprs, strict=True)
+            Encoded(f"[[{text}}}{tail}".encode(), f"[{args}]" if args else "()", f"{{{kwargs}}}")
+            for text, args, kwargs, tail in zip(
+                columns.json, columns.args_reprs, columns.kwargs_reprs, tails, strict=True
+            )
         ]
         if self._check is not None:
             for number, (args, kwargs) in enumerate(columns.values):
@@ -96,9 +111,9 @@ class TaskBody:
                     encoded[number] = error
         return encoded
 
-    def _tried(self, payload: bytes) -> Encoded | Exception:
+    def _tried(self, payload: bytes, own: Own) -> Encoded | Exception:
         try:
-            return self.of_payload(payload)
+            return self.of_payload(payload, own)
         except Exception as error:
             return error
 
@@ -107,6 +122,14 @@ class TaskBody:
         is_kombus = encoder is not None and encoder.encoder is kombu_json.dumps
         shown_whole = min(self._args_max, self._kwargs_max) > LONGEST_REPR
         return is_kombus and shown_whole and self._serializer == "json" and not self._compression
+
+    def _embed_of(self, own: Own) -> Any:
+        if own is NOTHING:
+            return self._embed
+        return {**self._embed, **{LINKS[name]: maybe_list(value) for name, value in own.links.items()}}
+
+    def _tail_of(self, own: Own) -> str:
+        return f", {_to_json(self._embed_of(own))}]"
 
     def identity(self) -> tuple[object, ...]:
         """Return the values that determine its bytes."""
@@ -117,11 +140,11 @@ class TaskBody:
         _, _, embed = _deserialize(body, recording.content_type, recording.content_encoding, force=True)
         return embed
 
-    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any], own: Own = NOTHING) -> bytes:
         """Return the body of a message. Exceptions of the signature check and the serializer propagate."""
         if self._check is not None:
             self._check(*args, **kwargs)
-        _, _, body = _serialize((args or (), kwargs or {}, self._embed), serializer=self._serializer)
+        _, _, body = _serialize((args or (), kwargs or {}, self._embed_of(own)), serializer=self._serializer)
         if self._compression:
             body, _ = _compress(body, self._compression)
         return body.encode() if isinstance(body, str) else bytes(body)

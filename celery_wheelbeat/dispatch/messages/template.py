@@ -31,6 +31,9 @@ LAST_FIRE_MS = 10**13 - 1
 """Fire times of 13 digits (2001 … 2286); others would change the length of a message."""
 
 
+TEXT_LENGTH_BYTES = 4
+
+
 class Hole(Enum):
     """A value that differs from message to message."""
 
@@ -55,6 +58,19 @@ class Hole(Enum):
     STARTED_AT = "time of start"
 
 
+class TextHole(NamedTuple):
+    """The hole of a job-specific text. One text may be written in two ways."""
+
+    option: str
+    short: bool = False
+    """AMQP: written with one byte of length, as properties are; headers have four."""
+
+    @property
+    def value(self) -> str:
+        """The name of the hole in error messages."""
+        return f"option {self.option}"
+
+
 class Uncut(WheelbeatError):
     """A message of Celery's that cannot become a skeleton; the text names the reason."""
 
@@ -66,19 +82,23 @@ class Unsendable(WheelbeatError):
 class MarkedValue(NamedTuple):
     """A value in a rendered message; each of its occurrences becomes a hole."""
 
-    hole: Hole
+    hole: Hole | TextHole
     value: bytes
     times: int | None = 1
     """Expected number of occurrences. None: any number, at least one."""
+    start: int = 0
+    """Where the search begins."""
 
 
 class Pieces(NamedTuple):
     """The job-specific parts of a message; the same in every run until the job or the skeleton changes."""
 
     opening: bytes
+    """Starts with the length of each text in ``name``, ``TEXT_LENGTH_BYTES`` little-endian bytes each."""
     body: bytes
     reprs: bytes
     name: bytes
+    """The headers up to the name, and behind them the job-specific texts."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +106,14 @@ class Skeleton:
     """A message with holes: ``constants[0] holes[0] constants[1] … constants[-1]``."""
 
     constants: tuple[bytes, ...]
-    holes: tuple[Hole, ...]
+    holes: tuple[Hole | TextHole, ...]
 
     @property
     def constant_length(self) -> int:
         """Number of bytes outside the holes."""
         return sum(map(len, self.constants))
 
-    def render(self, columns: Mapping[Hole, Column]) -> Messages:
+    def render(self, columns: Mapping[Hole | TextHole, Column]) -> Messages:
         """Return one message per element of the columns; at least one column is not ``bytes``."""
         count = next(_count(columns[hole]) for hole in self.holes if not isinstance(columns[hole], bytes))
         stretches: list[ByteRanges | Octets] = []
@@ -159,13 +179,13 @@ def _rows(side_by_side: Sequence[bytes | Octets], count: int) -> Octets:
 
 def cut(message: bytes, marks: Iterable[MarkedValue]) -> Skeleton:
     """Cut the occurrences of ``marks`` out of ``message``; raises ``Uncut`` if a count is not as expected."""
-    places: list[tuple[int, int, Hole]] = []
-    for hole, value, times in marks:
-        found = _places(message, value)
+    places: list[tuple[int, int, Hole | TextHole]] = []
+    for hole, value, times, begin in marks:
+        found = _places(message, value, begin)
         if len(found) != (times or max(1, len(found))):
             raise Uncut(f"its {hole.value} is found {len(found)} times in the message, expected {times or 'some'}")
         places += [(start, start + len(value), hole) for start in found]
-    places.sort()
+    places.sort(key=lambda place: place[:2])
     bounds = [(0, 0), *((start, end) for start, end, _ in places), (len(message), len(message))]
     if any(first[1] > second[0] for first, second in pairwise(bounds)):
         raise Uncut("two of its varying values overlap")
@@ -173,9 +193,9 @@ def cut(message: bytes, marks: Iterable[MarkedValue]) -> Skeleton:
     return Skeleton(constants, tuple(hole for _, _, hole in places))
 
 
-def _places(message: bytes, value: bytes) -> list[int]:
+def _places(message: bytes, value: bytes, begin: int) -> list[int]:
     found = []
-    start = message.find(value)
+    start = message.find(value, begin)
     while start >= 0:
         found.append(start)
         start = message.find(value, start + len(value))
