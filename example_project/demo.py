@@ -83,7 +83,7 @@ class Demo:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise DemoFailed(f"A demo runs already on the data in {self.logs.parent}: end it first.") from None
+            raise DemoFailed(f"A demo is already running on the data in {self.logs.parent}: stop it first.") from None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -152,7 +152,7 @@ def where_to_look(port: int, logs: Path) -> str:
         f"\n  status page  http://127.0.0.1:{port}/"
         f"\n  admin        http://127.0.0.1:{port}/admin/   (user {USER}, password {USER})"
         f"\n  logs         {logs}"
-        "\n  Ctrl-C ends everything\n"
+        "\n  Ctrl-C stops everything\n"
     )
 
 
@@ -185,7 +185,7 @@ def main() -> None:
             demo.check()
             print(status_line(beat.pid), flush=True)
             stopping.wait(1.0)
-        print("\nEnding …")
+        print("\nStopping …")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ class RunHeaders(NamedTuple):
             retries = int(get("retries") or 0)
             claim_ttl_s = int(get(CLAIM_TTL) or 0)
         except OverflowError as error:  # JSON knows Infinity
-            raise ValueError("Infinity is no whole number") from error
+            raise ValueError("Infinity is not a whole number") from error
         if not 0 <= claim_ttl_s <= REMEMBERED_MAX_S:
             raise ValueError(f"{CLAIM_TTL} = {claim_ttl_s}, expected 0 to {REMEMBERED_MAX_S}")
         values = (

@@ -29,9 +29,9 @@ def check_scheduler_setting(**_kwargs: Any) -> list[checks.CheckMessage]:
         return []
     return [
         checks.Warning(
-            "The list of periodic tasks in the admin of django-celery-beat answers 500: it imports what "
-            "CELERY_BEAT_SCHEDULER = 'wheelbeat' names and does not know names of entry points.",
-            hint=f"Set CELERY_BEAT_SCHEDULER = {SCHEDULER_PATH!r} as long as both apps are installed.",
+            "The list of periodic tasks in the admin of django-celery-beat fails with status 500: it imports the "
+            "value of CELERY_BEAT_SCHEDULER, and 'wheelbeat' is the name of an entry point.",
+            hint=f"Set CELERY_BEAT_SCHEDULER = {SCHEDULER_PATH!r} while both apps are installed.",
             id="wheelbeat.W001",
         )
     ]

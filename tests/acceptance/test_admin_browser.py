@@ -50,7 +50,7 @@ def test_create_preview_edit_and_pause(browser: Any, site: str, tmp_path: Path) 
     page.type("interval_ms", "1m")
     page.type("change_reason", "closer look")
     page.until(lambda: page.text("[data-part=words]") == "every 1m", "the preview follows the edit")
-    second = page.text("[data-part=notes]").partition("Lands on second :")[2][:2]
+    second = page.text("[data-part=notes]").partition("Runs at second :")[2][:2]
     assert second.isdigit()
     page.find("[name=_save]").click()
     page.find("#changelist")
@@ -201,7 +201,7 @@ def test_incident_import_quarantine_and_scheduler(browser: Any, site: str, tmp_p
     page.open(f"{MONITORS}import/")
     page.find("[name=file]").send_keys(str(file))
     page.find("[name=look]").click()
-    page.until(lambda: "1 new, 0 changed, 0 as they are, 1 lines" in page.text("[role=status]"), "the dry run")
+    page.until(lambda: "1 new, 0 changed, 0 unchanged, 1 lines" in page.text("[role=status]"), "the dry run")
     assert "expected exactly one of interval" in page.text("[role=status]")
     assert barriers(page) == []
     page.find("[name=file]").send_keys(str(file))
@@ -212,7 +212,7 @@ def test_incident_import_quarantine_and_scheduler(browser: Any, site: str, tmp_p
 
     page.open("/admin/wheelbeat/quarantine/")
     choose(page, "try_again")
-    page.until(lambda: "Beats try 1 monitor again." in page.text(".messagelist"), "beats are asked")
+    page.until(lambda: "1 monitor will be tried again." in page.text(".messagelist"), "beats are asked")
     assert Change.objects.latest("id").reason == "try again"
 
     page.open(f"{MONITORS}scheduler/")

@@ -240,7 +240,7 @@ def test_demo_starts_again_on_its_data_and_ends_when_a_part_dies(start: Callable
     second = start()
     assert second.process.wait(60) == 1
     second.close()
-    assert "A demo runs already" in "".join(second.lines)
+    assert "A demo is already running" in "".join(second.lines)
     demo.line(r"20\d jobs")
     assert demo.end(signal.SIGTERM) == 0, "".join(demo.lines)
 

@@ -117,7 +117,7 @@ class AuditAdmin(ReadOnlyMixin, admin.ModelAdmin):
     ordering = ("-id",)
     sortable_by = ()
     search_fields = ("actor", "monitor_id")
-    search_help_text = _("A user's name or the id of a monitor, in full.")
+    search_help_text = _("Full user name or monitor id.")
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:  # noqa: ARG002
         """Match whole values only, so that the indexes are used."""
@@ -212,8 +212,8 @@ class QuarantineAdmin(ReadOnlyMixin, admin.ModelAdmin):
         while not walk.finished:
             walk = walks.step(walk, monitors, operation, request.user)
         touched = walk.changed
-        text = ngettext("Beats try %(count)d monitor again.", "Beats try %(count)d monitors again.", touched)
+        text = ngettext("%(count)d monitor will be tried again.", "%(count)d monitors will be tried again.", touched)
         self.message_user(request, text % {"count": touched}, messages.SUCCESS)
         if len(ids) < len(keys):
-            text = gettext("Entries of beat_schedule are tried again when the beat starts with other code.")
+            text = gettext("Entries of beat_schedule are tried again when a beat starts with changed code.")
             self.message_user(request, text, messages.WARNING)

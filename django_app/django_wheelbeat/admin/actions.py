@@ -104,8 +104,8 @@ def scope_of(request: HttpRequest) -> str:
 def refusals_in_words(walk: Walk) -> str:
     """Return the number of monitors that were not changed, and the first of them with reasons."""
     text = ngettext(
-        "%(count)d monitor was left as it is: %(named)s",
-        "%(count)d monitors were left as they are: %(named)s",
+        "%(count)d monitor was not changed: %(named)s",
+        "%(count)d monitors were not changed: %(named)s",
         walk.refused,
     )
     named = "; ".join(f"{name}: {reason}" for name, reason in walk.refusals)
@@ -204,7 +204,7 @@ def delete_selected(modeladmin: Any, request: HttpRequest, queryset: Any) -> Tem
     """Ask for the exact number, then delete. Replaces Django's own action, which loads every row into memory."""
     forbidden = forbidden_dependents(modeladmin, request, queryset)
     if forbidden:
-        text = _("Nothing was deleted: with the monitors would go what you may not delete (%(names)s).")
+        text = _("Nothing was deleted: this would also delete related objects that you may not delete (%(names)s).")
         modeladmin.message_user(request, text % {"names": ", ".join(forbidden)}, messages.ERROR)
         return None
     return DELETE.run(modeladmin, request, queryset)

@@ -34,7 +34,7 @@ class ReasonField(forms.CharField):
         defaults = {
             "max_length": REASON_LENGTH,
             "label": gettext_lazy("Reason"),
-            "help_text": gettext_lazy("Kept with the change, beside your name."),
+            "help_text": gettext_lazy("Stored with the change and your name."),
             "widget": forms.TextInput(_TEXT),
         }
         super().__init__(**(defaults | kwargs))
@@ -72,7 +72,7 @@ class PauseForm(OperationForm):
     """Reason for disabling monitors."""
 
     reason = ReasonField(
-        help_text=gettext_lazy("Shown in the list and kept with the change, beside your name."),
+        help_text=gettext_lazy("Shown in the list, and stored with the change and your name."),
         widget=forms.TextInput({**_TEXT, "autofocus": True}),
     )
 
@@ -106,7 +106,7 @@ class DeleteForm(OperationForm):
 
     typed = forms.CharField(
         label=gettext_lazy("Number of monitors"),
-        help_text=gettext_lazy("Type the number above, to show that you have seen it."),
+        help_text=gettext_lazy("Type the number shown above to confirm."),
         widget=forms.TextInput({"autofocus": True, "inputmode": "numeric", "autocomplete": "off"}),
     )
     reason = ReasonField(required=False)
@@ -116,7 +116,7 @@ class DeleteForm(OperationForm):
         typed = "".join(filter(str.isalnum, self.cleaned_data["typed"]))
         if self.total is not None and typed != str(self.total):
             raise ValidationError(
-                _("These are %(total)d monitors now; nothing was deleted."), "total", {"total": self.total}
+                _("The selection now has %(total)d monitors; nothing was deleted."), "total", {"total": self.total}
             )
         return typed
 
@@ -131,7 +131,7 @@ class EditForm(OperationForm):
     interval_ms = DurationField(
         required=False,
         label=gettext_lazy("Interval"),
-        help_text=gettext_lazy("For example 90s, 5m or 1h30m; of interval monitors only."),
+        help_text=gettext_lazy("For example 90s, 5m or 1h30m; changes interval monitors only."),
     )
     timezone = forms.CharField(
         required=False,
@@ -147,7 +147,9 @@ class EditForm(OperationForm):
     )
     priority = forms.IntegerField(required=False, min_value=0, max_value=255, label=gettext_lazy("Priority"))
     expires = ExpiresField(
-        required=False, label=gettext_lazy("Expires"), help_text=gettext_lazy("Seconds, a span such as 5m, or “next”.")
+        required=False,
+        label=gettext_lazy("Expires"),
+        help_text=gettext_lazy("Seconds, a duration such as 5m, or “next”."),
     )
     tags_added = TagsField(
         required=False, max_length=255, label=gettext_lazy("Add tags"), help_text=gettext_lazy("Separated by commas.")
@@ -155,7 +157,7 @@ class EditForm(OperationForm):
     tags_removed = TagsField(required=False, max_length=255, label=gettext_lazy("Remove tags"))
     emptied = forms.MultipleChoiceField(
         required=False,
-        label=gettext_lazy("Take away"),
+        label=gettext_lazy("Clear these fields"),
         choices=[
             ("queue", gettext_lazy("queue")),
             ("priority", gettext_lazy("priority")),
@@ -177,10 +179,10 @@ class EditForm(OperationForm):
             return cleaned
         for name in cleaned["emptied"]:
             if cleaned.get(name) not in (None, ""):
-                self.add_error(name, _("Either set it or take it away."))
+                self.add_error(name, _("Set this field or clear it, not both."))
         asked = [name for name in self.fields if name != "reason" and cleaned.get(name) not in (None, "", [])]
         if not asked:
-            raise ValidationError(_("Nothing would change: fill at least one field."), code="empty")
+            raise ValidationError(_("Nothing would change: fill in at least one field."), code="empty")
         return cleaned
 
     def operation(self) -> Operation:
@@ -212,7 +214,7 @@ class SpeedUpForm(OperationForm):
         max_length=40,
         label=gettext_lazy("For"),
         initial="30m",
-        help_text=gettext_lazy("A span such as 30m or 2h; then they return to their schedule by themselves."),
+        help_text=gettext_lazy("A duration such as 30m or 2h; afterwards the monitors return to their schedules."),
     )
     reason = ReasonField(required=False)
 

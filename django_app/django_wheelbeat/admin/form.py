@@ -45,12 +45,12 @@ class MonitorForm(forms.ModelForm):
     incident_interval_ms = DurationField(
         required=False,
         label=_("Incident interval"),
-        help_text=_("Fires this often instead, until the end of the incident. Shorter than the interval."),
+        help_text=_("Replaces the schedule until the end of the incident; must be shorter than the interval."),
     )
     expires_s = ExpiresField(
         required=False,
         label=_("Expires"),
-        help_text=_("Seconds, a span such as 5m, or “next”: a message is dropped once the following run is due."),
+        help_text=_("Seconds, a duration such as 5m, or “next”: a message is dropped once the following run is due."),
     )
     solar_event = forms.ChoiceField(
         required=False,
@@ -62,7 +62,7 @@ class MonitorForm(forms.ModelForm):
         required=False,
         max_length=REASON_LENGTH,
         label=_("Reason for this change"),
-        help_text=_("Kept with the change, beside your name."),
+        help_text=_("Stored with the change and your name."),
         widget=forms.TextInput({"class": "vTextField"}),
     )
 
@@ -94,15 +94,15 @@ class MonitorForm(forms.ModelForm):
             "cron": _("Five fields “minute hour day month weekday”, or @hourly, @daily, @weekly, @monthly, @yearly."),
             "day_rule": _("How the day of month and the weekday combine when both are restricted."),
             "timezone": _("Cron expressions follow the wall clock of this zone."),
-            "once_at": _("A single run at this instant."),
+            "once_at": _("A single run at this time."),
             "jitter_s": _(
                 "Empty: spread over the interval, or within the minute. 0: exactly on the grid. n: within n seconds."
             ),
-            "start_at": _("No run before this instant; intervals count from it."),
-            "end_at": _("No run at or after this instant."),
+            "start_at": _("No run before this time; intervals count from it."),
+            "end_at": _("No run at or after this time."),
             "one_off": _("Done after its first confirmed run."),
             "misfire": _("What happens to runs that were missed while no beat was running."),
-            "overlap": _("Whether a run may start while the one before still executes."),
+            "overlap": _("Whether a run may start while the previous one is still executing."),
             "pause_reason": _("Why it is disabled; shown in the list."),
         }
 
@@ -140,8 +140,8 @@ class MonitorForm(forms.ModelForm):
             self.data[self.add_prefix("definition_read")] = stored
             raise ValidationError(
                 _(
-                    "Somebody has changed this monitor since you opened it (see its history). "
-                    "Nothing was saved; save again to replace that change by yours."
+                    "This monitor has been changed since you opened it (see its history). Nothing was saved; save "
+                    "again to overwrite that change."
                 ),
                 code="stale",
             )

@@ -37,7 +37,7 @@ def _imported() -> bool:
         current_app.loader.import_default_modules()
     except Exception:  # task modules may raise anything; the form works without names
         logger.warning(
-            "the Celery app's task modules cannot be imported here: no task names are offered", exc_info=True
+            "the Celery app's task modules cannot be imported here: the form suggests no task names", exc_info=True
         )
         return False
     return True

@@ -45,7 +45,7 @@ LOOK_BACK_MS = 400 * 86_400_000
 
 _STATES = {
     State.RUNNING: gettext_lazy("running"),
-    State.OPEN: gettext_lazy("failed, or given back to the broker"),
+    State.OPEN: gettext_lazy("failed, or returned to the broker"),
     State.DONE: gettext_lazy("ended"),
     State.SKIPPED: gettext_lazy("skipped"),
 }
@@ -201,10 +201,10 @@ def look_up_results(backend: Any, ids: Sequence[str]) -> Results:
         if hasattr(backend, "task_cls") and hasattr(backend, "ResultSession"):
             return Results(_of_sql(backend, ids))
     except Exception as error:  # each backend raises errors of its own
-        logger.warning("the result backend cannot be asked: %r", error)
+        logger.warning("the result backend cannot be queried: %r", error)
         return Results({}, _("The result backend does not answer: %(error)s") % {"error": error})
     return Results(
-        {}, _("The result backend (%(kind)s) keeps nothing that could be looked up.") % {"kind": _kind(backend)}
+        {}, _("The result backend (%(kind)s) stores no results that can be looked up.") % {"kind": _kind(backend)}
     )
 
 

@@ -80,7 +80,7 @@ class Preview(NamedTuple):
 def preview_of(row: MonitorRow, now_ms: int) -> Preview:
     """Return the preview of ``row`` from ``now_ms`` on, regardless of whether it is enabled."""
     if not kinds_of(row):
-        return Preview("", row.timezone, [], [_("Give a schedule to see its next runs.")], [])
+        return Preview("", row.timezone, [], [_("Enter a schedule to see its next runs.")], [])
     settings = beat_settings()
     found = [problem for problem in check(row, limits=Limits.of(settings)) if problem.field not in _ASKED_FOR_ANYWAY]
     problems = [f"{_in_words(problem.field)}: {problem.reason}" for problem in found]
@@ -143,11 +143,11 @@ def _solar_schedule(row: MonitorRow) -> Bounded:
 def _notes(row: MonitorRow, times: list[int], now_ms: int, settings: Settings) -> Iterator[str]:
     yield from _state_notes(row, now_ms)
     if not times and _is_late(row):
-        yield _("Its instant has passed: it runs as soon as a beat sees it.")
+        yield _("Its time has passed: it runs as soon as a beat reads it.")
     elif not times:
         yield _("It never runs again.")
     elif len(times) < FIRES:
-        yield _("These are all the runs that are left.")
+        yield _("There are no further runs.")
     yield from _landing_notes(row, times, settings)
     if len(times) > 1 and times[1] - times[0] < _FAST_MS:
         yield _("An interval below one second: %(count)s messages a day.") % {
@@ -181,8 +181,10 @@ def _is_late(row: MonitorRow) -> bool:
 def _landing_notes(row: MonitorRow, times: list[int], settings: Settings) -> Iterator[str]:
     spread = row.jitter_s != 0 and (settings.cron_jitter if row.cron else row.interval_ms and row.start_at_ms is None)
     if row.id == UNSAVED_ID and (row.jitter_s or (row.jitter_s is None and spread)):
-        yield _("Shown without its spread: a fixed number of seconds that its id gives it when it is saved.")
+        yield _(
+            "Shown without its jitter: a fixed number of seconds, derived from the id that it gets when it is saved."
+        )
         return
     seconds = {ms // 1000 % 60 for ms in times}
     if len(seconds) == 1:
-        yield _("Lands on second :%(second)02d.") % {"second": seconds.pop()}
+        yield _("Runs at second :%(second)02d.") % {"second": seconds.pop()}

@@ -172,4 +172,4 @@ def _ran(run_id: str) -> str:
 
 
 def _stale() -> str:
-    return _("The page was opened more than an hour ago, so nothing was sent. Please ask again from this one.")
+    return _("The page was opened more than an hour ago, so nothing was sent. Please try again from this page.")

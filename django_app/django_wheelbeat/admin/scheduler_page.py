@@ -53,7 +53,7 @@ class FiringForm(forms.Form):
         ],
     )
     span = forms.ChoiceField(
-        label=gettext_lazy("within that"),
+        label=gettext_lazy("within this"),
         choices=[
             ("second", gettext_lazy("second")),
             ("minute", gettext_lazy("minute")),
@@ -142,14 +142,14 @@ def charts_of(report: BeatReport) -> list[Chart]:
     minutes = report.status.get("minutes")
     if minutes:
         rates = [sent / 60 for _at_s, sent, _p50_s, _p99_s in minutes]
-        words = _("%(now).1f runs a second in the last minute, at most %(most).1f.") % {
+        words = _("%(now).1f runs per second in the last minute, at most %(most).1f.") % {
             "now": rates[-1],
             "most": max(rates),
         }
         charts.append(Chart(_("Runs sent per second, the last hour"), words, area(rates, words)))
         _ats, _sents, medians, worst = zip(*minutes, strict=True)
         words = _(
-            "Half of the runs within %(p50).3f s in the last minute, 99%% within %(p99).3f s; at worst %(most).3f s."
+            "In the last minute, 50%% of the runs within %(p50).3f s, 99%% within %(p99).3f s, all within %(most).3f s."
         )
         words %= {"p50": medians[-1], "p99": worst[-1], "most": max(worst)}
         charts.append(Chart(_("Lateness, the last hour"), words, lines([worst, medians], words)))

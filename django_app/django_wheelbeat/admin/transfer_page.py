@@ -43,21 +43,25 @@ class ImportForm(forms.Form):
     )
     reason = ReasonField(required=False)
     skip_errors = forms.BooleanField(
-        required=False, label=gettext_lazy("Import the good lines although others are bad")
+        required=False, label=gettext_lazy("Import the valid lines even if others have errors")
     )
 
     def clean_file(self) -> Any:
         """Check the size of the file and decode it."""
         file = self.cleaned_data["file"]
         if file.size > BYTES_MAX:
-            raise ValidationError(_("More than %(most)d MB: use manage.py wheelbeat_import."), "size", {"most": 50})
+            raise ValidationError(
+                _("The file has more than %(most)d MB: use manage.py wheelbeat_import."), "size", {"most": 50}
+            )
         try:
             text = file.read().decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise ValidationError(_("This is no text in UTF-8: %(error)s"), "encoding", {"error": error}) from error
+            raise ValidationError(_("The file is not UTF-8 text: %(error)s"), "encoding", {"error": error}) from error
         if text.count("\n") > LINES_MAX:
             raise ValidationError(
-                _("More than %(most)d lines: use manage.py wheelbeat_import."), "lines", {"most": LINES_MAX}
+                _("The file has more than %(most)d lines: use manage.py wheelbeat_import."),
+                "lines",
+                {"most": LINES_MAX},
             )
         self.text, self.form = text, format_of(file.name)
         return file
@@ -93,7 +97,7 @@ class TransferPageMixin:
             if applied:
                 self._note_import(request, report, importer.reason)
                 text = _(
-                    "%(new)d monitors were added, %(changed)d changed; %(same)d were so already, %(bad)d lines bad."
+                    "Monitors added: %(new)d, changed: %(changed)d, unchanged: %(same)d; lines with errors: %(bad)d."
                 )
                 values = {"new": report.created, "changed": report.changed, "same": report.unchanged}
                 self.message_user(request, text % (values | {"bad": report.refused}), messages.SUCCESS)

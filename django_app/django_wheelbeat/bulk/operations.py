@@ -160,8 +160,8 @@ def _kept_by(error: Exception) -> str:
     match error:
         case ProtectedError(protected_objects=objects) | RestrictedError(restricted_objects=objects):
             kept_by = next(iter(objects))
-            return _("kept by %(kind)s “%(object)s”") % {"kind": kept_by._meta.verbose_name, "object": kept_by}
-    return _("kept by a row of another table: %(problem)s") % {"problem": str(error).strip().partition("\n")[0]}
+            return _("referenced by %(kind)s “%(object)s”") % {"kind": kept_by._meta.verbose_name, "object": kept_by}
+    return _("referenced by a row of another table: %(problem)s") % {"problem": str(error).strip().partition("\n")[0]}
 
 
 @dataclass(frozen=True)

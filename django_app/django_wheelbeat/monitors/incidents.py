@@ -26,7 +26,7 @@ def incident_interval_ms(every: str | float | timedelta) -> int:
     seconds = every.total_seconds() if isinstance(every, timedelta) else every
     every_ms = round(seconds * 1000)
     if every_ms <= 0:
-        raise InvalidMonitor("incident_interval_ms", f"{every!r} is not a span of time; give more than zero seconds")
+        raise InvalidMonitor("incident_interval_ms", f"{every!r} is not a positive duration")
     return every_ms
 
 
@@ -38,7 +38,7 @@ def incident_end(until: datetime | timedelta) -> datetime:
     now = aware(timezone.now())
     end = now + until if isinstance(until, timedelta) else aware(until)
     if end <= now:
-        raise InvalidMonitor("incident_until", f"{end.isoformat()} has passed; give an instant that lies ahead")
+        raise InvalidMonitor("incident_until", f"{end.isoformat()} is in the past; give a time in the future")
     return _whole_second(end) if isinstance(until, timedelta) else end
 
 
@@ -50,7 +50,7 @@ def start_incident(monitor: Monitor, every: str | float | timedelta, until: date
     """Speed up the stored row and refresh ``monitor``; raises ``InvalidMonitor`` if it cannot be sped up."""
     if not _stored(monitor).speed_up(every, until):
         own = (
-            "it has no grid"
+            "it has no interval or cron schedule"
             if monitor.interval_ms is None
             else f"its interval is {format_duration(monitor.interval_ms)}"
         )

@@ -105,7 +105,7 @@ class TagListField(_ConvertedField, models.CharField):
         given = list(value) if isinstance(value, Sequence | AbstractSet) and not isinstance(value, bytes) else [value]
         for tag in given:
             if not isinstance(tag, str) or "," in tag:
-                raise InvalidMonitor(self.name, f"{reprlib.repr(tag)} is no tag: expected a text without commas")
+                raise InvalidMonitor(self.name, f"{reprlib.repr(tag)} is not a tag: expected a text without commas")
         return ",".join(sorted({tag.strip() for tag in given} - {""}))
 
 

@@ -46,4 +46,4 @@ def refusal_of(error: IntegrityError, model: type[Monitor]) -> str:
     for constraint in model._meta.total_unique_constraints + model._meta.constraints:
         if constraint.name in text:
             return str(constraint.get_violation_error_message())
-    return f"The database refused the monitor, nothing was saved: {text.splitlines()[0]}"
+    return f"The database rejected the monitor, nothing was saved: {text.splitlines()[0]}"

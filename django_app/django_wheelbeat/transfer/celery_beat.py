@@ -53,7 +53,7 @@ def periodic_tasks(
     for keys in chunks_of_ids(tasks, READ_ROWS):
         for task in tasks.filter(pk__in=keys).select_related(*KINDS).order_by("pk"):
             if task.name in entry_names:
-                note(task.name, "stands in beat_schedule, so it is not imported: the entry goes on as it is")
+                note(task.name, "is an entry of beat_schedule, so it is not imported: the entry keeps running")
                 continue
             try:
                 yield task.pk, record_of(task, note, now)
@@ -103,9 +103,9 @@ def record_of(task: Any, note: Callable[[str, str], None], now: datetime) -> dic
     if kinds[0] == "solar":
         record["jitter_s"] = None
     if has_run and task.enabled:
-        note(task.name, "is a one-off that has run: it is imported disabled, as its beat disables it at the next look")
+        note(task.name, "is a one-off that has run: it is imported disabled, as django-celery-beat would disable it")
     if task.expires is not None:
-        note(task.name, "ends at its expires; there its last messages expired at that instant, too")
+        note(task.name, "ends at its expires; in django-celery-beat its last messages also expired at that time")
     if kinds[0] == "clocked":
         _refuse_or_note_clocked(task, record, note, now)
     return record
@@ -116,9 +116,9 @@ def _refuse_or_note_clocked(
 ) -> None:
     clocked_time = _aware(task.clocked.clocked_time)
     if task.expires is not None and _aware(task.expires) <= clocked_time:
-        raise InvalidMonitor("expires", "lies before its clocked time: it would never run")
+        raise InvalidMonitor("expires", "is before its clocked time: it would never run")
     if record["enabled"] and not task.last_run_at and clocked_time <= now:
-        note(task.name, "its clocked time has passed without a run: it will not run; run it by hand if it is to")
+        note(task.name, "its clocked time has passed without a run: it will not run unless you run it by hand")
 
 
 _NO_SCHEDULE = dict.fromkeys(("interval", "cron", "once_at", "solar_event", "solar_latitude", "solar_longitude"), None)
@@ -132,7 +132,7 @@ def _interval(task: Any, note: Callable[[str, str], None]) -> dict[str, Any]:
     counted_from = task.last_run_at
     if counted_from is None and task.start_time is None and task.date_changed is not None:
         counted_from = task.date_changed
-        note(task.name, "has never run: its interval counts from its last change, as there")
+        note(task.name, "has never run: its interval counts from its last change, as in django-celery-beat")
     if counted_from is None:
         return {"interval": format_duration(every_ms)}
     begin = _aware(counted_from) + timedelta(milliseconds=every_ms)
@@ -152,7 +152,7 @@ def _crontab(task: Any, note: Callable[[str, str], None]) -> dict[str, Any]:
             raise InvalidMonitor("timezone", NAMELESS)
         zone = app_zone
         if given != zone:
-            note(task.name, f"is meant in {zone}: with DJANGO_CELERY_BEAT_TZ_AWARE = False its own zone does not count")
+            note(task.name, f"gets the zone {zone}: with DJANGO_CELERY_BEAT_TZ_AWARE = False its own zone is not used")
     if len(text) > CRON_MAX or not isinstance(cron_of(text, zone, "and"), Cron):
         text = _rewritten(fields) or text
         note(task.name, f"its cron expression is rewritten as “{text}”")

@@ -30,10 +30,10 @@ class ImportCommand(BaseCommand):
         """Add the options."""
         if self.prunes:
             parser.add_argument(
-                "--prune", action="store_true", help="delete monitors that this import made and that are gone there"
+                "--prune", action="store_true", help="delete monitors of earlier imports that the source no longer has"
             )
-        parser.add_argument("--dry-run", action="store_true", help="only say what would change")
-        parser.add_argument("--reason", default="", help="kept with each change")
+        parser.add_argument("--dry-run", action="store_true", help="only show what would change")
+        parser.add_argument("--reason", default="", help="reason stored with each change")
         parser.add_argument("--database", default=None, help="alias of the database (default: the router's)")
 
     def run_import(
@@ -57,7 +57,7 @@ class ImportCommand(BaseCommand):
             f"{report.refused} refused."
         )
         if report.refused and not applied and not dry_run:
-            raise CommandError("Nothing was imported because of the errors above; correct them, or --skip-errors.")
+            raise CommandError("Nothing was imported because of the errors above; correct them, or use --skip-errors.")
         return report
 
     def look_for_gone(self, source: Source, report: Report, options: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ class ImportCommand(BaseCommand):
         refused: dict[str, str] = {}
         for monitors in gone(source, using=using):
             for _, name in monitors[: max(0, GONE_SHOWN - count)]:
-                self.stdout.write(f"- {name}: is gone there")
+                self.stdout.write(f"- {name}: no longer in the source")
             count += len(monitors)
             if prune and not options["dry_run"] and report.found:
                 stay = delete([pk for pk, _ in monitors], ACTOR, options["reason"], using=using)
@@ -80,10 +80,10 @@ class ImportCommand(BaseCommand):
         if not count:
             return
         if prune and not report.found:
-            self.stderr.write("Nothing at all was found there, so nothing is deleted here: is it the right place?")
+            self.stderr.write("The source is empty, so no monitor is deleted: check that it is the right source.")
         elif not prune:
             self.stdout.write(
-                f"{count} monitors of an earlier import are gone there and go on here; --prune deletes them."
+                f"{count} monitors of earlier imports are no longer in the source and still run; --prune deletes them."
             )
         else:
             self.stdout.write(f"Would delete: {count}." if options["dry_run"] else f"Deleted: {deleted}.")

@@ -60,9 +60,9 @@ def _read_json(lines: Iterable[str]) -> Iterator[Given]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            yield number, InvalidMonitor("line", f"is no JSON that can be read: {error}")
+            yield number, InvalidMonitor("line", f"is not valid JSON: {error}")
             continue
-        yield number, record if isinstance(record, dict) else InvalidMonitor("line", "is no JSON object")
+        yield number, record if isinstance(record, dict) else InvalidMonitor("line", "is not a JSON object")
 
 
 def _read_csv(lines: Iterable[str]) -> Iterator[Given]:

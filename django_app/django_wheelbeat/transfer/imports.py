@@ -206,7 +206,7 @@ class Importer:
 
     def _refusal(self, plan: _Plan, error: IntegrityError) -> InvalidMonitor:
         if plan.difference.is_new and Monitor.objects.using(self._using).filter(name=plan.monitor.name).exists():
-            return InvalidMonitor("name", "has been added by somebody else meanwhile; import again to change it")
+            return InvalidMonitor("name", "has been added during this import; import again to change it")
         return InvalidMonitor("line", refusal_of(error, Monitor))
 
     def _write_all(self, planned: Sequence[_Plan]) -> None:
@@ -276,6 +276,6 @@ def _readable(block: Iterable[Given], report: Report, names: Names) -> Iterator[
             continue
         first = names.first_line(columns["name"], line)
         if first != line:
-            report.refuse(line, columns["name"], InvalidMonitor("name", f"stands on line {first} already"))
+            report.refuse(line, columns["name"], InvalidMonitor("name", f"is already on line {first}"))
             continue
         yield line, columns

@@ -69,7 +69,7 @@ def columns_of(record: Mapping[str, Any]) -> dict[str, Any]:
     for field, value in record.items():
         if field not in FIELDS:
             near = get_close_matches(str(field), FIELDS, n=1)
-            raise InvalidMonitor(str(field), f"is no field; {f'did you mean {near[0]!r}?' if near else FIELDS}")
+            raise InvalidMonitor(str(field), f"is not a field; {f'did you mean {near[0]!r}?' if near else FIELDS}")
         columns |= _READERS[field](field, value)
     for column, value in columns.items():
         most = Monitor._meta.get_field(column).max_length
@@ -132,7 +132,9 @@ def _instant(field: str, value: Any) -> dict[str, Any]:
     try:
         instant = datetime.fromisoformat(value.strip())
     except (AttributeError, ValueError):
-        raise InvalidMonitor(field, f"{value!r:.80} is no instant; write it like 2030-01-31T12:00:00Z") from None
+        raise InvalidMonitor(
+            field, f"{value!r:.80} is not a date and time; write it like 2030-01-31T12:00:00Z"
+        ) from None
     if instant.tzinfo is None:
         raise InvalidMonitor(field, f"{value!r} has no offset; add Z, or one like +02:00")
     return {field: instant}
@@ -151,7 +153,7 @@ def _number(field: str, value: Any) -> dict[str, Any]:
     try:
         return {field: _NUMBERS[field](value)}
     except (TypeError, ValueError, OverflowError):
-        raise InvalidMonitor(field, f"{value!r:.80} is no number") from None
+        raise InvalidMonitor(field, f"{value!r:.80} is not a number") from None
 
 
 def _json_text(field: str, value: Any) -> dict[str, Any]:
@@ -167,7 +169,7 @@ def _tags(field: str, value: Any) -> dict[str, Any]:
 
 def _text(field: str, value: Any) -> dict[str, Any]:
     if value is not None and not isinstance(value, str):
-        raise InvalidMonitor(field, f"{value!r:.80} is no text")
+        raise InvalidMonitor(field, f"{value!r:.80} is not a text")
     return {field: value or ""}
 
 
@@ -180,7 +182,7 @@ def _loaded(text: str) -> Any:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _finite(text: str) -> float:

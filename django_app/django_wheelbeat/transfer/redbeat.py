@@ -48,7 +48,7 @@ def redbeat_entries(
         name = key.removeprefix(prefix)
         if name in statics:
             if name in entry_names:
-                note(name, "stands in beat_schedule, so it is not imported: the entry goes on as it is")
+                note(name, "is an entry of beat_schedule, so it is not imported: the entry keeps running")
             continue
         try:
             definition, known = json.loads(text or "null"), json.loads(meta or "{}")
@@ -85,7 +85,10 @@ def record_of(
     options = dict(definition.get("options") or {})
     own = {name: options.pop(name) for name in _FIELDS if options.get(name) is not None}
     if isinstance(own.get("expires"), dict):
-        note(definition["name"], "expired at one instant; monitors expire after a time, so it has no expiry now")
+        note(
+            definition["name"],
+            "expired at a fixed time; monitors expire after a duration, so it is imported without expiry",
+        )
         own["expires"] = None
     if isinstance(options.get("eta"), dict):
         options["eta"] = _instant(options["eta"]).isoformat()
@@ -123,10 +126,10 @@ def _schedule(
     if kind == "interval":
         every_ms = max(1, round(float(given["every"]) * 1000))
         if given.get("relative"):
-            note(name, "had a relative interval, rounded to its unit; it goes on from its last run instead")
+            note(name, "had a relative interval, rounded to its unit; as a monitor it counts from its last run")
         last = meta.get("last_run_at")
         if last is None:
-            note(name, "has never run: its interval counts from when it is due there")
+            note(name, "has never run: its interval counts from its due time in redbeat")
             begin = datetime.fromtimestamp(int(due_s), UTC)
         else:
             begin = _instant(last).astimezone(UTC) + timedelta(milliseconds=every_ms)

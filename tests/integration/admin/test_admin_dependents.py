@@ -83,9 +83,11 @@ def test_what_another_object_keeps_stays_and_is_named(
         said = delete(browser)
     assert list(Monitor.objects.order_by("pk").values_list("pk", flat=True)) == kept
     assert f"{MANY - 2} monitors were deleted." in said
-    assert "2 monitors were left as they are: m007: kept by " in said
+    assert "2 monitors were not changed: m007: referenced by " in said
     named = (
-        "kept by a row of another table: " if kind == "Unchecked" else f"kept by {kind.lower()} “no. {objects[0].pk}”"
+        "referenced by a row of another table: "
+        if kind == "Unchecked"
+        else f"referenced by {kind.lower()} “no. {objects[0].pk}”"
     )
     assert named in said
     assert LogEntry.objects.count() == MANY - 2
@@ -119,7 +121,7 @@ def test_nothing_goes_along_that_the_user_may_not_delete(
     last = hanging["Goes"].objects.create(monitor_id=ids[-1])
     below = hanging["Below"].objects.create(goes=last)
     said = delete(browser)
-    assert "Nothing was deleted: with the monitors would go what you may not delete (below)." in said
+    assert "Nothing was deleted: this would also delete related objects that you may not delete (below)." in said
     assert Monitor.objects.count() == MANY
     below.delete()
     assert f"{MANY} monitors were deleted." in delete(browser)

@@ -280,7 +280,7 @@ def test_an_edit_does_not_undo_one_that_it_has_not_seen(db: Any, login: Callable
     Monitor.objects.pause("incident 7")
     only_monitor().speed_up("10s", timedelta(hours=1))
     refused = browser.post(url, PLAIN | {"description": "x", "definition_read": read})
-    assert "changed this monitor since you opened it" in errors_of(refused)["__all__"][0]
+    assert "This monitor has been changed since you opened it" in errors_of(refused)["__all__"][0]
     assert not only_monitor().enabled
     again = refused.context["adminform"].form["definition_read"].value()
     assert again != read

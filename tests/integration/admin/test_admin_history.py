@@ -163,7 +163,7 @@ def test_what_cannot_be_looked_up_is_said(db: Any, login: Callable[..., Any]) ->
     from django_wheelbeat.admin.past_runs import look_up_results
     from django_wheelbeat.models import Monitor
 
-    assert "keeps nothing" in look_up_results(app_with("disabled://").backend, ["a"]).problem
+    assert "stores no results" in look_up_results(app_with("disabled://").backend, ["a"]).problem
     away = app_with("redis://127.0.0.1:1/0")
     away.conf.update(redis_retry_on_timeout=False, result_backend_transport_options={"retry_policy": {"timeout": 0.1}})
     assert "does not answer" in look_up_results(away.backend, ["a"]).problem

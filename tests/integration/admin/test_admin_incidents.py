@@ -34,7 +34,7 @@ def test_an_incident_for_a_tag_begins_and_ends_on_its_page(either: Any, login: C
     browser = login()
     page = browser.get(PAGE, {"tag": "eu"})
     assert "2 monitors" in page.content.decode()
-    assert "No incident runs." in page.content.decode()
+    assert "There is no running incident." in page.content.decode()
     assert f'action="{LIST}?tag=eu"' in page.content.decode()
     post_form(browser, "eu", "speed_up_monitors", every="5s", end="30m", reason="outage 7")
     assert set(Monitor.objects.in_incident(timezone.now()).values_list("name", flat=True)) == {"a", "b"}
@@ -97,7 +97,7 @@ def test_trying_again_lets_beats_read_the_monitor_again(any_vendor: Any, login: 
     assert "no such task: &lt;gone&gt;" in page
     changes = Change.objects.count()
     response = browser.post(QUARANTINE, {"action": "try_again", "_selected_action": keys, "index": "0"}, follow=True)
-    assert "Beats try 1 monitor again." in response.content.decode()
+    assert "1 monitor will be tried again." in response.content.decode()
     assert "beat_schedule" in response.content.decode()
     (change,) = Change.objects.order_by("id")[changes:]
     assert (change.operation, change.actor, change.reason) == ("U", "ann", "try again")

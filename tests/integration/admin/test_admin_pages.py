@@ -105,7 +105,7 @@ def test_a_claim_that_was_given_back_is_not_shown_as_running() -> None:
     assert (run(State.RUNNING, 0).claim_in_words, run(State.RUNNING, 0).runtime_s) == ("running", None)
     assert (run(State.DONE, 2_500).claim_in_words, run(State.DONE, 2_500).runtime_s) == ("ended", 1.0)
     given_back = run(State.OPEN, 2_500)
-    assert given_back.claim_in_words == "failed, or given back to the broker"
+    assert given_back.claim_in_words == "failed, or returned to the broker"
     assert (given_back.start_delay_s, given_back.runtime_s) == (0.5, None)
     assert run(State.OPEN, 2_500, Result("FAILURE", None)).runtime_s == 1.0
 
@@ -202,7 +202,7 @@ def test_a_number_that_was_not_counted_is_not_offered_for_selection(
     browser = login()
     monkeypatch.setattr(type(admin_of_monitors()), "list_per_page", 10)  # whichever of them the addresses lead to
     page = browser.get(f"{LIST}?tag=eu").content.decode()
-    assert "Select everything that matches" in page
+    assert "Select all matching objects" in page
     assert "Select all 20" not in page
     assert "All 20 selected" not in page
     chosen = {"action": "pause_monitors", "_selected_action": ["0"], "select_across": "1", "index": "0"}

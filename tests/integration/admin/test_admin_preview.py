@@ -85,7 +85,7 @@ def test_tells_each_fire_time_in_three_zones(db: Any, login: Callable[..., Any],
         "utc": "Sun 2026-03-01 01:30:00 UTC",
         "on_site": "Sun 2026-03-01 01:30:00 UTC",
     }
-    assert "Lands on second :00." in shown["notes"]
+    assert "Runs at second :00." in shown["notes"]
 
 
 @pytest.mark.parametrize(
@@ -94,17 +94,17 @@ def test_tells_each_fire_time_in_three_zones(db: Any, login: Callable[..., Any],
         ({"cron": "30 2 * * *", "timezone": "Europe/Berlin"}, "2026-03-29"),
         ({"cron": "*/90 * * * *"}, "/90 in the minute field"),
         ({"cron": "0 0 13 * fri"}, "and"),
-        ({"interval_ms": "5m"}, "without its spread"),
-        ({"interval_ms": "5m", "jitter_s": "0", "end_at_0": "2026-03-01", "end_at_1": "00:30"}, "runs that are left"),
+        ({"interval_ms": "5m"}, "without its jitter"),
+        ({"interval_ms": "5m", "jitter_s": "0", "end_at_0": "2026-03-01", "end_at_1": "00:30"}, "no further runs"),
         ({"interval_ms": "5m", "end_at_0": "2026-02-01", "end_at_1": "00:30"}, "never runs again"),
-        ({"interval_ms": "5m", "monitor": "42"}, "Lands on second :"),
-        ({"once_at_0": "2026-02-01", "once_at_1": "00:30"}, "it runs as soon as a beat sees it"),
+        ({"interval_ms": "5m", "monitor": "42"}, "Runs at second :"),
+        ({"once_at_0": "2026-02-01", "once_at_1": "00:30"}, "it runs as soon as a beat reads it"),
         ({"interval_ms": "200ms"}, "below one second: 432,000 messages a day"),
         (
             {"interval_ms": "5m", "incident_interval_ms": "10s", **INCIDENT_END},
             "every 10s until Sun 2026-03-01 01:00:00 UTC",
         ),
-        ({}, "Give a schedule"),
+        ({}, "Enter a schedule"),
     ],
 )  # fmt: skip
 def test_notes_what_is_worth_knowing(

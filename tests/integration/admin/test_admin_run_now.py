@@ -190,7 +190,7 @@ def test_a_selection_is_run_after_it_was_asked(either: Any, broker: Broker, logi
     assert broker.messages() == []
     page = browser.post(f"{LIST}?tag=eu", chosen | {"run": "1", "request": request_in(page)}, follow=True)
     assert "3 runs were sent." in page.content.decode()
-    assert "1 monitor was left as it is: bad: kwargs" in page.content.decode()
+    assert "1 monitor was not changed: bad: kwargs" in page.content.decode()
     assert sorted(message.payload[0] for message in broker.messages()) == [[0], [1], [2]]
     assert all("Run now: " in history(monitor)[0] for monitor in good)
     assert history(other) == []
@@ -218,7 +218,7 @@ def test_where_a_broker_fails_on_the_way_the_rest_can_be_sent_later(
     monkeypatch.undo()
     page = browser.post(LIST, chosen | {"walk": page.context["walk"].signed()}, follow=True)
     assert "3 runs were sent." in page.content.decode()
-    assert "1 monitor was left as it is: m1" in page.content.decode()
+    assert "1 monitor was not changed: m1" in page.content.decode()
     runs = [message.headers["id"] for message in broker.messages()]
     assert len(runs) == len(set(runs)) == 3, "nothing is sent again"
 

@@ -96,8 +96,8 @@ def test_the_page_shows_what_a_beat_reports(either: Any, login: Callable[..., An
         assert shown in page, shown
     assert "The peak: 77 runs at Mon 2030-06-03 12:02:05 UTC" in page
     assert "The peak: 999 runs at Tue 2030-06-04 00:00:00 UTC" in page
-    assert "2.0 runs a second in the last minute, at most 10.0." in page
-    assert "99% within 0.400 s; at worst 0.900 s" in page
+    assert "2.0 runs per second in the last minute, at most 10.0." in page
+    assert "99% within 0.400 s, all within 0.900 s" in page
     assert "clean &lt;up&gt;" in page
     assert "&lt;freq: 1.00 hour&gt;" in page
     assert page.count('<svg class="wheelbeat-chart"') == 4

@@ -76,7 +76,7 @@ def test_what_never_ran_is_refused_and_what_the_code_has_is_left_to_it(dcb: Any)
     assert list(Monitor.objects.values_list("name", flat=True)) == ["good"]
     for reason in ("never: cron", "none: expected one schedule, got none", "bad arguments: args"):
         assert reason in said, said
-    assert "Note: in the code: stands in beat_schedule" in said
+    assert "Note: in the code: is an entry of beat_schedule" in said
 
 
 @pytest.mark.parametrize("kind", ["interval", "clocked"])
@@ -187,8 +187,8 @@ def test_what_is_gone_there_is_named_and_pruned_only_if_the_import_made_it(dcb: 
     dcb.PeriodicTask.objects.filter(name="bad later").update(args="(1,)")
     Monitor.objects.filter(name="renamed here").update(name="mine now")
     said = run("wheelbeat_import_celery_beat")
-    assert "- deleted: is gone there" in said
-    assert "2 monitors of an earlier import are gone there and go on here; --prune deletes them." in said
+    assert "- deleted: no longer in the source" in said
+    assert "2 monitors of earlier imports are no longer in the source and still run; --prune deletes them." in said
     assert Monitor.objects.filter(name="deleted").exists()
     assert "Would delete: 2." in run("wheelbeat_import_celery_beat", prune=True, dry_run=True)
     assert Monitor.objects.filter(name="deleted").exists()
@@ -206,7 +206,7 @@ def test_an_empty_source_prunes_nothing(dcb: Any) -> None:
     dcb.PeriodicTask.objects.create(name="a", task="t", interval=hourly, last_run_at=LAST)
     run("wheelbeat_import_celery_beat")
     dcb.PeriodicTask.objects.all().delete()
-    assert "is it the right place?" in run("wheelbeat_import_celery_beat", prune=True)
+    assert "check that it is the right source" in run("wheelbeat_import_celery_beat", prune=True)
     assert Monitor.objects.count() == 1
 
 
@@ -252,14 +252,14 @@ def test_redbeat_is_taken_over(db: Any, site_app: Celery, redis_url: str) -> Non
         RedBeatSchedulerEntry.from_key("redbeat:cron", app=site_app).delete()
         pruned = run("wheelbeat_import_redbeat", dry_run=True, prune=True)
         client.flushdb()
-    assert "- cron: is gone there" in pruned
+    assert "- cron: no longer in the source" in pruned
     assert "Would delete: 1." in pruned
     assert "3 new, 0 changed, 0 unchanged, 2 refused" in said, said
     assert "Note: never: has never run" in said
     never = next(fires(schedule_of(row_of(Monitor.objects.get(name="never"))), to_ms(LAST)))
     assert to_datetime(never) == LAST.replace(microsecond=0) + timedelta(seconds=600), "due at its score, not together"
     assert "rule: 'rrule' has no counterpart" in said
-    assert "Note: in the code: stands in beat_schedule" in said
+    assert "Note: in the code: is an entry of beat_schedule" in said
     every, cron = Monitor.objects.get(name="every"), Monitor.objects.get(name="cron")
     assert (every.queue, every.expires_s, every.options, every.enabled) == ("q", 30.0, '{"shadow": "s"}', False)
     assert (every.args, every.kwargs, every.jitter_s) == ("[1]", '{"a": 2}', 0)

@@ -108,8 +108,8 @@ def test_an_import_changes_what_differs_and_nothing_else(either: Any, tmp_path: 
 
 
 BAD = [
-    ("not json", "is no JSON"),
-    ("[1]", "is no JSON object"),
+    ("not json", "is not valid JSON"),
+    ("[1]", "is not a JSON object"),
     ('{"task": "t"}', "is missing"),
     ('{"name": "a", "task": "t"}', "expected exactly one of interval"),
     ('{"name": "b", "task": "t", "interval": "5"}', "has no unit"),
@@ -120,14 +120,14 @@ BAD = [
     ('{"name": "g", "task": "t", "interval": "5m", "enabled": "perhaps"}', "neither true nor false"),
     ('{"name": "h", "task": "t", "interval": "5m", "priority": 700}', "outside 0"),
     ('{"name": "i", "task": "t", "interval": "5m", "misfire": "maybe"}', "misfire"),
-    ('{"name": "j", "task": "t", "interval": "5m", "queue": 5}', "is no text"),
+    ('{"name": "j", "task": "t", "interval": "5m", "queue": 5}', "is not a text"),
     ('{"name": "k", "task": "t", "interval": "5m", "queue": "\\u0000"}', "cannot be stored"),
     ('{"name": "l", "task": "t", "interval": "5m", "description": "\\ud800"}', "cannot be stored"),
     ('{"name": "m", "task": "t", "interval": "5m", "tags": "' + "x" * 300 + '"}', "at most 255"),
-    ('{"name": "good", "task": "t", "interval": "5m"}', "stands on line 1 already"),
+    ('{"name": "good", "task": "t", "interval": "5m"}', "is already on line 1"),
     ('{"name": "n", "task": "t", "interval": "5m", "jitter_s": 1000}', "jitter_s"),
-    ('{"name": "o", "task": "t", "interval": "5m", "effective_from": "x"}', "is no field"),
-    ('{"name": "p", "task": "t", "interval": "5m", "id": 7}', "is no field"),
+    ('{"name": "o", "task": "t", "interval": "5m", "effective_from": "x"}', "is not a field"),
+    ('{"name": "p", "task": "t", "interval": "5m", "id": 7}', "is not a field"),
 ]
 
 
@@ -213,7 +213,7 @@ def test_a_name_that_somebody_else_adds_meanwhile_is_an_error_of_its_line(
     assert response.status_code == 200, "it is said, not lost"
     report = response.context["report"]
     assert [(problem.line, problem.name) for problem in report.problems] == [(2, "second")]
-    assert "added by somebody else" in report.problems[0].reason
+    assert "added during this import" in report.problems[0].reason
     assert (report.created, report.refused) == (2, 1)
     tasks = dict(Monitor.objects.values_list("name", "task"))
     assert tasks == {"first": "t", "second": "theirs", "third": "t"}
@@ -235,7 +235,7 @@ def test_the_page_looks_first_and_then_imports(either: Any, login: Callable[...,
     browser = login()
     text = '{"name": "cron", "queue": "<b>"}\n{"name": "<i>new", "task": "t", "interval": "5m"}\nbroken <u>\n'
     page = upload(browser, text, look="1").content.decode()
-    assert "1 new, 1 changed, 0 as they are, 1 lines with errors." in page
+    assert "1 new, 1 changed, 0 unchanged, 1 lines with errors." in page
     assert "&lt;i&gt;new" in page
     assert "queue:  → &lt;b&gt;" in page or "queue: – → &lt;b&gt;" in page
     assert "<td>3</td>" in page
@@ -243,7 +243,7 @@ def test_the_page_looks_first_and_then_imports(either: Any, login: Callable[...,
     assert upload(browser, text, **{"import": "1"}).status_code == 200, "errors stop it"
     assert Change.objects.count() == changes
     done = upload(browser, text, **{"import": "1", "skip_errors": "on", "reason": "move"}).content.decode()
-    assert "Imported, but not the lines with errors" in done
+    assert "Imported, except for the lines with errors" in done
     assert "<td>3</td>" in done
     assert Monitor.objects.get(name="cron").queue == "<b>"
     assert set(Change.objects.order_by("id")[changes:].values_list("actor", "reason")) == {("ann", "move")}

@@ -20,7 +20,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options."""
         parser.add_argument("path", nargs="?", default="-", help="file to write (default: standard output)")
-        parser.add_argument("--format", choices=FORMATS, default=None, help="default: by the name, else jsonl")
+        parser.add_argument("--format", choices=FORMATS, default=None, help="default: from the file name, else jsonl")
         parser.add_argument("--tag", default=None, help="only monitors with this tag")
         parser.add_argument("--database", default=None, help="alias of the database (default: the router's)")
 

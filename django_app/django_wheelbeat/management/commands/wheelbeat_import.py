@@ -27,8 +27,10 @@ class Command(ImportCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options."""
         parser.add_argument("path", help="file to read, or -")
-        parser.add_argument("--format", choices=FORMATS, default=None, help="default: by the name, else jsonl")
-        parser.add_argument("--skip-errors", action="store_true", help="import the good lines although others are bad")
+        parser.add_argument("--format", choices=FORMATS, default=None, help="default: from the file name, else jsonl")
+        parser.add_argument(
+            "--skip-errors", action="store_true", help="import the valid lines even if others have errors"
+        )
         super().add_arguments(parser)
 
     def handle(self, *_args: Any, path: str, skip_errors: bool, **options: Any) -> None:

@@ -27,11 +27,13 @@ class Command(ImportCommand):
     """
 
     prunes = True
-    help = "Import the periodic tasks of django-celery-beat as monitors; run it again to keep both in step."
+    help = "Import the periodic tasks of django-celery-beat as monitors; run it again to import later changes."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options."""
-        parser.add_argument("--from-database", default=None, help="alias of its database (default: that of monitors)")
+        parser.add_argument(
+            "--from-database", default=None, help="alias of its database (default: the database of the monitors)"
+        )
         super().add_arguments(parser)
 
     def handle(self, *_args: Any, from_database: str | None, **options: Any) -> None:
@@ -40,7 +42,7 @@ class Command(ImportCommand):
         missing = tables_missing(using)
         if missing:
             raise CommandError(
-                f"Database {using!r} has no table {missing[0]}; name the database that has it: --from-database."
+                f"Database {using!r} has no table {missing[0]}; name the right database with --from-database."
             )
         current_app.finalize(auto=True)
         entry_names = frozenset(current_app.conf.beat_schedule or {})

@@ -24,7 +24,7 @@ class Command(ImportCommand):
     """May be repeated until the switch: changes only differing monitors, and never redbeat's keys."""
 
     prunes = True
-    help = "Import the entries of redbeat as monitors; run it again to keep both in step."
+    help = "Import the entries of redbeat as monitors; run it again to import later changes."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options."""

@@ -15,7 +15,7 @@ from django_wheelbeat.database.retention import prune_audit, prune_beats, prune_
 class Command(BaseCommand):
     """Run it daily, for example as a monitor of its own."""
 
-    help = "Delete rows of the change log and of the audit, and status rows of beats long gone, past their retention."
+    help = "Delete old rows of the change log and the audit, and status rows of beats that stopped long ago."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options."""

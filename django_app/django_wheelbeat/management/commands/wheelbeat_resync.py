@@ -13,16 +13,16 @@ from django_wheelbeat.models import Change
 class Command(BaseCommand):
     """For edits that fired no trigger; beats keep sending meanwhile."""
 
-    help = "Ask every running beat to compare the whole table of monitors with what it runs, at once."
+    help = "Make every running beat compare the whole monitor table with its jobs now."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options."""
         parser.add_argument("--database", default=None, help="alias of the database (default: the router's)")
-        parser.add_argument("--reason", default="", help="kept in the change log")
+        parser.add_argument("--reason", default="", help="reason stored in the change log")
 
     def handle(self, *_args: Any, database: str | None, reason: str, **_options: Any) -> None:
         """Write the request into the change log."""
         Change.objects.using(database or monitor_alias()).create(
             operation="R", actor="wheelbeat_resync", reason=reason[:200]
         )
-        self.stdout.write("Beats will read the table of monitors again with their next poll.")
+        self.stdout.write("Beats will read the monitor table again at their next poll.")
