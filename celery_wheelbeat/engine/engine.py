@@ -22,7 +22,7 @@ from celery_wheelbeat.engine.watchdog import Watchdog
 from celery_wheelbeat.jobs.definitions import DueBatch, Offer
 from celery_wheelbeat.jobs.routes import RouteTable
 from celery_wheelbeat.schedules.columns import ScheduleColumns, next_fires, spans
-from celery_wheelbeat.schedules.kinds import ALWAYS_MS
+from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -167,7 +167,7 @@ class Engine:
         self.cursor = self._replay_until = now_ms // self.config.tick_ms
         for shard in self.shards:
             rows = _in_wheel(shard)
-            shard.table.columns.next_fire[rows] = self._arming(shard.table.schedules(rows))
+            shard.table.arm(rows, self._arming(shard.table.schedules(rows)))
             shard.rebuild(self.cursor)
             shard.recount.restart(self.cursor_ms, self._settled_ms, None)
 
@@ -226,8 +226,9 @@ class Engine:
         refs = self.shards.payloads.add(batch.payload, batch.lengths, batch.names, batch.name_lengths)
         rows, rare = encode(batch, refs)
         in_wheel = (rows.flags & (ENABLED | POLLED)) == ENABLED
-        armed = slice(None) if in_wheel.all() else np.flatnonzero(in_wheel)  # a slice does not copy
-        rows.next_fire[armed] = self._arming(batch.schedules().take(armed))
+        armed, fires = np.flatnonzero(in_wheel), np.full(len(batch), NEVER_MS)
+        fires[armed] = self._arming(batch.schedules().take(armed))
+        rows = rows._replace(next_fire=fires)
         for intervals in (batch.interval_ms, batch.incident_interval_ms):
             self._shortest_ms = min(self._shortest_ms, int(intervals[intervals > 0].min(initial=self._shortest_ms)))
         updated = 0
@@ -320,12 +321,11 @@ class Engine:
         until_ms = target * self.config.tick_ms
         for shard in self.shards:
             rows = shard.overdue(until_ms)
-            next_fire = shard.table.columns.next_fire
             before = self.ledger.expected
-            due += self._offer_missed(shard, rows, next_fire[rows] - 1, until_ms, cause)
+            due += self._offer_missed(shard, rows, shard.table.columns.next_fire[rows] - 1, until_ms, cause)
             shard.recount.passed += self.ledger.expected - before
-            schedules = shard.table.schedules(rows)
-            next_fire[rows] = next_fires(schedules, np.full(len(rows), until_ms), self.crons)
+            following = next_fires(shard.table.schedules(rows), np.full(len(rows), until_ms), self.crons)
+            shard.table.arm(rows, following)
             shard.rebuild(target)
         self.cursor = self._replay_until = target
         return due + self._lane_due()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.engine.packing import DEAD, ENABLED, IN_MS_END, RARE, Rows
+from celery_wheelbeat.engine.packing import DEAD, IN_MS_END, RARE, Rows
 from celery_wheelbeat.engine.recount import Change, Recount
 from celery_wheelbeat.engine.table import Table
 from celery_wheelbeat.engine.wheel import NO_ROWS, Wheel
@@ -111,17 +111,17 @@ class Shard:
         rows = self.living(ids)
         before = self.table.rows.take(rows)
         self.disarm(rows)
-        self.table.columns.flags[rows] &= np.uint16(0xFFFF ^ ENABLED)
+        self.table.disable(rows)
         self._note(before, self.table.rows.take(rows), dict(self.table.rare))
         return before
 
     def disarm(self, rows: Int64s) -> None:
         """Remove ``rows`` from the wheel."""
         self.file()
-        next_fire = self.table.columns.next_fire
-        armed = rows[next_fire[rows] != NEVER_MS]
-        self.wheel.moved_away(self.ticks.slot_of(next_fire[armed]))
-        next_fire[armed] = NEVER_MS
+        fires = self.table.columns.next_fire[rows]
+        armed = fires != NEVER_MS
+        self.wheel.moved_away(self.ticks.slot_of(fires[armed]))
+        self.table.arm(rows[armed], np.full(np.count_nonzero(armed), NEVER_MS))
 
     def pop(self, tick: int) -> Due:
         """Empty the slot of ``tick``, re-arm its jobs for their next fire times, and return the due runs."""
@@ -231,7 +231,7 @@ class Shard:
         return following
 
     def _set_next(self, rows: UInt32s, fires: Int64s) -> None:
-        self.table.columns.next_fire[rows] = fires
+        self.table.arm(rows, fires)
         self._arm(rows, fires)
 
     def _arm(self, rows: UInt32s, fires: Int64s) -> None:

@@ -3,7 +3,7 @@
 ``ids[:sorted_rows]`` ascends and is found by binary search. Ids appended out of order follow it and are in ``overlay``
 (id → row) until ``renumber`` sorts all rows. Attributes that few jobs have are in ``rare``, by id. ``next_fire`` is the
 armed fire time, NEVER_MS if none is armed. Ids, intervals and routes are *narrow* while all values of the table fit,
-see ``Rows``. Other writers of columns: shard and engine (``next_fire``, ``flags``), watchdog (``next_fire``, ``ref``).
+see ``Rows``. Only the methods of ``Table`` write its columns; other modules read them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from celery_wheelbeat.engine.packing import DEAD, Nearest, Rare, Rows, decode
+from celery_wheelbeat.engine.packing import DEAD, ENABLED, Nearest, Rare, Rows, decode
 from celery_wheelbeat.schedules.kinds import NEVER_MS
 
 if TYPE_CHECKING:
@@ -121,6 +121,19 @@ class Table:
         self.dead_rows += len(rows)
         for job_id in self.columns.ids[rows].tolist():
             self.rare.pop(job_id, None)
+
+    def arm(self, rows: Integers, fires: Int64s) -> None:
+        """Set the armed fire time of each of ``rows``, NEVER_MS to arm none; the caller keeps the wheel in step."""
+        self.columns.next_fire[rows] = fires
+
+    def disable(self, rows: Int64s) -> None:
+        """Mark ``rows`` as disabled and unarmed."""
+        self.columns.flags[rows] &= np.uint16(0xFFFF ^ ENABLED)
+        self.columns.next_fire[rows] = NEVER_MS
+
+    def move_texts(self, rows: Integers, refs: UInt32s) -> None:
+        """Point each of ``rows`` to the copy of its payload at ``refs``."""
+        self.columns.ref[rows] = refs
 
     def set_rare(self, ids: Integers, attributes: Mapping[int, Rare]) -> None:
         """Set the rare attributes of ``ids``; ids missing in ``attributes`` lose theirs."""

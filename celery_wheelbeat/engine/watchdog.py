@@ -131,7 +131,7 @@ class Watchdog:
         alive = shard.table.living()
         thin = alive[self._shards.payloads.thin(shard.table.columns.ref[alive])][:MOVES]
         if len(thin):
-            shard.table.columns.ref[thin] = self._shards.payloads.move(shard.table.columns.ref[thin])
+            shard.table.move_texts(thin, self._shards.payloads.move(shard.table.columns.ref[thin]))
 
 
 def check_table(shard: Shard, owner_mask: int, cron_count: int, report: SweepReport) -> NDArray[np.intp]:
@@ -173,7 +173,7 @@ def check_fires(shard: Shard, truth: Callable[[ScheduleColumns], Int64s], cursor
     ids = table.ids(alive)
     report.add("past_due", int(np.count_nonzero(past)), ids[past])
     report.add("off_grid", int(np.count_nonzero(wrong & ~past)), ids[wrong & ~past])
-    table.columns.next_fire[alive] = right
+    table.arm(alive, right)
     return False
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from celery_wheelbeat.engine.packing import Rows
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = (ROOT / "celery_wheelbeat", ROOT / "django_app" / "django_wheelbeat")
 MODULES = sorted(path for package in PACKAGES for path in package.rglob("*.py") if "migrations" not in path.parts)
@@ -196,6 +198,62 @@ def test_no_enum_member_is_an_operand() -> None:
 def test_members_in_expressions_are_found(text: str, members: list[str]) -> None:
     found = _members_in_expressions(ast.parse(text), {"A"})
     assert [place.split(": ")[1] for place in found] == members
+
+
+COLUMNS = set(Rows._fields)
+
+
+def _columns_written(tree: ast.Module) -> list[str]:
+    """Find what writes to the columns of a table: to an element of one, also through a local name, or to all."""
+    named = {
+        target.id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+    def is_table(node: ast.expr) -> bool:
+        """Whether ``node`` is all columns of a table; what ``Table.rows`` returns are views of them."""
+        node = named.get(node.id, node) if isinstance(node, ast.Name) else node
+        return isinstance(node, ast.Attribute) and node.attr in {"columns", "rows"}
+
+    def is_column(node: ast.expr) -> bool:
+        node = named.get(node.id, node) if isinstance(node, ast.Name) else node
+        return isinstance(node, ast.Attribute) and node.attr in COLUMNS and is_table(node.value)
+
+    found: list[ast.expr] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(ast.Attribute(owner, "put")) if is_table(owner):
+                found.append(node.func)
+            case ast.Assign(targets=targets):
+                found += [target for target in targets if isinstance(target, ast.Attribute) and is_table(target)]
+        written = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        found += [target for target in written if isinstance(target, ast.Subscript) and is_column(target.value)]
+    return [f"line {node.lineno}: {ast.unparse(node)}" for node in found]
+
+
+def test_only_the_table_writes_its_columns() -> None:
+    engine = PACKAGES[0] / "engine"
+    found = {path.name: written for path in engine.glob("*.py") if (written := _columns_written(_tree(path)))}
+    assert found.keys() == {"table.py"}, "call a method of Table: arm, disable, move_texts"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("shard.table.columns.next_fire[rows] = fires", 1),
+        ("shard.table.columns.flags[rows] &= mask", 1),
+        ("fires = table.columns.next_fire; fires[rows] = 0", 1),
+        ("rows = table.rows; rows.flags[1] = 0", 1),
+        ("table.columns.put(rows, new)", 1),
+        ("table.columns = other", 1),
+        ("fires = table.columns.next_fire[rows]; fires[1] = 0; table.arm(rows, fires)", 0),
+    ],
+)
+def test_writers_of_columns_are_found(text: str, count: int) -> None:
+    assert len(_columns_written(ast.parse(text))) == count
 
 
 def test_no_wait_can_be_left_locked_or_lengthened_by_a_signal() -> None:
