@@ -263,7 +263,7 @@ def test_a_text_that_amqp_cannot_hold_concerns_its_job_alone(wire: Any) -> None:
     envelope, long = made(wire, form), "x" * 256
     own = Own(options={"reply_to": long, "shadow": long})
     if isinstance(wire, AmqpWire):
-        with pytest.raises(Unsendable, match="256 bytes: AMQP takes 255"):
+        with pytest.raises(Unsendable, match="256 bytes; in AMQP it has 255 bytes at most"):
             envelope.pieces(envelope.body.of([1], {}), "name", own)
         with pytest.raises(SchedulingError, match="255 bytes at most"):
             recorded(wire, form, Arguments([1], {}, own))

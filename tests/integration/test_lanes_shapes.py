@@ -118,7 +118,7 @@ def test_each_job_has_its_own_options_and_all_have_one_envelope(
             client.client_kill_filter(skipme=True)
         bench.pass_minutes()
         bench.drain()
-    assert len(asked) == bench.lanes.fast.sender.epoch > 1, "one question for each connection"
+    assert len(asked) == bench.fast.publisher.epoch > 1, "one question for each connection"
     assert bench.slow_runs == 0
     found = sorted((one["shadow"], one["id"], one["root_id"], one["argsrepr"]) for one in headers_in(client))
     assert found == sorted(3 * [(f'check "{at}"', f"always-{at}", f"always-{at}", f"[{at}]") for at in range(JOBS)])
@@ -308,9 +308,9 @@ def test_routing_keys_are_a_jobs_own_on_redis(
             bench.drain()
         assert len(asked) == 1
         assert bench.slow_runs == 2 * 2 * 20
-        bench.lanes.fast.canary.due_s = 0
-        bench.until(lambda: not bench.lanes.fast.sender._questions, "a comparison")
-        assert bench.lanes.fast.canary.differences == 0
+        bench.fast.canary.due_s = 0
+        bench.until(lambda: not bench.fast.publisher._questions, "a comparison")
+        assert bench.fast.canary.differences == 0
     for name in bindings:
         lists = client.lrange(f"{name}\x06\x163", 0, -1)
         found = [json.loads(message)["properties"]["delivery_info"]["routing_key"] for message in lists]

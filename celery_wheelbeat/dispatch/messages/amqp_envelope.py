@@ -166,7 +166,9 @@ class AmqpEnvelope(Envelope):
             return _long_text(text)
         octets = text.encode("utf-8", "surrogatepass")
         if len(octets) > SHORT_TEXT_MAX:
-            raise Unsendable(f"a property of its message has {len(octets)} bytes: AMQP takes {SHORT_TEXT_MAX} at most")
+            raise Unsendable(
+                f"a property of its message has {len(octets)} bytes; in AMQP it has {SHORT_TEXT_MAX} bytes at most"
+            )
         return bytes((len(octets),)) + octets
 
     @staticmethod
