@@ -125,7 +125,7 @@ class Absorbing:
 
 def loaded(bench: FastBench, count: int) -> float:
     """Load monitors and run each once, so that envelopes and parts are cached; return runs per CPU second."""
-    bench.parts.engine.load(definitions(count, bench.route()), {})
+    bench.engine.load(definitions(count, bench.route()), {})
     settle()
     began_s = time.process_time()
     bench.pass_minutes()
@@ -389,7 +389,7 @@ def resident(report: Report, jobs: int) -> None:
     sizes = {"max_jobs": jobs, "backlog_max": jobs, "envelope_bytes": KEPT_BYTES}
     with PrivateRedis() as server, FastBench(make_app(server.url), **sizes) as bench:
         route = np.uint32(bench.route())
-        engine = bench.parts.engine
+        engine = bench.engine
         bench.load(numbered(10, int(route), first=jobs))
         bench.pass_minutes()
         bench.drain()  # now the envelope is cached

@@ -196,11 +196,11 @@ def rendering(url: str) -> dict[str, int]:
 
     with FastBench(make_app(url), shards=16) as bench:
         route = bench.route()
-        bench.parts.engine.load(definitions(100, route), {})
+        bench.engine.load(definitions(100, route), {})
         bench.pass_minutes()
         bench.drain()  # the envelope is known now
         more = definitions(MESSAGES + 100, route).take(np.arange(100, MESSAGES + 100))
-        bench.parts.engine.load(more, {})
+        bench.engine.load(more, {})
         fast = bench.fast
         fast.publisher = absorbing = Connected(fast.publisher, keep=False)  # type: ignore[assignment]
 

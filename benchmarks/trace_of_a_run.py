@@ -124,7 +124,7 @@ def a_run(bench: FastBench) -> dict[str, Trace]:
         bench.now_ms += 1000
         traces["advance"] = Trace()
         with traces["advance"]:
-            due = bench.parts.engine.advance(bench.now_ms)
+            due = bench.engine.advance(bench.now_ms)
     now_s = time.monotonic()
     with traces["refresh"]:
         bench.lanes.refresh(now_s)
@@ -132,10 +132,10 @@ def a_run(bench: FastBench) -> dict[str, Trace]:
         bench.lanes.enqueue(due)
     with traces["submit_due"]:
         bench.lanes.submit_due(now_s)
-    sent = bench.parts.ledger.sent
+    sent = bench.ledger.sent
     deadline_s = now_s + 60
-    while bench.parts.ledger.sent == sent:
-        bench.parts.wake.wait(0.005)
+    while bench.ledger.sent == sent:
+        bench.beat.wake.wait(0.005)
         traces["collect_outcomes"] = Trace()
         with traces["collect_outcomes"]:
             bench.lanes.collect_outcomes(time.monotonic())

@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from celery.signals import after_task_publish, task_sent
 
+from celery_wheelbeat.beat.beat import Beat
+from celery_wheelbeat.beat.entry_changes import EntryChanges
 from celery_wheelbeat.beat.fast_assembly import assemble_fast
-from celery_wheelbeat.beat.marks import Mark
 from celery_wheelbeat.beat.schedule_view import MonitorEntries
+from celery_wheelbeat.beat.startup import Naming
+from celery_wheelbeat.beat.supervision import Supervision
 from celery_wheelbeat.dispatch.backlog import Backlog
 from celery_wheelbeat.dispatch.broker import driver_type, open_connection
 from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
 from celery_wheelbeat.dispatch.celery_lane.publisher import CeleryPublisher
 from celery_wheelbeat.dispatch.celery_lane.run_sender import LaneEdges
 from celery_wheelbeat.dispatch.dispatcher import Dispatcher
+from celery_wheelbeat.dispatch.fast_lane.lane import FastLane
+from celery_wheelbeat.dispatch.lane import Rendering
 from celery_wheelbeat.dispatch.lane_report import LaneReport
+from celery_wheelbeat.dispatch.messages.claim_headers import ClaimHeaders, visibility_timeout_s
+from celery_wheelbeat.dispatch.messages.run_ids import RunIds
 from celery_wheelbeat.dispatch.messages.subscriptions import unsubscribed
 from celery_wheelbeat.dispatch.reports.lateness import Lateness
 from celery_wheelbeat.dispatch.reports.send_log import SendLog
@@ -29,7 +36,7 @@ from celery_wheelbeat.engine.ledger import Ledger
 from celery_wheelbeat.engine.poll_lane import PollLane
 from celery_wheelbeat.jobs.compile import compile_rows
 from celery_wheelbeat.jobs.compile_columns import Shapes
-from celery_wheelbeat.jobs.definitions import Misfire, misfire_of
+from celery_wheelbeat.jobs.definitions import Misfire, misfire_of, overlap_of
 from celery_wheelbeat.jobs.rows import Limits
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.runtime.clock import Clock, ClockGuard, SystemClock
@@ -48,107 +55,141 @@ from celery_wheelbeat.sources.namespaces import namespace_of
 from celery_wheelbeat.worker.broker_dedup import name_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
-    from celery_wheelbeat.beat.schedule_view import ScheduleView
+    from celery_wheelbeat.engine.shards import JobView
     from celery_wheelbeat.schedules.kinds import Int64s
     from celery_wheelbeat.settings import Settings
     from celery_wheelbeat.sources.messages import SourceIO
 
 logger = logging.getLogger("celery.beat")
 
-DESTINATION = "broker"
-
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The collaborators of a beat. ``dispatch`` and ``desk`` have threads of their own."""
+class BeatEdges:
+    """Replacements for the edges of a beat, for tests; None = the real one."""
 
-    app: Any
-    settings: Settings
-    clock: Clock
-    guard: ClockGuard
-    wake: Wake
-    ledger: Ledger
-    engine: Engine
-    mark: Mark
-    dispatch: Dispatcher
-    desk: SourceIO
-    entries: Entries
-    monitor_entries: MonitorEntries
-    view: ScheduleView
-    lateness: Lateness
-    liveness: Liveness
-    lines: SendLog
-    lane_report: LaneReport | None
-    """None without a fast lane."""
-
-    def namespace_of(self, installation: str | None) -> str:
-        """Return the namespace of run ids: the setting, else the installation's UUID, else the app's name."""
-        return namespace_of(self.app, self.settings, installation)
+    guard: ClockGuard | None = None
+    wake: Wake | None = None
+    sources: Callable[[SourceIO], SourceIO] | None = None
+    """Wraps the real I/O."""
+    dispatcher: Callable[[Engine, Backlog, Lateness], Dispatcher] | None = None
 
 
-def assemble(scheduler: Any, settings: Settings, clock: Clock | None = None) -> Parts:
-    """Construct the parts for ``scheduler`` (a ``WheelScheduler``)."""
-    app, clock, wake, lines = scheduler.app, clock or SystemClock(), Wake(), SendLog()
-    crons, ledger, lateness = CronTable(), Ledger(), Lateness()
-    engine = Engine(_engine_config(app, settings), crons, ledger, PollLane(clock.monotonic_s))
-    keep_all = partial(_keeps_all, engine)
-    backlog = Backlog(ledger, limit=settings.backlog_max, keep_all=keep_all)
-    broker = driver_type(app)
+_REAL = BeatEdges()
+
+
+def assemble(
+    scheduler: Any, settings: Settings, clock: Clock | None = None, edges: BeatEdges = _REAL
+) -> tuple[Beat, Supervision]:
+    """Construct the beat of ``scheduler`` (a ``WheelScheduler``) and its supervision."""
+    app, clock, wake, send_log = scheduler.app, clock or SystemClock(), edges.wake or Wake(), SendLog()
+    crons, lateness = CronTable(), Lateness()
+    engine = Engine(_engine_config(app, settings), crons, Ledger(), PollLane(clock.monotonic_s))
+    monitor_entries = MonitorEntries(app, scheduler.Entry, engine)
+    if edges.dispatcher is None:
+        dispatcher = _dispatcher(
+            scheduler, settings, clock, wake, engine=engine, monitor_entries=monitor_entries, log=(lateness, send_log)
+        )
+    else:
+        dispatcher = edges.dispatcher(engine, _backlog(settings, engine), lateness)
+    sources = _sources(scheduler, settings=settings, clock=clock, wake=wake, crons=crons)
+    if edges.sources is not None:
+        sources = edges.sources(sources)
+    compiled = Entries(_timezone(app), crons)
+    compiled.broken = scheduler.schedule.broken
+    entries = EntryChanges(scheduler.schedule, compiled, monitor_entries)
+    scheduler.schedule.monitors = monitor_entries
+    beat = Beat(
+        sources,
+        engine,
+        dispatcher,
+        entries,
+        monitor_entries=monitor_entries,
+        naming=_naming(app, settings, entries),
+        clock=clock,
+        guard=edges.guard or ClockGuard(),
+        wake=wake,
+    )
+    return beat, Supervision(
+        beat,
+        settings,
+        liveness=_liveness(app, settings, dispatcher, sources),
+        lateness=lateness,
+        send_log=send_log,
+        lane_report=_lane_report(dispatcher, engine),
+    )
+
+
+def _dispatcher(
+    scheduler: Any,
+    settings: Settings,
+    clock: Clock,
+    wake: Wake,
+    *,
+    engine: Engine,
+    monitor_entries: MonitorEntries,
+    log: tuple[Lateness, SendLog],
+) -> Dispatcher:
+    lateness, send_log = log
+    broker = driver_type(scheduler.app)
     options = {"mandatory": True} if broker == "amqp" and settings.amqp_mandatory else {}
-    celery_lane = _celery_lane(scheduler, settings, clock, wake, lines=lines, options=options)
+    publisher = _celery_publisher(scheduler, settings, clock, wake, send_log=send_log, options=options)
     if settings.broker_dedup:
         name_runs(broker)
-    monitor_entries = MonitorEntries(app, scheduler.Entry, engine)
-    slow = CeleryLane(engine, backlog, celery_lane, lateness)
+    slow = CeleryLane(engine, _backlog(settings, engine), publisher, lateness)
     fast = assemble_fast(
         scheduler,
         settings,
         clock,
         wake,
         engine=engine,
-        ledger=ledger,
+        backlog=_backlog(settings, engine),
         lateness=lateness,
         monitor_entries=monitor_entries,
         slow=slow,
-        keep_all=keep_all,
         options=options,
-        lines=lines,
+        send_log=send_log,
     )
-    dispatch = Dispatcher([] if fast is None else [fast], slow)
-    entries = Entries(_timezone(app), crons)
-    entries.broken = scheduler.schedule.broken
-    desk = _desk(scheduler, settings=settings, clock=clock, wake=wake, crons=crons)
+    return Dispatcher([] if fast is None else [fast], slow)
+
+
+def _lane_report(dispatcher: Dispatcher, engine: Engine) -> LaneReport | None:
+    match dispatcher.lanes:
+        case (FastLane() as fast, CeleryLane() as slow):
+            return LaneReport(fast, slow, engine)
+    return None
+
+
+def _backlog(settings: Settings, engine: Engine) -> Backlog:
+    return Backlog(engine.ledger, limit=settings.backlog_max, keep_all=partial(_keeps_all, engine))
+
+
+def _liveness(app: Any, settings: Settings, dispatcher: Dispatcher, sources: SourceIO) -> Liveness:
     liveness = Liveness(settings.live_timeout)
     eager = bool(app.conf.task_always_eager)  # tasks then run in the lane's thread, without a time limit
-    liveness.watch("publisher", lambda: dispatch.health().stamp_s, patient=eager)
-    liveness.watch("desk", desk.stamp_s)
-    return Parts(
-        app=app,
-        settings=settings,
-        clock=clock,
-        guard=ClockGuard(),
-        wake=wake,
-        ledger=ledger,
-        engine=engine,
-        mark=Mark(),
-        dispatch=dispatch,
-        desk=desk,
-        entries=entries,
-        monitor_entries=monitor_entries,
-        view=scheduler.schedule,
-        lateness=lateness,
-        liveness=liveness,
-        lines=lines,
-        lane_report=None if fast is None else LaneReport(fast, slow, engine),
-    )
+    liveness.watch("publisher", lambda: dispatcher.health().stamp_s, patient=eager)
+    liveness.watch("sources", sources.stamp_s)
+    return liveness
 
 
-def _celery_lane(
-    scheduler: Any, settings: Settings, clock: Clock, wake: Wake, *, lines: SendLog, options: Mapping[str, Any]
+def _naming(app: Any, settings: Settings, entries: EntryChanges) -> Naming:
+    def rendering_of(namespace: str) -> Rendering:
+        claims = ClaimHeaders(namespace, int(settings.dedup_ttl), visibility_timeout_s(app))
+
+        def headers_of(job: JobView, entry: Any) -> Mapping[str, Any]:
+            overlap = overlap_of(job.flags).name.lower()
+            return claims.of(entries.key_of(job.id), overlap, entry.schedule, entry.options.get("expires"))
+
+        return Rendering(RunIds(namespace), entries.key_of, entries.entry_for, headers_of)
+
+    return Naming(bool(settings.namespace), partial(namespace_of, app, settings), rendering_of)
+
+
+def _celery_publisher(
+    scheduler: Any, settings: Settings, clock: Clock, wake: Wake, *, send_log: SendLog, options: Mapping[str, Any]
 ) -> CeleryPublisher:
     app = scheduler.app
 
@@ -163,7 +204,7 @@ def _celery_lane(
             make_producer=lambda connection: scheduler.Producer(connection, auto_declare=False),
             wake=wake.ring,
             clock=clock,
-            quiet=lines.of,
+            quiet=send_log.of,
             options=options,
             may_batch=lambda: not _is_observed(app),
         ),
@@ -171,7 +212,7 @@ def _celery_lane(
     )
 
 
-def _desk(scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons: CronTable) -> SourceIO:
+def _sources(scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons: CronTable) -> SourceIO:
     database = database_of(scheduler.app, settings)
     path = scheduler.schedule_filename or scheduler.app.conf.beat_schedule_filename
     if database is None:
@@ -226,7 +267,11 @@ def _keeps_all(engine: Engine, ids: Int64s) -> NDArray[np.bool_]:
 def _timezone(app: Any) -> str | None:
     name = timezone_of(app)
     if name is None:
-        logger.warning("beat: Crontabs in %r lose what they miss while no beat runs. %s", app.timezone, NAMELESS)
+        logger.warning(
+            "beat: Crontabs in the time zone %r do not make up for runs missed while no beat runs. %s",
+            app.timezone,
+            NAMELESS,
+        )
     return name
 
 

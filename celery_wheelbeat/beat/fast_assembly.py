@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from celery.schedules import schedule
 from kombu.utils.json import loads
 
-from celery_wheelbeat.dispatch.backlog import Backlog
 from celery_wheelbeat.dispatch.broker import driver_type, open_connection
 from celery_wheelbeat.dispatch.fast_lane.amqp_wire import AmqpWire
 from celery_wheelbeat.dispatch.fast_lane.answers import Edges
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from celery_wheelbeat.beat.schedule_view import MonitorEntries
+    from celery_wheelbeat.dispatch.backlog import Backlog
     from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
     from celery_wheelbeat.dispatch.fast_lane.batches import Wire
     from celery_wheelbeat.dispatch.fast_lane.envelope_registry import HeadersOf
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.reports.lateness import Lateness
     from celery_wheelbeat.dispatch.reports.send_log import SendLog
     from celery_wheelbeat.engine.engine import Engine
-    from celery_wheelbeat.engine.ledger import Ledger
     from celery_wheelbeat.jobs.definitions import Overlap
     from celery_wheelbeat.runtime.clock import Clock
     from celery_wheelbeat.runtime.wake import Wake
@@ -57,13 +56,12 @@ def assemble_fast(
     wake: Wake,
     *,
     engine: Engine,
-    ledger: Ledger,
+    backlog: Backlog,
     lateness: Lateness,
     monitor_entries: MonitorEntries,
     slow: CeleryLane,
-    keep_all: Any,
     options: Mapping[str, Any],
-    lines: SendLog,
+    send_log: SendLog,
 ) -> FastLane | None:
     """Construct the fast lane beside ``slow``. ``options``: send options that the celery lane adds to every message."""
     app = scheduler.app
@@ -72,7 +70,7 @@ def assemble_fast(
         return None
     if settings.dispatch == "fast":
         for hook in all_hooks(app, scheduler):
-            logger.warning("beat: wheelbeat_dispatch is 'fast': the fast lane passes by what it finds: %s", hook.what)
+            logger.warning("beat: wheelbeat_dispatch is 'fast': the fast lane ignores this hook: %s", hook.what)
 
     def namespace() -> str:
         return slow.rendering.run_ids.namespace if slow.rendering is not None else ""
@@ -80,7 +78,7 @@ def assemble_fast(
     def make_maker(recorder: Any) -> EnvelopeMaker:
         bypass = settings.dispatch == "fast"
         make_entry = _entry_maker(scheduler)
-        return EnvelopeMaker(scheduler, recorder, make_entry, options, quiet=lines.none, bypass_hooks=bypass)
+        return EnvelopeMaker(scheduler, recorder, make_entry, options, quiet=send_log.none, bypass_hooks=bypass)
 
     wire = _wire(scheduler, kind, make_maker, clock, namespace=namespace, destination=slow.publisher.destination)
     forms = EnvelopeRegistry(engine.routes, _claim_headers(app, settings, namespace), framed_keys=kind == "amqp")
@@ -89,7 +87,7 @@ def assemble_fast(
     block_runs = min(BLOCK_RUNS, settings.window)
     return FastLane(
         engine,
-        Backlog(ledger, limit=settings.backlog_max, keep_all=keep_all),
+        backlog,
         FastPublisher("fast-lane", wire, clock, wake.ring, window=settings.window // block_runs),
         lateness,
         next_backlog=slow.backlog,
@@ -105,7 +103,7 @@ def assemble_fast(
             app.now,
             Guard(app, scheduler),
             lambda: settings_token(app),
-            lines.admit,
+            send_log.admit,
         ),
         block_runs=block_runs,
     )

@@ -31,11 +31,11 @@ LINES_MAX = 20
 class QuarantineReports:
     """Quarantined monitors, entries and jobs, as the scheduling thread knows them."""
 
-    def __init__(self, entries: Entries, desk: SourceIO) -> None:
+    def __init__(self, entries: Entries, sources: SourceIO) -> None:
         self.monitors: dict[str, InvalidMonitor] = {}
         """Quarantined monitors by key."""
         self._entries = entries
-        self._desk = desk
+        self._sources = sources
         self._reported: dict[str, str] = {}
         """Name of an entry → the reason already logged."""
         self._recorded: Collection[str] = ()
@@ -44,10 +44,10 @@ class QuarantineReports:
         """Job id → key of jobs stored because they can never be sent."""
 
     def recall(self, recorded: Collection[str]) -> None:
-        """Take in the job keys that earlier processes have stored in the quarantine table."""
+        """Remember the job keys that earlier processes have stored in the quarantine table."""
         self._recorded = [key for key in recorded if key.startswith(entry_key(""))]
 
-    def look_at_monitors(self, refused: Mapping[int, InvalidMonitor], seen_ids: Int64s) -> None:
+    def update_monitors(self, refused: Mapping[int, InvalidMonitor], seen_ids: Int64s) -> None:
         """Add the quarantined monitors; remove the other ``seen_ids``, which compile or are deleted."""
         if self.monitors:
             for key in [monitor_key(job_id) for job_id in seen_ids.tolist()]:
@@ -56,21 +56,21 @@ class QuarantineReports:
         for job_id, problem in islice(refused.items(), LINES_MAX):
             logger.error("beat: Monitor %d, %.200r, is quarantined: %s", job_id, problem.name, problem)
         if len(refused) > LINES_MAX:
-            logger.error("beat: %d more monitors are quarantined; the admin says which", len(refused) - LINES_MAX)
+            logger.error("beat: %d more monitors are quarantined; the admin lists them", len(refused) - LINES_MAX)
 
-    def look_at_poison(self, poisoned: Mapping[int, tuple[str, tuple[str, str]]]) -> None:
+    def add_unsendable(self, poisoned: Mapping[int, tuple[str, tuple[str, str]]]) -> None:
         """Store jobs that can never be sent: job id → key and (definition hash, reason)."""
         self._unsendable.update((job_id, key) for job_id, (key, _) in poisoned.items())
-        self._desk.quarantine(dict(poisoned.values()), [])
+        self._sources.quarantine(dict(poisoned.values()), [])
 
     def lift(self, job_ids: Iterable[int]) -> None:
         """Lift the stored quarantine of jobs whose definition has changed or that are deleted."""
         keys = [self._unsendable.pop(job_id, monitor_key(job_id) if job_id >= 0 else None) for job_id in job_ids]
         known = [key for key in keys if key is not None]
         if known:
-            self._desk.quarantine({}, known)
+            self._sources.quarantine({}, known)
 
-    def look_at_entries(self) -> None:
+    def update_entries(self) -> None:
         """Log and store entries that are broken; lift those that no longer are, earlier processes' included."""
         refused = {name: str(problem) for name, problem in self._entries.refused.items()}
         if refused == self._reported and not self._recorded:
@@ -83,4 +83,4 @@ class QuarantineReports:
         lifted |= {key for key in self._recorded if key not in kept}
         self._reported, self._recorded = refused, ()
         if added or lifted:
-            self._desk.quarantine({entry_key(name): ("", reason) for name, reason in added.items()}, sorted(lifted))
+            self._sources.quarantine({entry_key(name): ("", reason) for name, reason in added.items()}, sorted(lifted))

@@ -12,29 +12,34 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from celery import signals
-from celery.beat import Scheduler
+from celery.beat import ScheduleEntry, Scheduler
 
 from celery_wheelbeat import __version__
 from celery_wheelbeat.beat import loading as memory
-from celery_wheelbeat.beat import overrides
 from celery_wheelbeat.beat.assembly import assemble
-from celery_wheelbeat.beat.beat import Beat
 from celery_wheelbeat.beat.end_signals import EndSignals
 from celery_wheelbeat.beat.schedule_view import ScheduleView
-from celery_wheelbeat.beat.supervision import Supervision
 from celery_wheelbeat.dispatch.messages import attempt
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.sources.beat_schedule.entries import given_schedule, problem_of
 from celery_wheelbeat.sources.databases.open import database_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from celery_wheelbeat.beat.beat import Beat
+    from celery_wheelbeat.beat.supervision import Supervision
 
 logger = logging.getLogger("celery.beat")
 
 FLUSH_S = 1.5
 """How long ``close`` lets the publisher send the runs it has accepted; the I/O thread then gets ``STORE_S``."""
 STORE_S = 1.0
+_OF_SCHEDULER = (
+    "is_due", "reserve", "populate_heap", "schedules_equal", "adjust", "producer", "connection",
+)  # fmt: skip
+"""Methods that Celery's own ``tick`` calls and this scheduler does not."""
+_OF_ENTRY = ("is_due", "_next_instance", "next", "__next__")
 
 
 class WheelScheduler(Scheduler):
@@ -74,7 +79,7 @@ class WheelScheduler(Scheduler):
             while not self._ending:
                 beat, supervision = self._running()
                 wait_s = self._turn(beat, supervision)
-                beat.parts.wake.wait(min(wait_s, self.max_interval))
+                beat.wake.wait(min(wait_s, self.max_interval))
                 if self._embedded or not supervision.wedged:
                     break
         finally:
@@ -90,14 +95,14 @@ class WheelScheduler(Scheduler):
     def _turn(self, beat: Beat, supervision: Supervision) -> float:
         self._in_turn = True
         reading = beat.read_clock()
-        beat.take_in_changes(reading)
+        beat.apply_changes(reading)
         due = beat.advance(reading)
         beat.submit_due(due)
-        beat.take_in_outcomes()
+        beat.collect_outcomes()
         beat.move_mark(reading)
-        supervision.look(reading)
+        supervision.update(reading)
         self._in_turn = False
-        if (ended_by := beat.parts.dispatch.ended_by) is not None:
+        if (ended_by := beat.dispatcher.ended_by) is not None:
             raise ended_by  # raised by user code during a send, in the lane's thread
         if self.should_sync():
             self._do_sync()
@@ -118,18 +123,10 @@ class WheelScheduler(Scheduler):
             self._end_signals.release()
 
     def _stop(self, beat: Beat, supervision: Supervision) -> None:
-        parts = beat.parts
-        parts.dispatch.close(FLUSH_S)
-        now_ms = parts.clock.wall_ms()
-        if not self._in_turn:  # else a signal interrupted the tick: the mark of the last complete tick stays
-            beat.take_in_outcomes()
-            beat.move_mark(parts.guard.look(now_ms, parts.clock.monotonic_s()))
-        beat.state = "stopped"
-        supervision.close(now_ms)
-        parts.desk.close(STORE_S)
-        parts.lines.remove()
-        left = parts.dispatch.shutdown()
-        logger.info("beat: Stopped; %d runs sent, %d left for the next start", parts.ledger.sent, left.runs)
+        # If a signal interrupted the tick, the mark of the last complete tick stays.
+        beat.stop_sending(FLUSH_S, settle=not self._in_turn)
+        supervision.close(beat.clock.wall_ms())
+        beat.close(STORE_S)
 
     @property
     def info(self) -> str:
@@ -201,10 +198,7 @@ class WheelScheduler(Scheduler):
         beat, supervision = self._beat, self._supervision
         if beat is None or supervision is None or beat.pid != os.getpid():
             self.merge_inplace(self.app.conf.beat_schedule)  # a receiver of beat_init may have changed it
-            parts = assemble(self, self.settings)
-            self.schedule.monitors = parts.monitor_entries
-            beat = self._beat = Beat(parts)
-            supervision = self._supervision = Supervision(beat)
+            beat, supervision = self._beat, self._supervision = assemble(self, self.settings)
             self._embedded = self._embedded or threading.current_thread() is not threading.main_thread()
             memory.prepare()
             self._name_unused_overrides()
@@ -213,7 +207,7 @@ class WheelScheduler(Scheduler):
         return beat, supervision
 
     def _name_unused_overrides(self) -> None:
-        unused = overrides.unused(type(self), self.Entry, WheelScheduler)
+        unused = unused_overrides(type(self), self.Entry, WheelScheduler)
         if unused:
             logger.warning(
                 "beat: Never called by this scheduler: %s. Fire times are computed; "
@@ -254,3 +248,17 @@ def _same(before: Any, after: Any) -> bool:
         return bool(before == after)
     except Exception:
         return False
+
+
+def unused_overrides(scheduler: type, entry: type, ours: type) -> list[str]:
+    """Return the overrides without effect in a scheduler class (a subclass of ``ours``) and in its entry class."""
+    found = [*_overridden(scheduler, ours, _OF_SCHEDULER), *_overridden(entry, ScheduleEntry, _OF_ENTRY)]
+    return list(dict.fromkeys(found))
+
+
+def _overridden(cls: type, base: type, names: tuple[str, ...]) -> Iterator[str]:
+    known = {*base.__mro__, *Scheduler.__mro__}
+    for name in names:
+        owner = next((one for one in cls.__mro__ if name in vars(one)), None)
+        if owner is not None and owner not in known:
+            yield f"{owner.__name__}.{name}"

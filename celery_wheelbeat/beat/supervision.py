@@ -14,8 +14,10 @@ from collections import Counter
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from celery_wheelbeat import __version__
-from celery_wheelbeat.beat.route_sweep import RouteSweep
+from celery_wheelbeat.engine.packing import DEAD
 from celery_wheelbeat.engine.watchdog import FINDINGS
 from celery_wheelbeat.observe.forecast import Surveyor
 from celery_wheelbeat.observe.health import HealthView
@@ -38,8 +40,16 @@ from celery_wheelbeat.sources.beat_schedule.entries import key_of as entry_key
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from numpy.typing import NDArray
+
     from celery_wheelbeat.beat.beat import Beat
+    from celery_wheelbeat.dispatch.lane_report import LaneReport
+    from celery_wheelbeat.dispatch.reports.lateness import Lateness
+    from celery_wheelbeat.dispatch.reports.send_log import SendLog
+    from celery_wheelbeat.engine.engine import Engine
+    from celery_wheelbeat.observe.liveness import Liveness
     from celery_wheelbeat.runtime.clock import Reading
+    from celery_wheelbeat.settings import Settings
 
 logger = logging.getLogger("celery.beat")
 
@@ -48,70 +58,93 @@ SWEEP_EVERY_S = 2.0
 """One shard per sweep: all 256 within nine minutes."""
 
 
+ROWS_PER_SCAN = 500_000
+
+
 class Supervision:
     """Supervises one beat."""
 
-    def __init__(self, beat: Beat) -> None:
+    def __init__(
+        self,
+        beat: Beat,
+        settings: Settings,
+        *,
+        liveness: Liveness,
+        lateness: Lateness,
+        send_log: SendLog,
+        lane_report: LaneReport | None,
+    ) -> None:
+        """``lane_report``: None without a fast lane."""
         self.beat_id = str(uuid.uuid4())
+        self.send_log = send_log
+        self.lane_report = lane_report
         self._beat = beat
-        self._started_ms = beat.parts.clock.wall_ms()
+        self._engine = beat.engine
+        self._settings = settings
+        self._liveness = liveness
+        self._lateness = lateness
+        self._started_ms = beat.clock.wall_ms()
         self._report_due_s = 0.0
         self._wedged: list[str] = []
         self._busy: list[str] = []
-        self._sweep_due_s = beat.parts.clock.monotonic_s() + SWEEP_EVERY_S
+        self._sweep_due_s = beat.clock.monotonic_s() + SWEEP_EVERY_S
         self._swept = 0
         self._findings: Counter[str] = Counter()
         self._last_fires: dict[str, tuple[int | None, int | None]] = {}
-        self._route_sweep = RouteSweep(beat.parts.engine)
-        self._surveyor = Surveyor(beat.parts.engine, beat.parts.clock.monotonic_s)
-        self.sight = HealthView(beat.parts.clock.monotonic_s())
+        self._route_sweep = RouteSweep(beat.engine)
+        self._surveyor = Surveyor(beat.engine, beat.clock.monotonic_s)
+        self.health_view = HealthView(beat.clock.monotonic_s())
         """Snapshot for other threads: replaced in each tick, never mutated."""
         self._probes: Probes | None = None
 
     def start(self) -> None:
-        """Open the HTTP port if one is configured, and export metrics."""
-        instruments.show(lambda: self.sight.status)
-        clock, settings = self._beat.parts.clock, self._beat.parts.settings
+        """Limit the log lines per run, open the HTTP port if one is configured, and export metrics."""
+        instruments.show(lambda: self.health_view.status)
+        self.send_log.install()
+        clock, settings = self._beat.clock, self._settings
         if settings.http_port:
-            answers = ProbeAnswers(lambda: self.sight, clock.monotonic_s, settings.live_timeout, settings.http_hosts)
+            answers = ProbeAnswers(
+                lambda: self.health_view, clock.monotonic_s, settings.live_timeout, settings.http_hosts
+            )
             self._probes = Probes(settings.http_host, settings.http_port, answers)
             self._probes.start()
 
     def close(self, now_ms: int) -> None:
-        """Send the last report and close the port."""
+        """Send the last report and close the port. Call after the publisher has stopped."""
         self.report(now_ms)
         instruments.hide()
         if self._probes is not None:
             self._probes.close()
+        self.send_log.remove()
 
-    def look(self, reading: Reading) -> None:
+    def update(self, reading: Reading) -> None:
         """Do the supervision that is due; log once when a thread stops looping and once when it recovers."""
-        now_s = self._beat.parts.clock.monotonic_s()
-        wedged = self._beat.parts.liveness.wedged(now_s)
+        now_s = self._beat.clock.monotonic_s()
+        wedged = self._liveness.wedged(now_s)
         if wedged != self._wedged:
             if wedged:
-                logger.critical("beat: No turn of %s for %.0f s", ", ".join(wedged), self._timeout_s)
+                logger.critical("beat: No loop of %s completed for %.0f s", ", ".join(wedged), self._timeout_s)
             else:
-                logger.warning("beat: All threads turn again")
+                logger.warning("beat: All threads complete their loops again")
             self._wedged = wedged
-        self._look_at_busy(now_s)
-        self._beat.parts.lines.turn(self._beat.parts.engine.cursor)
+        self._note_busy(now_s)
+        self.send_log.turn(self._engine.cursor)
         if now_s >= self._sweep_due_s and self._beat.state in ("loading", "running"):
             self._sweep_due_s = now_s + SWEEP_EVERY_S
             self._sweep(reading.now_ms)
-        if self._beat.state == "running" and self._beat.parts.engine.caught_up(reading.now_ms):
+        if self._beat.state == "running" and self._engine.caught_up(reading.now_ms):
             self._surveyor.turn(reading.now_ms)
         if now_s >= self._report_due_s:
             self._report_due_s = now_s + REPORT_EVERY_S
-            self._route_sweep.look()
-            if self._beat.parts.lane_report is not None:
-                self._beat.parts.lane_report.look(now_s, loading=self._beat.state != "running")
+            self._route_sweep.scan()
+            if self.lane_report is not None:
+                self.lane_report.look(now_s, loading=self._beat.state != "running")
             self.report(reading.now_ms)
-        self.sight = self.sight._replace(turned_s=now_s, wedged=tuple(wedged))
+        self.health_view = self.health_view._replace(turned_s=now_s, wedged=tuple(wedged))
 
-    def _look_at_busy(self, now_s: float) -> None:
+    def _note_busy(self, now_s: float) -> None:
         """Log once when a task has been running inside beat for longer than the live timeout, and once when it ends."""
-        busy = self._beat.parts.liveness.busy(now_s)
+        busy = self._liveness.busy(now_s)
         if len(busy) > len(self._busy):
             logger.warning(
                 "beat: A task has been running inside beat for %.0f s (task_always_eager); other runs wait for it",
@@ -122,7 +155,7 @@ class Supervision:
         self._busy = busy
 
     def _sweep(self, now_ms: int) -> None:
-        engine = self._beat.parts.engine
+        engine = self._engine
         if not engine.caught_up(now_ms):
             return
         report = self._beat.sweep(self._swept % len(engine.shards))
@@ -144,100 +177,99 @@ class Supervision:
         return bool(self._wedged)
 
     def report(self, now_ms: int) -> None:
-        """Publish the status to ``sight``; once the namespace is known, pass status and mark to the I/O thread."""
+        """Publish the status to ``health_view``, and once the namespace is known, status and mark to the I/O thread."""
         beat = self._beat
         mark = beat.mark_document()
         status = document(self.observe(now_ms))
-        self.sight = self.sight._replace(status=status)
-        if beat.namespace is None:
+        self.health_view = self.health_view._replace(status=status)
+        if beat.startup.namespace is None:
             return
         row: dict[str, Any] = {
             "beat_id": self.beat_id,
-            "namespace": beat.namespace,
+            "namespace": beat.startup.namespace,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "version": __version__,
             "started_ms": self._started_ms,
             "seen_ms": now_ms,
-            "marks": json.dumps({} if mark is None else {beat.parts.dispatch.destination: mark.to_json()}),
+            "marks": json.dumps({} if mark is None else {beat.dispatcher.destination: mark.to_json()}),
             "status": json.dumps(status),
         }
-        beat.parts.desk.report(row)
+        beat.sources.report(row)
 
     def _jobs(self) -> Jobs:
         """Count the jobs and list up to ``REFUSED_SHOWN`` that are quarantined; there may be a million."""
-        beat, parts = self._beat, self._beat.parts
-        entries, quarantined = parts.entries.refused, parts.dispatch.quarantined
+        beat, compiled = self._beat, self._beat.entries.in_force
+        entries, quarantined = compiled.refused, beat.dispatcher.quarantined
         refused = chain(
             ((entry_key(name), "", problem) for name, problem in entries.items()),
-            ((key, problem.name, problem) for key, problem in beat.refused.items()),
-            ((beat.key_of(job_id), self._name_of(job_id), reason) for job_id, reason in quarantined.items()),
+            ((key, problem.name, problem) for key, problem in beat.quarantine.monitors.items()),
+            ((beat.entries.key_of(job_id), self._name_of(job_id), reason) for job_id, reason in quarantined.items()),
         )
         shown = list(islice(refused, REFUSED_SHOWN))
         return Jobs(
-            monitors=len(parts.engine) - len(parts.entries),
-            entries=len(parts.entries),
+            monitors=len(self._engine) - len(compiled),
+            entries=len(compiled),
             refused={key: str(reason) for key, _, reason in shown},
-            refused_total=len(entries) + len(beat.refused) + len(quarantined),
+            refused_total=len(entries) + len(beat.quarantine.monitors) + len(quarantined),
             names={key: name for key, name, _ in shown if name},
         )
 
     def _name_of(self, job_id: int) -> str:
-        (view,) = self._beat.parts.engine.lookup([job_id]) if job_id >= 0 else (None,)
+        (view,) = self._engine.lookup([job_id]) if job_id >= 0 else (None,)
         return "" if view is None else view.name
 
     def observe(self, now_ms: int) -> Observed:
         """Collect the values of the status document."""
-        beat, parts = self._beat, self._beat.parts
-        now_s = parts.clock.monotonic_s()
-        dispatch = parts.dispatch
-        self._surveyor.note_minute(now_ms, parts.ledger.sent, lambda: parts.lateness.quantiles(now_s))
+        beat, engine, dispatcher, lateness = self._beat, self._engine, self._beat.dispatcher, self._lateness
+        now_s = beat.clock.monotonic_s()
+        self._surveyor.note_minute(now_ms, engine.ledger.sent, lambda: lateness.quantiles(now_s))
         return Observed(
             state=beat.state,
             now_ms=now_ms,
-            cursor_ms=parts.engine.cursor_ms or now_ms,
+            cursor_ms=engine.cursor_ms or now_ms,
             jobs=self._jobs(),
-            ledger=parts.ledger,
-            pending=dispatch.pending,
-            strays=dispatch.strays,
-            failures=parts.dispatch.failures,
-            lateness=parts.lateness.quantiles(now_s),
-            histogram=parts.lateness.histogram(),
+            ledger=engine.ledger,
+            pending=dispatcher.pending,
+            strays=dispatcher.strays,
+            failures=dispatcher.failures,
+            lateness=lateness.quantiles(now_s),
+            histogram=lateness.histogram(),
             destinations={
-                parts.dispatch.destination: DestinationState(
-                    health=parts.dispatch.health(),
-                    waiting=dispatch.waiting,
-                    oldest_fire_ms=dispatch.oldest_fire_ms(),
-                    mark_ms=parts.mark.mark_ms,
-                    last_error=parts.dispatch.last_error,
+                dispatcher.destination: DestinationState(
+                    health=dispatcher.health(),
+                    waiting=dispatcher.waiting,
+                    oldest_fire_ms=dispatcher.oldest_fire_ms(),
+                    mark_ms=beat.mark.mark_ms,
+                    last_error=dispatcher.last_error,
                 )
             },
-            source=parts.desk.status(),
+            source=beat.sources.status(),
             sweeps=self._swept,
             watchdog=self._findings,
-            clock_steps=parts.engine.step_number,
-            threads=parts.liveness.ages(now_s),
+            clock_steps=engine.step_number,
+            threads=self._liveness.ages(now_s),
             wedged=self._wedged,
-            lanes={} if parts.lane_report is None else parts.lane_report.as_json(),
+            lanes={} if self.lane_report is None else self.lane_report.as_json(),
             schedule=self._entries(),
             survey=self._surveyor.as_json(),
             tzdata=database_version(),
             skips=[
                 Skips(skip.reason, skip.runs, skip.from_ms, skip.until_ms, self._keys(skip.job_ids))
-                for skip in parts.ledger.last_skips
+                for skip in engine.ledger.last_skips
             ],
-            shards=parts.settings.shards,
-            cold_start=beat.loading.done,
+            shards=self._settings.shards,
+            cold_start=beat.startup.loading.done,
         )
 
     def _entries(self) -> list[EntryState]:
-        parts = self._beat.parts
-        marks = parts.entries.marks()
+        compiled = self._beat.entries.in_force
+        marks = compiled.marks()
         names = sorted(marks)[:ENTRIES_SHOWN]
-        views = parts.engine.lookup([parts.entries.id_of(name) for name in names])
+        views = self._engine.lookup([compiled.id_of(name) for name in names])
         states = []
         for name, view in zip(names, views, strict=True):
-            entry = parts.view.data.get(name)
+            entry = self._beat.entries.view.data.get(name)
             if entry is not None:
                 next_ms = None if view is None else view.next_fire_ms
                 last_ms = self._last(name, next_ms, marks[name].effective_from_ms)
@@ -249,19 +281,49 @@ class Supervision:
         known = self._last_fires.get(name)
         if known is not None and known[0] == next_ms:
             return known[1]
-        parts = self._beat.parts
-        schedule = parts.engine.schedule_of(parts.entries.id_of(name))
-        found = None if schedule is None else last_fire(schedule, parts.engine.cursor_ms, since_ms)
+        schedule = self._engine.schedule_of(self._beat.entries.in_force.id_of(name))
+        found = None if schedule is None else last_fire(schedule, self._engine.cursor_ms, since_ms)
         self._last_fires[name] = (next_ms, found)
         return found
 
     def _keys(self, job_ids: Iterable[int]) -> list[str]:
-        known = {*self._beat.parts.entries.ids()}
-        return [self._beat.key_of(job_id) for job_id in job_ids if job_id >= 0 or job_id in known]
+        known = {*self._beat.entries.in_force.ids()}
+        return [self._beat.entries.key_of(job_id) for job_id in job_ids if job_id >= 0 or job_id in known]
 
     @property
     def _timeout_s(self) -> float:
-        return self._beat.parts.settings.live_timeout
+        return self._settings.live_timeout
+
+
+class RouteSweep:
+    """Scans the jobs a few shards at a time and frees the routes that no job uses.
+
+    Invariant: a route is freed only after every job, enabled or not, was scanned and no job that arrived meanwhile uses
+    it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._next = 0
+        """Number of the shard to scan next."""
+        self._used: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        """Routes found in use in this round, by route index."""
+
+    def scan(self) -> None:
+        """Scan about ``ROWS_PER_SCAN`` more jobs; at the end of a round, free the unused routes."""
+        shards, routes, seen = self._engine.shards, self._engine.routes, 0
+        if not self._next:
+            routes.begin_round()
+            self._used = np.zeros(len(routes), np.bool_)
+        while seen < ROWS_PER_SCAN and self._next < len(shards):
+            rows = shards[self._next].table.rows
+            found = rows.route[rows.flags & DEAD == 0]
+            self._used[found[found < len(self._used)]] = True  # routes with a higher index were added during this round
+            seen += len(rows.ids)
+            self._next += 1
+        if self._next == len(shards):
+            self._next = 0
+            routes.collect(self._used)
 
 
 def _shown(schedule: Any) -> str:

@@ -73,8 +73,8 @@ class Engine:
         self.cursor = 0
         """The last processed tick."""
         self.step_number = 0
-        self._ticks = Ticks(config.tick_ms, config.window_ms // config.tick_ms)
-        self.shards = Shards(config.shards, 0, self._ticks, crons)
+        ticks = Ticks(config.tick_ms, config.window_ms // config.tick_ms)
+        self.shards = Shards(config.shards, 0, ticks, crons)
         self.lane = LaneJobs(PollLane(lambda: 0.0) if polled is None else polled)
         self._watchdog = Watchdog(self.shards, self.lane, crons, ledger)
         self.relived_until_ms = 0
@@ -88,7 +88,7 @@ class Engine:
         self.misfires = Misfires(rule, crons, ledger)
 
     def start(self, now_ms: int, *, step_number: int = 0, relived_until_ms: int = 0) -> None:
-        """Set the cursor to the last tick at or before ``now_ms``; nothing is armed yet.
+        """Set the cursor to the last tick at or before ``now_ms``; call once, before the first job is added.
 
         ``step_number`` (how often the clock was stepped back) and ``relived_until_ms`` (fire times up to here are being
         re-lived) are the values of the previous process.
@@ -96,10 +96,9 @@ class Engine:
         self.cursor = self._replay_until = now_ms // self.config.tick_ms
         self.step_number = step_number
         self.relived_until_ms = relived_until_ms
-        self.shards = Shards(self.config.shards, self.cursor, self._ticks, self.crons)
         self.shards.relived = Relived(relived_until_ms, step_number)
-        self._watchdog = Watchdog(self.shards, self.lane, self.crons, self.ledger)
         for shard in self.shards:
+            shard.rebuild(self.cursor)
             shard.recount.restart(self.cursor_ms, self._settled_ms, shard.table)
 
     @property

@@ -26,7 +26,7 @@ class PollLaneLog:
         self._late = False
         """True from the report of a late lane until it has caught up."""
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Report schedules that have raised, and a lane that is late."""
         lane = self._engine.lane
         for failure in lane.take_failures():

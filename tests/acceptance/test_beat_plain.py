@@ -95,7 +95,7 @@ def test_a_stopped_process_replays_every_slot_in_order_when_it_goes_on(project: 
     beat.send(signal.SIGSTOP)
     pause(4, "the stall")
     beat.send(signal.SIGCONT)
-    beat.wait_for("passed unnoticed (stalled)")
+    beat.wait_for("passed without a tick (stalled)")
     project.worker()
     runs = project.wait_for_runs(lambda runs: len(runs) >= 7, "the missed runs and some more")
     fires = [run.fire_ms for run in runs if run.fire_ms is not None]

@@ -111,9 +111,9 @@ def test_redis_killed_again_and_again_loses_and_doubles_nothing(jobs: int, kills
         bench.pass_minutes()
         bench.drain()
         found = redis_ids(server)
-        assert bench.parts.ledger.skipped.total() == 0
+        assert bench.ledger.skipped.total() == 0
         assert bench.slow_runs == 0
-        assert len(found) == bench.parts.ledger.sent == runs + jobs
+        assert len(found) == bench.ledger.sent == runs + jobs
         assert set(found.values()) == {1}
 
 
@@ -155,7 +155,7 @@ def test_what_redis_forgets_is_measured(fsync: str, power: str, capsys: pytest.C
         with Trouble(cuts.look, 0.02), Trouble(cuts.make if power == "cut" else kill, 1.5) as trouble:
             until_troubled(bench, trouble, 10)
         found = redis_ids(server)
-        sent = bench.parts.ledger.sent
+        sent = bench.ledger.sent
         with capsys.disabled():
             lost = f"{sent - len(found)} of them lost"
             sys.stdout.write(f"\nappendfsync {fsync or 'none'}, power {power}: 10 ends, {sent} confirmed, {lost}\n")
@@ -175,8 +175,8 @@ def test_rabbitmq_cut_off_again_and_again_loses_nothing(private_rabbit: PrivateR
             bench.load(numbered(2_000, bench.route()))
             with Trouble(proxy.cut, 0.25 if cuts < 20 else 0.75, cuts) as trouble:
                 runs = until_troubled(bench, trouble, cuts, least)
-            assert bench.parts.ledger.skipped.total() == 0
-            assert bench.parts.ledger.sent == runs
+            assert bench.ledger.skipped.total() == 0
+            assert bench.ledger.sent == runs
         found = amqp_ids(private_rabbit.port, queue)
         assert len(found) == runs
         assert found.total() - runs <= cuts * 4_000, "no more than the window, each time"
@@ -197,8 +197,8 @@ def test_a_silent_rabbitmq_is_given_up(private_rabbit: PrivateRabbit, silence: s
             bench.until(lambda: bool(bench.fast.publisher.trouble), "the loss of the connection")
             proxy.pass_through()
             bench.drain()
-            assert bench.parts.ledger.skipped.total() == 0
-            assert bench.parts.ledger.sent == 1_000
+            assert bench.ledger.skipped.total() == 0
+            assert bench.ledger.sent == 1_000
         assert len(amqp_ids(private_rabbit.port, queue)) == 1_000
 
 
@@ -229,9 +229,9 @@ def heal_after(
     bench.until(lambda: seen in bench.lanes.last_error, seen)
     assert seen in caplog.text
     heal()
-    sent = bench.parts.ledger.sent
+    sent = bench.ledger.sent
     bench.drain()
-    assert bench.parts.ledger.sent - sent == runs
+    assert bench.ledger.sent - sent == runs
     assert bench.lanes.failures[kind] > 0
 
 
@@ -265,7 +265,7 @@ def test_no_memory_when_an_envelope_is_asked_for(server: PrivateRedis, client: r
         client.config_set("maxmemory", "0")
         bench.drain()
         assert bench.slow_runs == 0
-        assert bench.parts.ledger.sent == 500
+        assert bench.ledger.sent == 500
         assert bench.fast.canary.differences == 0
 
 
@@ -333,7 +333,7 @@ def test_large_arguments_get_through_a_slow_line(server: PrivateRedis, client: r
                     proxy.drip(drip_bytes)
                 bench.pass_minutes()
                 bench.drain()
-            assert bench.parts.ledger.sent == 800
+            assert bench.ledger.sent == 800
             assert bench.slow_runs == 0
             assert sum(sizes) > 2 * 400 * 26_000
             assert max(sizes) < 2 * BLOCK_BYTES
@@ -363,7 +363,7 @@ def test_a_queue_whose_key_is_no_list_concerns_its_runs_alone(
     for minutes in (1, 2):
         bench.pass_minutes()
         bench.drain()
-        assert bench.parts.ledger.skipped["unroutable"] == bench.lanes.failures["unroutable"] == 50 * minutes
+        assert bench.ledger.skipped["unroutable"] == bench.lanes.failures["unroutable"] == 50 * minutes
     assert caplog.text.count("50 runs have no queue and are skipped(unroutable): ResponseError: WRONGTYPE") == 1
     client.delete("broken")
     bench.pass_minutes()
@@ -382,7 +382,7 @@ def test_an_outage_costs_no_memory(server: PrivateRedis, jobs: int, minutes: int
         bench.drain()
         server.kill()
         bench.pass_minutes()
-        bench.until(lambda: not bench.parts.dispatch.health().connected, "the loss of the broker")
+        bench.until(lambda: not bench.lanes.health().connected, "the loss of the broker")
         bench.until(lambda: bench.fast.backlog._squeezed, "the first squeeze")
         blocks = []
         for _ in range(minutes):
@@ -394,11 +394,11 @@ def test_an_outage_costs_no_memory(server: PrivateRedis, jobs: int, minutes: int
             assert pair_bytes(bench) == 20 * jobs
         half = minutes // 2
         assert max(blocks[half:]) - blocks[half - 1] < 2_000, "objects that stay"
-        skipped = bench.parts.ledger.skipped
+        skipped = bench.ledger.skipped
         assert skipped["backlog"] == skipped.total() >= (minutes - 1) * jobs, "of each job the newest is kept"
         server.start()
         bench.drain()
-        assert bench.parts.ledger.sent >= 2 * jobs
+        assert bench.ledger.sent >= 2 * jobs
         assert skipped["backlog"] == skipped.total() <= (minutes + 1) * jobs
 
 
@@ -425,7 +425,7 @@ def test_a_minute_without_a_broker_makes_no_tick_late(server: PrivateRedis, caps
                 while time.time() < next_s:
                     bench.turn()
                     if not bench.lanes.can_submit():
-                        bench.parts.wake.wait(min(0.05, max(0.0, next_s - time.time())))
+                        bench.beat.wake.wait(min(0.05, max(0.0, next_s - time.time())))
                 bench.pass_second()
                 latest_s = max(latest_s, time.time() - next_s)
             return latest_s
@@ -455,7 +455,7 @@ def test_a_minute_without_a_broker_makes_no_tick_late(server: PrivateRedis, caps
         assert grown < 32_000_000
         assert bench.now_ms - oldest_ms <= 2_000
         bench.drain()
-        assert bench.parts.ledger.skipped["backlog"] == bench.parts.ledger.skipped.total()
+        assert bench.ledger.skipped["backlog"] == bench.ledger.skipped.total()
 
 
 def resident_bytes() -> int:
@@ -474,10 +474,10 @@ def test_what_is_unsettled_at_the_end_is_left_for_the_next_start(server: Private
         bench.pass_minutes()
         bench.until(lambda: bench.lanes.in_flight > 0, "batches on their way")
         began_s = time.monotonic()
-        bench.parts.dispatch.close(1.0)
+        bench.lanes.close(1.0)
         assert time.monotonic() - began_s < 30, "the socket would let it wait for ever"
         bench.lanes.collect_outcomes(time.monotonic())
         assert bench.lanes.oldest_fire_ms() is not None
         left = bench.lanes.shutdown()
         assert left.runs == 3_000
-        assert bench.parts.ledger.difference(0) == 0
+        assert bench.ledger.difference(0) == 0

@@ -67,7 +67,7 @@ def test_every_run_is_sent_once_under_its_id(bench: FastBench, client: redis.Red
     bench.load(numbered(3000, bench.route()))
     assert bench.pass_minutes(2) == 6000
     bench.drain()
-    assert bench.parts.ledger.sent == 6000
+    assert bench.ledger.sent == 6000
     assert bench.slow_runs == 0
     found = messages(client)
     assert len(found) == len({one["id"] for one in found}) == 6000
@@ -234,7 +234,7 @@ def test_what_is_passed_by_is_said_at_the_start_and_passed_by(
     finally:
         before_task_publish.disconnect(listener, sender="lanes.check")
     assert client.llen("celery") == 20
-    said = [text for text in caplog.messages if "passes by what it finds" in text]
+    said = [text for text in caplog.messages if "the fast lane ignores this hook" in text]
     if dispatch == "fast":
         assert [text.rpartition(": ")[2] for text in said] == [
             "sends.apply_async is overridden",
@@ -306,22 +306,22 @@ def test_a_narrow_window_has_narrow_blocks(app: Celery, client: redis.Redis) -> 
 
 def test_at_full_rate_the_log_has_one_line_a_tick(bench: FastBench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "celery.beat")
-    bench.parts.lines.install()
+    bench.send_log.install()
     bench.load(numbered(9000, bench.route()))
     bench.pass_minutes()
     bench.drain()
-    bench.parts.lines.turn(1)
+    bench.send_log.turn(1)
     assert [text for text in caplog.messages if "Sending" in text] == [
         "Scheduler: Sending 9000 due tasks (one line each up to 100)"
     ]
     bench.load(numbered(50, bench.route(), first=100_000, interval_ms=1000))
     caplog.clear()
-    bench.parts.engine.apply(ChangeBatch(batch_of([], bench.parts.engine.crons), np.arange(9000)))
+    bench.engine.apply(ChangeBatch(batch_of([], bench.engine.crons), np.arange(9000)))
     for tick in (2, 3):
         bench.pass_second()
         bench.drain()
-        bench.parts.lines.turn(tick)
-    bench.parts.lines.remove()
+        bench.send_log.turn(tick)
+    bench.send_log.remove()
     lines = [text for text in caplog.messages if "Sending" in text]
     assert len(lines) == 100
     assert all(text.startswith("Scheduler: Sending due task job 1000") for text in lines)
@@ -361,7 +361,7 @@ def test_an_oserror_of_user_code_while_an_envelope_is_made_concerns_its_route_al
         bench.pass_minutes()
         bench.drain()
         assert client.llen("celery") == 50
-        assert bench.parts.ledger.skipped["error"] == bench.slow_runs == 5
+        assert bench.ledger.skipped["error"] == bench.slow_runs == 5
         assert bench.fast.publisher.epoch == 1
         assert "cannot be rendered: ConnectionRefusedError" in bench.reasons()[0]
 
@@ -375,7 +375,7 @@ def test_arguments_that_do_not_fit_the_task_concern_their_job_alone(bench: FastB
     assert bench.slow_runs == 1
     assert list(bench.fast.outsiders.unfit) == [5000]
     assert "TypeError" in bench.fast.outsiders.unfit[5000]
-    assert bench.parts.ledger.skipped["error"] == 1
+    assert bench.ledger.skipped["error"] == 1
     assert client.llen("celery") == 50
     bench.redefine(replace(bad, payload=b"[[1], {}]"))
     bench.pass_minutes()
@@ -394,7 +394,7 @@ def test_many_jobs_that_do_not_fit_cost_no_more_memory(bench: FastBench, monkeyp
         bench.pass_minutes()
         bench.drain()
         assert bench.slow_runs == 10 * minutes
-        assert bench.parts.ledger.skipped["error"] == 10 * minutes
+        assert bench.ledger.skipped["error"] == 10 * minutes
         assert len(bench.fast.outsiders.unfit) == 3
 
 
@@ -430,10 +430,10 @@ def test_a_cache_that_is_full_changes_no_message(server: PrivateRedis, client: r
 def test_removed_and_quarantined_jobs_are_skipped_with_their_reason(bench: FastBench, client: redis.Redis) -> None:
     batch = bench.load(numbered(10, bench.route()))
     bench.pass_minutes()
-    bench.parts.engine._remove(batch.ids[:3])
+    bench.engine._remove(batch.ids[:3])
     bench.lanes.quarantined[5] = "for the test"
     bench.drain()
-    assert (bench.parts.ledger.skipped["removed"], bench.parts.ledger.skipped["quarantined"]) == (3, 1)
+    assert (bench.ledger.skipped["removed"], bench.ledger.skipped["quarantined"]) == (3, 1)
     assert client.llen("celery") == 6
 
 
@@ -474,13 +474,13 @@ def test_an_outage_is_waited_for_and_drained(client: redis.Redis, server: Privat
             bench.drain()
             broker.kill()
             bench.pass_minutes()
-            bench.until(lambda: not bench.parts.dispatch.health().connected, "the loss of the broker")
+            bench.until(lambda: not bench.lanes.health().connected, "the loss of the broker")
             for _ in range(3):
                 bench.pass_minutes()
-            bench.until(lambda: bench.parts.ledger.skipped["backlog"] == 1000, "the newest run of each job is kept")
+            bench.until(lambda: bench.ledger.skipped["backlog"] == 1000, "the newest run of each job is kept")
             broker.start()
             bench.drain()
-            assert bench.parts.ledger.sent == 1500
+            assert bench.ledger.sent == 1500
             assert bench.slow_runs == 0
         with redis.Redis.from_url(broker.url) as restarted:
             minutes = [(one["wheelbeat_fire_ms"] - START_MS - 1) // MINUTE_MS for one in messages(restarted)]

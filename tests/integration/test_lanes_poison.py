@@ -45,12 +45,12 @@ def test_the_culprit_is_bisected_and_quarantined(server: PrivateRabbit, caplog: 
         bench.drain()
         assert sorted(bench.lanes.quarantined) == [2000, 2001]
         assert all("PreconditionFailed" in reason for reason in bench.lanes.quarantined.values())
-        assert bench.parts.ledger.skipped["error"] == 2
-        assert bench.parts.ledger.sent == 300
+        assert bench.ledger.skipped["error"] == 2
+        assert bench.ledger.sent == 300
         assert caplog.text.count("is quarantined") == 2
         bench.pass_minutes()
         bench.drain()
-        assert bench.parts.ledger.skipped["quarantined"] == 2
+        assert bench.ledger.skipped["quarantined"] == 2
     assert len(set(received(server, "bisected"))) == 600
 
 
@@ -74,8 +74,8 @@ def test_a_deleted_queue_of_the_default_exchange_is_declared_again(
             assert bench.lanes.failures["not_sent"] == 50 * times
             # once for each batch that was on its way to it
             assert caplog.text.count("The queue vanishing was gone; it has been declared again") >= times
-        assert bench.parts.ledger.sent == 450
-        assert bench.parts.ledger.skipped.total() == 0
+        assert bench.ledger.sent == 450
+        assert bench.ledger.skipped.total() == 0
         assert bench.fast.publisher.epoch == epoch
     assert len(set(received(server, "routable"))) == 300
     assert len(set(received(server, "vanishing"))) == 50, "those of the last minute; the others went with the queue"
@@ -98,7 +98,7 @@ def test_what_a_named_exchange_does_not_route_holds_up_nobody(
         connection.channel().queue_delete("bound")
         bench.pass_minutes()
         bench.drain()
-        assert bench.parts.ledger.skipped["unroutable"] == bench.lanes.failures["unroutable"] == 50
-        assert bench.parts.ledger.sent == 250
+        assert bench.ledger.skipped["unroutable"] == bench.lanes.failures["unroutable"] == 50
+        assert bench.ledger.sent == 250
         assert "50 runs have no queue and are skipped(unroutable)" in caplog.text
     assert len(received(server, "unmoved")) == 200

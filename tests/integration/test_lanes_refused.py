@@ -84,9 +84,9 @@ def bench(private_rabbit: PrivateRabbit) -> Iterator[FastBench]:
         channel.queue_declare("refused", durable=True, auto_delete=False)
         channel.queue_purge("refused")
         channel.exchange_delete("nope")
-        bench.parts.lines.install()
+        bench.send_log.install()
         yield bench
-        bench.parts.lines.remove()
+        bench.send_log.remove()
 
 
 @pytest.mark.amqp
@@ -108,7 +108,7 @@ def test_it_is_quarantined_alone_with_its_reason(
     assert bench.lanes.quarantined.keys() == watch.poisoned.keys() == set(BAD)
     for told in (*bench.lanes.quarantined.values(), *(why for _, why in watch.poisoned.values())):
         assert reason in told
-    assert bench.parts.ledger.skipped["quarantined"] == bench.parts.ledger.skipped.total() == minutes * len(BAD)
+    assert bench.ledger.skipped["quarantined"] == bench.ledger.skipped.total() == minutes * len(BAD)
     assert bench.fast.publisher.epoch == 1, "no connection was lost for it"
     assert bench.slow_runs == 0
     assert not bench.lanes.failures
@@ -125,22 +125,22 @@ def test_on_redis_too(what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest
     options, reason = REFUSED_BY_RABBITMQ[what]
     with PrivateRedis() as server, FastBench(make_app(server.url)) as bench:
         watch = Watch(bench, monkeypatch)
-        bench.parts.lines.install()
+        bench.send_log.install()
         bench.load([*numbered(GOOD, bench.route()), *bad_jobs(bench, options)])
         for _ in range(3):
             bench.pass_minutes()
             bench.drain()
         assert watch.poisoned.keys() == set(BAD)
         assert reason in watch.poisoned[BAD[0]][1]
-        assert bench.parts.ledger.sent == 3 * GOOD
+        assert bench.ledger.sent == 3 * GOOD
         assert caplog.text.count("Traceback") >= 1
         assert sum(bool(record.exc_info) for record in caplog.records) == 1
         bench.redefine(*bad_jobs(bench, {}))
         bench.pass_minutes()
         bench.drain()
-        assert bench.parts.ledger.sent == 4 * GOOD + len(BAD), "another definition, another chance"
+        assert bench.ledger.sent == 4 * GOOD + len(BAD), "another definition, another chance"
         assert not bench.lanes.quarantined
-        bench.parts.lines.remove()
+        bench.send_log.remove()
 
 
 @pytest.mark.amqp
@@ -150,7 +150,7 @@ def test_a_job_whose_own_headers_are_too_many_leaves_the_others_of_its_form_alon
     for _ in range(2):
         bench.pass_minutes()
         bench.drain()
-    assert bench.parts.ledger.sent == 2 * GOOD
+    assert bench.ledger.sent == 2 * GOOD
     assert bench.lanes.quarantined.keys() == set(BAD)
     assert bench.fast.publisher.epoch == 1
 
@@ -183,10 +183,10 @@ def test_an_exchange_that_is_there_again_lifts_the_quarantine(
         lifted = BAD if by == "time" else BAD[1:]
         assert sorted(watch.lifted) == list(lifted)
         assert f"{len(lifted)} monitors of lanes.check are no longer quarantined" in caplog.text
-        before = bench.parts.ledger.sent
+        before = bench.ledger.sent
         bench.pass_minutes()
         bench.drain()
-        assert bench.parts.ledger.sent >= before + GOOD + len(BAD)
+        assert bench.ledger.sent >= before + GOOD + len(BAD)
         assert channel.basic_get(queue, no_ack=True) is not None
         channel.exchange_delete("nope")
     assert bench.fast.publisher.epoch == 1
@@ -208,8 +208,8 @@ def test_an_exchange_that_goes_costs_one_connection(bench: FastBench, private_ra
             bench.pass_minutes()
             bench.drain()
     assert bench.fast.publisher.epoch == 2
-    assert bench.parts.ledger.skipped["unroutable"] == len(BAD), "of the minute in which it went"
-    assert bench.parts.ledger.skipped["quarantined"] == 3 * len(BAD)
+    assert bench.ledger.skipped["unroutable"] == len(BAD), "of the minute in which it went"
+    assert bench.ledger.skipped["quarantined"] == 3 * len(BAD)
     copies = received(private_rabbit, "refused")
     assert len(copies) == 5 * GOOD
     assert sum(copies.values()) <= 6 * GOOD, "at most what was on its way once"
@@ -237,7 +237,7 @@ def test_no_right_to_write_is_found_before_it_costs_a_connection(private_rabbit:
             bench.drain()
         assert bench.lanes.quarantined.keys() == set(BAD)
         assert "ACCESS_REFUSED" in bench.lanes.quarantined[BAD[0]]
-        assert bench.parts.ledger.sent == 20
+        assert bench.ledger.sent == 20
         assert bench.fast.publisher.epoch == 1
 
 

@@ -84,9 +84,9 @@ def sent_before_and_after(servers: Failing, fail: Callable[[], Any], app: Any = 
         bench.pass_minutes()
         bench.drain()
         assert bench.slow_runs == 0
-        assert bench.parts.ledger.sent + bench.parts.ledger.skipped["backlog"] == 6_000
-        assert bench.parts.ledger.skipped.total() == bench.parts.ledger.skipped["backlog"]
-        sent = bench.parts.ledger.sent
+        assert bench.ledger.sent + bench.ledger.skipped["backlog"] == 6_000
+        assert bench.ledger.skipped.total() == bench.ledger.skipped["backlog"]
+        sent = bench.ledger.sent
     ids = servers.ids()
     assert len(ids) == sent
     return ids

@@ -17,7 +17,7 @@ from support.lanes.bench import MINUTE_MS, START_MS, FastBench, numbered
 from support.lanes.fast_lane import make_app
 
 from celery_wheelbeat.beat import fast_assembly as fast_parts
-from celery_wheelbeat.beat.route_sweep import RouteSweep
+from celery_wheelbeat.beat.supervision import RouteSweep
 from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
 from celery_wheelbeat.dispatch.lane_rules import TOO_MANY_FORMS, UNFIT
 from celery_wheelbeat.jobs.definitions import OVERLAP_SHIFT, ChangeBatch, Overlap
@@ -233,7 +233,7 @@ def test_more_kinds_than_there_may_be_take_the_celery_lane_and_say_so(
 
 @pytest.mark.redis
 def test_edits_of_headers_leave_nothing_behind(bench: FastBench, client: redis.Redis) -> None:
-    sweep = RouteSweep(bench.parts.engine)
+    sweep = RouteSweep(bench.engine)
     for revision in range(60):
         route = bench.route(options=json.dumps({"headers": {"revision": revision}, "queue": f"q{revision % 2}"}))
         bench.redefine(job(0, route))
@@ -241,10 +241,10 @@ def test_edits_of_headers_leave_nothing_behind(bench: FastBench, client: redis.R
         bench.drain()
         sweep.look()
         sweep.look()
-    assert len(bench.parts.engine.routes) <= 4
+    assert len(bench.engine.routes) <= 4
     assert len(bench.fast.forms.answers()) <= 2
     assert [one["revision"] for one in reversed(headers_in(client, "q1"))] == list(range(1, 60, 2))
-    bench.parts.engine.apply(ChangeBatch(bench.load([]), np.array([0])))
+    bench.engine.apply(ChangeBatch(bench.load([]), np.array([0])))
     sweep.look()
     sweep.look()
     assert not bench.fast.forms.answers()
@@ -334,7 +334,7 @@ def test_routing_keys_are_a_jobs_own_on_rabbitmq(
             bench.pass_minutes()
             bench.drain()
         assert (len(asked), bench.slow_runs) == (1, 0)
-        assert bench.parts.ledger.sent == 2 * JOBS
+        assert bench.ledger.sent == 2 * JOBS
     found: dict[str, list[str]] = {}
     with amqp.Connection(f"127.0.0.1:{server.port}") as connection:
         channel = connection.channel()

@@ -201,7 +201,7 @@ class Auditor:
     def turn_ended(self) -> None:
         """A turn is over: the books must balance now."""
         self.turns += 1
-        dispatch, ledger = self.beat.parts.dispatch, self.beat.parts.ledger
+        dispatch, ledger = self.beat.dispatcher, self.beat.engine.ledger
         demand(ledger.difference(dispatch.pending) == 0, "sent + skipped + pending = expected", ledger=vars(ledger))
         demand(dispatch.strays == 0, "every outcome belongs to a run in flight")
         self._take_back()
@@ -215,7 +215,7 @@ class Auditor:
 
     def closed(self) -> None:
         """A process has ended in order: what was left is counted."""
-        ledger = self.beat.parts.ledger
+        ledger = self.beat.engine.ledger
         demand(ledger.difference(0) == 0, "at the end everything is sent or skipped", ledger=vars(ledger))
 
     def overdue(self) -> list[Offered]:
@@ -231,7 +231,7 @@ class Auditor:
         stored = self.deliveries.current()
         demand(in_force == stored, "every definition is in force in the end", in_force=in_force, stored=stored)
         if all(commit.logged for commit in self.table.history):
-            demand(beat.parts.desk.status()["drift_found"] == 0, "the reconcile finds no drift")
+            demand(beat.sources.status()["drift_found"] == 0, "the reconcile finds no drift")
         self._check_once(broker)
 
     # The parts of it.
@@ -263,7 +263,7 @@ class Auditor:
         self._lift(job.id)
 
     def _take_back(self) -> None:
-        self.fates.take_back(_held(self.beat.parts.dispatch.lanes[-1]), self.clock.elapsed_ms)
+        self.fates.take_back(_held(self.beat.dispatcher.lanes[-1]), self.clock.elapsed_ms)
 
     def _lift(self, job_id: int) -> None:
         """A job that was redefined may be sent again, and what is on its way says nothing about it any more."""
@@ -314,7 +314,7 @@ class Auditor:
 
     def _has_room(self, job: Job) -> bool:
         """Whether neither a late definition nor a narrow window explains a late run."""
-        return job.plan.kind != "once" and self.beat.parts.settings.window > 100
+        return job.plan.kind != "once" and self.supervision._settings.window > 100
 
     def _check_once(self, broker: SimBroker) -> None:
         """A once that was due in its time has run, and is finished."""
@@ -331,7 +331,7 @@ class Auditor:
                 demand(row.finished_at_ms is not None, "a once that ran is finished", row=row)
 
     def _check_account(self, waiting: set[Offered]) -> None:
-        seen = self.beat.parts.ledger
+        seen = self.beat.engine.ledger
         reasons = {reason: seen.skipped[reason] - self._ledger[reason] for reason in seen.skipped}
         for name, now in (("expected", seen.expected), ("sent", seen.sent), ("reoffered", seen.reoffered)):
             reasons_delta = now - self._ledger[name]
@@ -365,7 +365,7 @@ class Auditor:
         self._finished_now.clear()
 
     def _check_mark(self) -> None:
-        mark_ms = self.beat.parts.mark.mark_ms
+        mark_ms = self.beat.mark.mark_ms
         if mark_ms is None or self.beat.state != "running":
             return
         demand(mark_ms <= max(self.expectation.cursor_ms, self.expectation.mark_ms or 0), "the mark never runs ahead",
@@ -386,7 +386,7 @@ class Auditor:
             demand(stored >= bound_ms, "the stored mark is fresh", stored=stored, now_ms=self.now_ms)
 
     def _check_bounds(self) -> None:
-        backlog = self.beat.parts.dispatch
+        backlog = self.beat.dispatcher
         demand(backlog.waiting <= 2 * self.rules.backlog_max, "the backlog is bounded", waiting=backlog.waiting)
 
 

@@ -6,19 +6,16 @@ the points at which simulated time passes, other threads get their turn, and the
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 
 from celery_wheelbeat import sources
-from celery_wheelbeat.beat.assembly import assemble
-from celery_wheelbeat.beat.beat import Beat
+from celery_wheelbeat.beat.assembly import BeatEdges, assemble
 from celery_wheelbeat.beat.scheduler import WheelScheduler
-from celery_wheelbeat.beat.supervision import Supervision
 from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
 from celery_wheelbeat.dispatch.dispatcher import Dispatcher
-from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.runtime.clock import ClockGuard
 from celery_wheelbeat.sources.changelog.reader import NEWS_MAX, ChangeLogReader
 
@@ -26,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from celery_wheelbeat.dispatch import Confirmed, Failed, Run
+    from celery_wheelbeat.dispatch.backlog import Backlog
+    from celery_wheelbeat.dispatch.reports.lateness import Lateness
+    from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.jobs.definitions import DueBatch
     from celery_wheelbeat.runtime.clock import Reading
     from celery_wheelbeat.settings import Settings
@@ -60,25 +60,18 @@ class Life:
         sources.register(lambda _app: database)
         try:
             self.scheduler = WheelScheduler(APP)
-            parts = assemble(self.scheduler, settings, clock)
+            edges = BeatEdges(
+                guard=_Guard(auditor, reach),
+                wake=_Wake(rest),
+                sources=lambda reader: _Sources(reader, clock, auditor, reach),
+                dispatcher=partial(_Dispatch, publisher, auditor),
+            )
+            self.beat, self.supervision = assemble(self.scheduler, settings, clock, edges)
         finally:
             sources.register(None)
         self.scheduler.settings = settings
         self.publisher = publisher
-        self.desk = _Desk(parts.desk, clock, auditor, reach)
-        liveness = Liveness(settings.live_timeout)
-        liveness.watch("desk", self.desk.stamp_s)
-        self.parts = replace(
-            parts,
-            guard=_Guard(auditor, reach),
-            wake=_Wake(rest),
-            desk=self.desk,
-            dispatch=_Dispatch(parts, publisher, auditor),
-            liveness=liveness,
-        )
-        self.beat = Beat(self.parts)
-        self.scheduler.schedule.monitors = self.parts.monitor_entries
-        self.supervision = Supervision(self.beat)
+        self.sources = self.beat.sources
         self.supervision._surveyor.turn = lambda _now_ms: (
             None
         )  # the forecast of the load would cost a third of the time
@@ -105,7 +98,7 @@ class Life:
     def crash(self) -> None:
         """Lose the process."""
         self.publisher.crash()
-        self.parts.lines.remove()
+        self.supervision.send_log.remove()
 
 
 class _Guard(ClockGuard):
@@ -132,8 +125,11 @@ class _Wake:
     def wait(self, seconds: float) -> None:
         self._rest(seconds)
 
+    def ring(self) -> None:
+        """The world looks for news itself."""
 
-class _Desk:
+
+class _Sources:
     """The real tail without its thread: the world gives it its turns."""
 
     def __init__(self, tail: ChangeLogReader, clock: SimClock, auditor: Auditor, reach: Callable[[str], None]) -> None:
@@ -158,20 +154,21 @@ class _Desk:
         """Give the I/O thread a turn if it is not resting; says whether there is news for the other thread."""
         if self._clock.monotonic_s() < self._turn_at_s or len(self.tail._news) > NEWS_MAX - 3:
             return False
-        self._turn_at_s = self._clock.monotonic_s() + self.tail.turn()
+        self._turn_at_s = self._clock.monotonic_s() + self.tail._turn()
         return not self.tail._news.empty()
 
     def close(self, _timeout_s: float) -> None:
-        self._reach("close desk")
+        self._reach("close sources")
         self.tail._write()
 
 
 class _Dispatch(Dispatcher):
     """Tells the auditor which runs the engine handed out."""
 
-    def __init__(self, parts: Any, publisher: SimPublisher, auditor: Auditor) -> None:
-        backlog = parts.dispatch.lanes[-1].backlog
-        super().__init__([], CeleryLane(parts.engine, backlog, _Watched(publisher, auditor), parts.lateness))
+    def __init__(
+        self, publisher: SimPublisher, auditor: Auditor, engine: Engine, backlog: Backlog, lateness: Lateness
+    ) -> None:
+        super().__init__([], CeleryLane(engine, backlog, _Watched(publisher, auditor), lateness))
         self._auditor = auditor
 
     def enqueue(self, due: Iterable[DueBatch]) -> None:

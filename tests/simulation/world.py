@@ -223,7 +223,7 @@ class World:
         self._in_io = True
         try:
             rings = self.life.publisher.step()
-            return self.life.desk.turn() or rings
+            return self.life.sources.turn() or rings
         finally:
             self._in_io = False
 

@@ -19,10 +19,9 @@ from support.changelog.table import PLAIN
 
 from celery_wheelbeat import run_id
 from celery_wheelbeat.beat.assembly import assemble
-from celery_wheelbeat.beat.beat import OPENING_S, Beat
 from celery_wheelbeat.beat.marks import MarkDocument
 from celery_wheelbeat.beat.scheduler import WheelScheduler
-from celery_wheelbeat.beat.supervision import Supervision
+from celery_wheelbeat.beat.startup import OPENING_S
 from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.jobs.compile import compile_rows
 from celery_wheelbeat.jobs.definitions import ChangeBatch
@@ -65,9 +64,11 @@ class Bench:
         self.scheduler = WheelScheduler(app=self.app, schedule_filename=str(folder / "schedule"))
         self.clock = Moved()
         self.clock.passed_s = later_s
-        self.beat = Beat(assemble(self.scheduler, self.scheduler.settings, self.clock))
-        self.supervision = Supervision(self.beat)
+        self.beat, self.supervision = assemble(self.scheduler, self.scheduler.settings, self.clock)
+        self.engine, self.dispatcher = self.beat.engine, self.beat.dispatcher
+        self.ledger = self.engine.ledger
         self.beat.start()
+        self.supervision.start()
 
     def turn_until(self, condition: Callable[[], object]) -> None:
         end_s = time.monotonic() + PATIENCE_S
@@ -75,7 +76,7 @@ class Bench:
             self.scheduler._turn(self.beat, self.supervision)
             if condition():
                 return
-            self.beat.parts.wake.wait(0.02)
+            self.beat.wake.wait(0.02)
         raise AssertionError(f"{PATIENCE_S} s were not enough")
 
     def close(self) -> None:
@@ -100,13 +101,13 @@ def test_a_database_that_does_not_answer_delays_the_entries_by_ten_seconds(
     make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = make(**NOWHERE)
-    bench.turn_until(lambda: bench.beat.parts.desk.status()["failures"])
+    bench.turn_until(lambda: bench.beat.sources.status()["failures"])
     assert bench.beat.state == "starting"
-    assert bench.beat.parts.ledger.expected == 0
+    assert bench.ledger.expected == 0
     bench.clock.passed_s += OPENING_S
-    bench.turn_until(lambda: bench.beat.parts.ledger.sent)
+    bench.turn_until(lambda: bench.ledger.sent)
     assert bench.beat.state == "loading"
-    assert "starting without what it knows" in caplog.text
+    assert "starting without its record of earlier runs" in caplog.text
     assert bench.beat.mark_document() is None, "a mark that was never read is not overwritten"
 
 
@@ -117,7 +118,7 @@ def test_a_zone_without_a_name_is_named_at_the_start(
     bench = make(timezone=zone, beat_schedule={"nightly": {"task": "t", "schedule": crontab(hour=9, minute=30)}})
     assert caplog.text.count("Celery's time zone is not an IANA zone") == lines
     bench.turn_until(lambda: bench.beat.state == "running")
-    assert len(bench.beat.parts.engine.lane.polled) == lines
+    assert len(bench.engine.lane.polled) == lines
 
 
 def ids_of_messages(app: Celery) -> dict[str, int]:
@@ -137,20 +138,19 @@ def test_no_run_is_sent_under_another_id_than_the_database_would_give_it(
 ) -> None:
     bench = make(**NOWHERE, wheelbeat_namespace=None)
     ids_of_messages(bench.app)  # the memory transport is one for the whole process
-    parts = bench.beat.parts
     bench.clock.passed_s += OPENING_S
     bench.turn_until(lambda: bench.beat.state == "loading")
     bench.clock.passed_s += 60
-    bench.turn_until(lambda: parts.ledger.expected >= 60)
-    bench.turn_until(lambda: parts.ledger.skipped["backlog"] >= 59)
+    bench.turn_until(lambda: bench.ledger.expected >= 60)
+    bench.turn_until(lambda: bench.ledger.skipped["backlog"] >= 59)
     assert "Runs wait for the database" in caplog.text
-    assert (parts.ledger.sent, parts.dispatch.pending) == (
+    assert (bench.ledger.sent, bench.dispatcher.pending) == (
         0,
-        parts.ledger.expected - parts.ledger.skipped.total(),
+        bench.ledger.expected - bench.ledger.skipped.total(),
     )
     assert ids_of_messages(bench.app) == {}
-    bench.beat._take_in(Opened(INSTALLATION, {}, loading=True), parts.clock.wall_ms())
-    bench.turn_until(lambda: parts.ledger.sent)
+    bench.beat._apply_message(Opened(INSTALLATION, {}, loading=True), bench.clock.wall_ms())
+    bench.turn_until(lambda: bench.ledger.sent)
     sent = ids_of_messages(bench.app)
     assert list(sent) == [run_id("entry:a", fire_ms, INSTALLATION) for fire_ms in sent.values()] != []
 
@@ -162,7 +162,7 @@ def test_the_installation_is_remembered_for_a_start_without_its_database(
     bench = make(**NOWHERE, wheelbeat_namespace=None)
     ids_of_messages(bench.app)
     bench.clock.passed_s += OPENING_S
-    bench.turn_until(lambda: bench.beat.parts.ledger.sent)
+    bench.turn_until(lambda: bench.ledger.sent)
     sent = ids_of_messages(bench.app)
     assert list(sent) == [run_id("entry:a", fire_ms, INSTALLATION) for fire_ms in sent.values()] != []
 
@@ -181,31 +181,31 @@ def test_a_file_that_holds_no_installation_is_none_and_is_replaced(tmp_path: Pat
 
 def test_a_row_with_the_id_of_an_entry_leaves_the_entry_alone(make: Callable[..., Bench]) -> None:
     bench = make()
-    bench.turn_until(lambda: "a" in bench.beat.parts.entries)
-    job_id = bench.beat.parts.entries.id_of("a")
+    bench.turn_until(lambda: "a" in bench.beat.entries.in_force)
+    job_id = bench.beat.entries.in_force.id_of("a")
     compiled = compile_rows([PLAIN._replace(id=job_id, name="m")], crons=CronTable())
     problem = compiled.refused[job_id]
     changes = ChangeBatch(compiled.batch, np.array([job_id]))
-    bench.beat._take_in(Changed(changes, {job_id: problem}), 0)
-    assert bench.beat.parts.engine.lookup([job_id])[0] is not None
-    assert bench.beat.refused == {f"monitor:{job_id}": problem}
+    bench.beat._apply_message(Changed(changes, {job_id: problem}), 0)
+    assert bench.engine.lookup([job_id])[0] is not None
+    assert bench.beat.quarantine.monitors == {f"monitor:{job_id}": problem}
 
 
 def test_the_status_names_refused_jobs_by_key_and_counts_them_all(make: Callable[..., Bench]) -> None:
     bench = make(beat_schedule={"a": {"task": "t", "schedule": 1.0}, "bad": {"task": "t", "schedule": "never"}})
-    bench.turn_until(lambda: "a" in bench.beat.parts.entries)
+    bench.turn_until(lambda: "a" in bench.beat.entries.in_force)
     problem = InvalidMonitor("cron", "never fires", name="nightly")
-    bench.beat.refusals.monitors.update((f"monitor:{number}", problem) for number in range(1_000))
-    bench.beat.parts.dispatch.quarantined[bench.beat.parts.entries.id_of("a")] = "too large"
+    bench.beat.quarantine.monitors.update((f"monitor:{number}", problem) for number in range(1_000))
+    bench.dispatcher.quarantined[bench.beat.entries.in_force.id_of("a")] = "too large"
     jobs = bench.supervision.observe(bench.clock.wall_ms()).jobs
     assert jobs.refused_total == 1_002
     assert len(jobs.refused) == REFUSED_SHOWN
     assert (next(iter(jobs.refused)), jobs.refused["monitor:7"]) == ("entry:bad", "cron: never fires")
     assert jobs.names == dict.fromkeys(jobs.refused.keys() - {"entry:bad"}, "nightly")
-    bench.beat.refusals.monitors.clear()
+    bench.beat.quarantine.monitors.clear()
     compiled = compile_rows([PLAIN._replace(id=5, name="too large a monitor")], crons=CronTable())
-    bench.beat._take_in(Changed(ChangeBatch(compiled.batch, np.array([], np.int64)), {}), 0)
-    bench.beat.parts.dispatch.quarantined[5] = "too large"
+    bench.beat._apply_message(Changed(ChangeBatch(compiled.batch, np.array([], np.int64)), {}), 0)
+    bench.dispatcher.quarantined[5] = "too large"
     jobs = bench.supervision.observe(bench.clock.wall_ms()).jobs
     assert jobs.refused["entry:a"] == jobs.refused["monitor:5"] == "too large"
     assert jobs.names == {"monitor:5": "too large a monitor"}
@@ -213,12 +213,12 @@ def test_the_status_names_refused_jobs_by_key_and_counts_them_all(make: Callable
 
 def test_the_status_says_when_an_entry_was_due_last(make: Callable[..., Bench]) -> None:
     bench = make(beat_schedule={"a": {"task": "t", "schedule": 1.0}, "b": {"task": "t", "schedule": crontab("0", "0")}})
-    bench.turn_until(lambda: bench.beat.parts.ledger.expected >= 2)
+    bench.turn_until(lambda: bench.ledger.expected >= 2)
     entries = bench.supervision.observe(bench.clock.wall_ms()).schedule
     often, nightly = entries
     assert often.last_fire_ms == often.next_fire_ms - 1_000
     assert nightly.last_fire_ms is None, "not since it has this schedule"
-    bench.turn_until(lambda: bench.beat.parts.ledger.expected >= 3)
+    bench.turn_until(lambda: bench.ledger.expected >= 3)
     later, _ = bench.supervision.observe(bench.clock.wall_ms()).schedule
     assert later.last_fire_ms > often.last_fire_ms
 
@@ -250,18 +250,17 @@ def test_a_task_that_runs_inside_beat_is_seen_and_does_not_look_wedged(
 @pytest.mark.promise("time-that-was-missed-is-treated-by-one-rule")
 def test_a_stall_is_replayed_and_a_longer_one_goes_by_the_policy(make: Callable[..., Bench]) -> None:
     bench = make()
-    parts = bench.beat.parts
-    bench.turn_until(lambda: parts.ledger.sent)
+    bench.turn_until(lambda: bench.ledger.sent)
     bench.clock.passed_s += 60
-    bench.turn_until(lambda: parts.dispatch.pending == 0 and parts.ledger.sent > 55)
-    assert parts.ledger.skipped.total() == 0
+    bench.turn_until(lambda: bench.dispatcher.pending == 0 and bench.ledger.sent > 55)
+    assert bench.ledger.skipped.total() == 0
     bench.clock.passed_s += 3600
-    before = parts.ledger.sent
-    bench.turn_until(lambda: parts.ledger.skipped["stall"])
-    bench.turn_until(lambda: parts.dispatch.pending == 0)
-    assert parts.ledger.skipped["stall"] >= 3590
-    assert parts.ledger.sent - before < 60
-    assert parts.ledger.difference(0) == 0
+    before = bench.ledger.sent
+    bench.turn_until(lambda: bench.ledger.skipped["stall"])
+    bench.turn_until(lambda: bench.dispatcher.pending == 0)
+    assert bench.ledger.skipped["stall"] >= 3590
+    assert bench.ledger.sent - before < 60
+    assert bench.ledger.difference(0) == 0
 
 
 class Line(NamedTuple):
@@ -294,7 +293,7 @@ def test_after_a_stall_one_line_says_what_was_replayed_and_skipped(
     make: Callable[..., Bench], caplog: pytest.LogCaptureFixture, passed_s: int, skips: bool, step: bool
 ) -> None:
     bench = make()
-    ledger = bench.beat.parts.ledger
+    ledger = bench.ledger
     bench.turn_until(lambda: ledger.sent)
     before, expected = ledger.skipped.copy(), ledger.expected
     if step:
@@ -314,9 +313,9 @@ def test_a_stall_that_takes_many_turns_to_catch_up_with_is_one_line(
     make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = make()
-    ledger = bench.beat.parts.ledger
+    ledger = bench.ledger
     bench.turn_until(lambda: ledger.sent)
-    object.__setattr__(bench.beat.parts.engine, "config", replace(bench.beat.parts.engine.config, runs_per_advance=10))
+    object.__setattr__(bench.engine, "config", replace(bench.engine.config, runs_per_advance=10))
     expected = ledger.expected
     bench.clock.passed_s += 100
     bench.turn_until(lambda: missed(caplog, "Stall"))
@@ -329,13 +328,13 @@ def test_every_start_says_in_one_line_what_was_replayed_and_skipped(
 ) -> None:
     caplog.set_level(logging.INFO, logger="celery.beat")
     first = make()
-    first.turn_until(lambda: first.beat.parts.ledger.sent >= 2)
+    first.turn_until(lambda: first.ledger.sent >= 2)
     assert [line[1:] for line in missed(caplog, "First start")] == [(0, 0, {})]
     first.close()
     second = make(
         later_s=1_000, beat_schedule={"a": {"task": "t", "schedule": 1.0}, "b": {"task": "t", "schedule": 7.0}}
     )
-    ledger = second.beat.parts.ledger
+    ledger = second.ledger
     second.turn_until(lambda: missed(caplog, "Restart"))
     (line,) = missed(caplog, "Restart")
     assert 1_000 <= line.length_s < 1_060
@@ -349,32 +348,30 @@ def test_a_clock_set_back_is_followed_with_other_ids_and_the_number_is_kept(
     make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = make()
-    parts = bench.beat.parts
-    bench.turn_until(lambda: parts.ledger.sent)
+    bench.turn_until(lambda: bench.ledger.sent)
     bench.clock.wall_s -= 3600
     with caplog.at_level(logging.CRITICAL):
-        bench.turn_until(lambda: parts.engine.step_number)
+        bench.turn_until(lambda: bench.engine.step_number)
     assert "The clock was set back by" in caplog.text
-    sent = parts.ledger.sent
-    bench.turn_until(lambda: parts.ledger.sent >= sent + 2)
+    sent = bench.ledger.sent
+    bench.turn_until(lambda: bench.ledger.sent >= sent + 2)
     document = bench.beat.mark_document()
     assert document is not None
     assert document.steps == 1
     assert document.relived_until_ms > document.mark_ms
-    assert parts.ledger.difference(parts.dispatch.pending) == 0
+    assert bench.ledger.difference(bench.dispatcher.pending) == 0
 
 
 def test_the_mark_of_a_step_forward_waits_until_it_has_held(make: Callable[..., Bench]) -> None:
     bench = make()
-    parts = bench.beat.parts
-    bench.turn_until(lambda: parts.ledger.sent)
+    bench.turn_until(lambda: bench.ledger.sent)
     before_ms = bench.clock.wall_ms()
     bench.clock.wall_s += 7200
-    bench.turn_until(lambda: parts.engine.cursor_ms > before_ms + 7_000_000)
-    assert parts.mark.mark_ms is not None
-    assert parts.mark.mark_ms < before_ms + 60_000
+    bench.turn_until(lambda: bench.engine.cursor_ms > before_ms + 7_000_000)
+    assert bench.beat.mark.mark_ms is not None
+    assert bench.beat.mark.mark_ms < before_ms + 60_000
     bench.clock.passed_s += 61
-    bench.turn_until(lambda: (parts.mark.mark_ms or 0) > before_ms + 7_000_000)
+    bench.turn_until(lambda: (bench.beat.mark.mark_ms or 0) > before_ms + 7_000_000)
 
 
 def test_a_mark_ahead_of_the_clock_falls_back_to_where_the_engine_begins(make: Callable[..., Bench]) -> None:
@@ -382,8 +379,8 @@ def test_a_mark_ahead_of_the_clock_falls_back_to_where_the_engine_begins(make: C
     bench = make()
     now_ms = bench.clock.wall_ms() // 1000 * 1000 + 846
     ahead = MarkDocument(now_ms + 2_000).to_json()
-    bench.beat._begin(Opened(None, {"broker": [ahead]}, loading=True), now_ms)
-    assert bench.beat.parts.mark.mark_ms == bench.beat.parts.engine.cursor_ms == now_ms - 846
+    bench.beat.startup._begin(Opened(None, {"broker": [ahead]}, loading=True), now_ms)
+    assert bench.beat.mark.mark_ms == bench.engine.cursor_ms == now_ms - 846
 
 
 def test_a_schedule_that_raises_is_named_and_the_others_go_on(
@@ -397,6 +394,6 @@ def test_a_schedule_that_raises_is_named_and_the_others_go_on(
 
     bench = make()
     bench.scheduler.add(name="broken", task="t", schedule=Broken(1))
-    bench.turn_until(lambda: bench.beat.parts.ledger.sent)
+    bench.turn_until(lambda: bench.ledger.sent)
     assert "The schedule of broken failed" in caplog.text
     assert "no idea" in caplog.text

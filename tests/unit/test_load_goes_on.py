@@ -95,12 +95,12 @@ def test_what_is_read_already_fires_on_time_while_the_load_goes_on(beat: Stepped
 
 
 def test_what_fired_before_its_block_was_read_goes_by_its_policy(beat: SteppedBeat) -> None:
-    begun_ms = beat.parts.engine.cursor_ms
+    begun_ms = beat.engine.cursor_ms
     beat.run(40)
     assert {*beat.fires()} == {*EARLY}
     beat.database_answers = True
     beat.until(lambda: beat.current, "the second block")
-    loaded_ms = beat.parts.engine.cursor_ms
+    loaded_ms = beat.engine.cursor_ms
     beat.run(10)
     missed = list(range(begun_ms - begun_ms % 5_000 + 5_000, loaded_ms + 1, 5_000))
     lookback_ms = begun_ms + 5_000
@@ -166,7 +166,7 @@ def test_ticks_return_and_probes_answer_while_a_reader_waits_for_its_database(
 
     def sent() -> int:
         assert scheduler._beat is not None
-        return scheduler._beat.parts.ledger.sent
+        return scheduler._beat.engine.ledger.sent
 
     try:
         scheduler.tick()  # nobody opens the gate: a tick that waited for the load would not come back
@@ -177,12 +177,12 @@ def test_ticks_return_and_probes_answer_while_a_reader_waits_for_its_database(
         status, body = get(port, "/readyz")
         assert (status, "[-] loaded: loading" in body) == (503, True)
         assert scheduler._beat is not None
-        assert len(scheduler._beat.parts.engine) == len(EARLY)
+        assert len(scheduler._beat.engine) == len(EARLY)
         gate.set()
         while get(port, "/readyz")[0] != 200:
             assert time.monotonic() < end_s
             scheduler.tick()
-        assert len(scheduler._beat.parts.engine) == len(EARLY) + len(LATE)
+        assert len(scheduler._beat.engine) == len(EARLY) + len(LATE)
     finally:
         gate.set()
         scheduler.close()

@@ -41,11 +41,11 @@ def test_of_many_monitors_that_are_refused_at_once_twenty_are_named(
 ) -> None:
     refusals = QuarantineReports(entries, Table())  # type: ignore[arg-type]
     with caplog.at_level(logging.ERROR):
-        refusals.look_at_monitors(dict.fromkeys(range(100), PROBLEM), np.arange(100))
+        refusals.update_monitors(dict.fromkeys(range(100), PROBLEM), np.arange(100))
     assert len(refusals.monitors) == 100
     *named, last = [record.getMessage() for record in caplog.records]
     assert named == [f"beat: Monitor {number}, 'a\\nb', is quarantined: schedule: never fires" for number in range(20)]
-    assert last == "beat: 80 more monitors are quarantined; the admin says which"
+    assert last == "beat: 80 more monitors are quarantined; the admin lists them"
 
 
 def test_an_entry_is_reported_once_and_lifted_when_it_is_well(entries: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -53,14 +53,14 @@ def test_an_entry_is_reported_once_and_lifted_when_it_is_well(entries: Any, capl
     refusals = QuarantineReports(entries, table)  # type: ignore[arg-type]
     entries.refused["a"] = PROBLEM
     with caplog.at_level(logging.ERROR):
-        refusals.look_at_entries()
-        refusals.look_at_entries()
+        refusals.update_entries()
+        refusals.update_entries()
     assert [record.getMessage() for record in caplog.records] == [
         "beat: Entry 'a' of beat_schedule is left out: schedule: never fires"
     ]
     assert table.reasons == {"entry:a": "schedule: never fires"}
     del entries.refused["a"]
-    refusals.look_at_entries()
+    refusals.update_entries()
     assert table.reasons == {}
 
 
@@ -69,16 +69,16 @@ def test_rows_of_entries_that_earlier_processes_left_are_lifted_unless_they_are_
     table = Table("entry:gone", "entry:well", "entry:broken", long[:MAX_KEY], "monitor:7")
     refusals = QuarantineReports(entries, table)  # type: ignore[arg-type]
     entries.refused |= {"broken": PROBLEM, long.removeprefix("entry:"): PROBLEM}
-    refusals.look_at_entries()  # the database may answer after the entries have been read
+    refusals.update_entries()  # the database may answer after the entries have been read
     refusals.recall([*table.reasons])
-    refusals.look_at_entries()
+    refusals.update_entries()
     assert sorted(table.reasons) == sorted(["entry:broken", long[:MAX_KEY], "monitor:7"])
 
 
 def test_what_can_never_be_sent_is_lifted_by_its_key_when_its_definition_changes(entries: Any) -> None:
     table = Table()
     refusals = QuarantineReports(entries, table)  # type: ignore[arg-type]
-    refusals.look_at_poison({7: ("monitor:7", ("h", "too big")), -9: ("entry:a", ("h", "no JSON"))})
+    refusals.add_unsendable({7: ("monitor:7", ("h", "too big")), -9: ("entry:a", ("h", "no JSON"))})
     assert table.reasons == {"monitor:7": "too big", "entry:a": "no JSON"}
     refusals.lift([7])
     assert list(table.reasons) == ["entry:a"]
@@ -88,6 +88,6 @@ def test_what_can_never_be_sent_is_lifted_by_its_key_when_its_definition_changes
 
 def test_monitors_are_refused_until_they_are_seen_well(entries: Any) -> None:
     refusals = QuarantineReports(entries, Table())  # type: ignore[arg-type]
-    refusals.look_at_monitors({1: PROBLEM, 2: PROBLEM}, np.array([1, 2, 3]))
-    refusals.look_at_monitors({}, np.array([2]))
+    refusals.update_monitors({1: PROBLEM, 2: PROBLEM}, np.array([1, 2, 3]))
+    refusals.update_monitors({}, np.array([2]))
     assert refusals.monitors == {"monitor:1": PROBLEM}

@@ -214,8 +214,8 @@ def test_what_is_no_entry_is_left_out_and_reported(app: Celery, make: MakeSchedu
         "good": every(3600),
     }
     scheduler = make()
-    tick_until(scheduler, lambda: scheduler._beat and scheduler._beat.parts.entries.ids())
-    refused = scheduler._beat.parts.entries.refused
+    tick_until(scheduler, lambda: scheduler._beat and scheduler._beat.entries.in_force.ids())
+    refused = scheduler._beat.entries.in_force.refused
     assert {name: str(problem)[:17] for name, problem in refused.items()} == dict.fromkeys(
         ("none", "number", "list", "key"), "entry: TypeError:"
     )
@@ -316,7 +316,7 @@ def test_an_entry_added_while_it_runs_is_sent_and_a_removed_one_is_not(app: Cele
     del scheduler.schedule["a"]
     scheduler.tick()
     assert scheduler._beat is not None
-    removed_ms = scheduler._beat.parts.engine.cursor_ms
+    removed_ms = scheduler._beat.engine.cursor_ms
     last_ms = {"a": 0, "later": 0}
 
     def later_was_sent_long_after_that() -> bool:
@@ -331,7 +331,7 @@ def test_an_entry_added_while_it_runs_is_sent_and_a_removed_one_is_not(app: Cele
 def intervals(scheduler: WheelScheduler) -> dict[str, int]:
     """Name → interval in ms, as the engine has them now."""
     assert scheduler._beat is not None
-    engine, entries = scheduler._beat.parts.engine, scheduler._beat.parts.entries
+    engine, entries = scheduler._beat.engine, scheduler._beat.entries.in_force
     found = {name: engine.schedule_of(entries.id_of(name)) for name in entries.marks()}
     return {name: schedule.base.interval_ms for name, schedule in found.items() if schedule is not None}
 
@@ -353,7 +353,7 @@ def test_what_is_replaced_while_it_runs_is_followed(app: Celery, make: MakeSched
     mine.clear()
     tick_until(scheduler, lambda: intervals(scheduler) == {})
     assert scheduler._beat is not None
-    assert scheduler._beat.parts.view is scheduler.schedule
+    assert scheduler._beat.entries.view is scheduler.schedule
 
 
 def test_garbage_in_the_schedule_is_refused_and_the_others_go_on(app: Celery, make: MakeScheduler) -> None:
@@ -363,7 +363,7 @@ def test_garbage_in_the_schedule_is_refused_and_the_others_go_on(app: Celery, ma
     scheduler.schedule["number"] = 5
     scheduler.schedule[7] = scheduler.schedule["good"]  # type: ignore[index]
     scheduler.data["none"] = None
-    tick_until(scheduler, lambda: len(scheduler._beat.parts.entries.refused) == 3)  # type: ignore[union-attr]
+    tick_until(scheduler, lambda: len(scheduler._beat.entries.in_force.refused) == 3)  # type: ignore[union-attr]
     sent(app)
     tick_until(scheduler, lambda: len(sent(app)))
 
@@ -396,10 +396,10 @@ def test_entries_may_come_and_go_in_any_thread(app: Celery, make: MakeScheduler)
     tick_until(scheduler, lambda: set(intervals(scheduler)) == set(scheduler.data))
     sent(app)
     tick_until(scheduler, lambda: any(m.headers["periodic_task_name"] == "good" for m in sent(app)))
-    parts = scheduler._beat.parts
-    assert parts.ledger.skipped["error"] == 0
-    assert parts.dispatch.quarantined == {}
-    assert parts.ledger.difference(parts.dispatch.pending) == 0
+    ledger, dispatcher = scheduler._beat.engine.ledger, scheduler._beat.dispatcher
+    assert ledger.skipped["error"] == 0
+    assert dispatcher.quarantined == {}
+    assert ledger.difference(dispatcher.pending) == 0
 
 
 def test_overrides_that_are_never_called_are_named_at_the_start(
@@ -456,10 +456,10 @@ def test_a_base_exception_of_user_code_comes_out_of_the_tick(app: Celery, make: 
         tick_until(scheduler, lambda: False)
     assert raised.value is ending
     assert scheduler._beat is not None
-    parts = scheduler._beat.parts
+    ledger, dispatcher = scheduler._beat.engine.ledger, scheduler._beat.dispatcher
     scheduler.close()
-    assert parts.ledger.skipped["error"] == 1
-    assert parts.ledger.difference(parts.dispatch.pending) == 0
+    assert ledger.skipped["error"] == 1
+    assert ledger.difference(dispatcher.pending) == 0
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\x1b[31mb", "ä" * 300, " ", "%s %d", "{0}"], ids=repr)
@@ -523,7 +523,7 @@ def test_a_hostile_schedule_is_reported_once_and_never_stops_the_beat(
     tick_until(scheduler, lambda: len(sent(app)) and hostile.asked)
     for _ in range(20):
         scheduler.tick()
-    shown = scheduler._supervision.observe(scheduler._beat.parts.clock.wall_ms()).schedule
+    shown = scheduler._supervision.observe(scheduler._beat.clock.wall_ms()).schedule
     assert {state.name: state.schedule for state in shown}["hostile"] == "_Hostile"
     assert caplog.text.count("The schedule of hostile failed") == hostile.asked == 1
 
@@ -597,7 +597,7 @@ def test_no_wait_of_a_stop_is_longer_than_three_seconds(app: Celery, make: MakeS
     scheduler.tick()
     assert scheduler._beat is not None
     waits: list[float] = []
-    for part in (scheduler._beat.parts.dispatch, scheduler._beat.parts.desk):
+    for part in (scheduler._beat.dispatcher, scheduler._beat.sources):
 
         def close(limit_s: float, *, close: Callable[[float], Any] = part.close) -> Any:
             waits.append(limit_s)
@@ -612,17 +612,18 @@ def test_no_wait_of_a_stop_is_longer_than_three_seconds(app: Celery, make: MakeS
 def test_another_process_starts_anew(make: MakeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = make()
     scheduler.tick()
-    first = scheduler._beat
+    first, supervision = scheduler._beat, scheduler._supervision
     assert first is not None
+    assert supervision is not None
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: first.pid + 1)
         scheduler.tick()
         assert scheduler._beat is not first
         assert scheduler._beat is not None
         scheduler.close()
-    first.parts.dispatch.close(5)
-    first.parts.desk.close(5)
-    first.parts.lines.remove()
+    first.dispatcher.close(5)
+    first.sources.close(5)
+    supervision.send_log.remove()
 
 
 def test_entries_show_real_celery_schedules(app: Celery, make: MakeScheduler) -> None:

@@ -94,7 +94,7 @@ def test_every_run_is_exact_while_the_table_is_read_again(
     ids = fill(place, 2_000)
     kept, edited, deleted = ids[:1_000], ids[1_000:1_500], ids[1_500:]
     beat.until(lambda: beat.current, "the load")
-    begun_ms = beat.parts.engine.cursor_ms
+    begun_ms = beat.engine.cursor_ms
     beat.run(7)
     for n in range(3):
         with unseen():
@@ -108,10 +108,10 @@ def test_every_run_is_exact_while_the_table_is_read_again(
         Monitor.objects.filter(pk__in=edited[:50]).update(args=f"[{n + 3}]")  # while the table is being read
         beat.until(lambda: beat.current and held_is_the_table(beat, place), "what nobody told")
         assert list(beat.jobs([fresh.pk])) == [fresh.pk]
-    changed_ms = beat.parts.engine.cursor_ms
+    changed_ms = beat.engine.cursor_ms
     beat.run(11)
     beat.until(lambda: not beat.publisher.health().in_flight, "confirmations")
-    ended_ms = beat.parts.engine.cursor_ms
+    ended_ms = beat.engine.cursor_ms
     fires = beat.fires()
     for job_id in [*kept, *edited]:
         assert [fire for fire in fires[job_id] if fire > begun_ms] == grid(begun_ms, ended_ms), job_id
@@ -176,9 +176,9 @@ def test_many_edits_in_one_transaction_are_taken_in_slices(place: Place, beat: S
     slow = fill(place, MANY, 3_600_000)
     fast = monitor("fast", args="[1]", interval_ms=1_000, jitter_s=0)
     beat.until(lambda: beat.current, "the load")
-    begun_ms = beat.parts.engine.cursor_ms
-    beat.desk.slices.clear()
-    beat.desk.taken.clear()
+    begun_ms = beat.engine.cursor_ms
+    beat.sources.slices.clear()
+    beat.sources.taken.clear()
     polls = beat.status["polls"]
     Monitor.objects.filter(interval_ms=3_600_000).update(args="[2]")
     turns = 0
@@ -186,12 +186,12 @@ def test_many_edits_in_one_transaction_are_taken_in_slices(place: Place, beat: S
         beat.step(20)
         turns += 1
         assert turns <= 200
-    assert sum(beat.desk.slices) == MANY
-    assert max(beat.desk.slices) <= (BLOCK_ROWS if place.connection.vendor == "postgresql" else SLICE_ROWS)
-    assert max(beat.desk.taken) == 1
+    assert sum(beat.sources.slices) == MANY
+    assert max(beat.sources.slices) <= (BLOCK_ROWS if place.connection.vendor == "postgresql" else SLICE_ROWS)
+    assert max(beat.sources.taken) == 1
     assert beat.status["polls"] - polls < 10
     assert set(beat.jobs(slow[::1_000]).values()) == {"[[2], {}]"}
-    ended_ms = beat.parts.engine.cursor_ms
+    ended_ms = beat.engine.cursor_ms
     beat.step()
     assert [fire for fire in beat.sent(fast.pk) if begun_ms < fire <= ended_ms] == grid(begun_ms, ended_ms, 1_000)
     assert beat.difference == 0

@@ -76,7 +76,7 @@ def test_each_transaction_on_another_backend(quiet: Place, pooler: PrivatePgboun
         beat.run(1)
         waiting = dict(Monitor.objects.filter(finished_at=None).values_list("pk", "args"))
         assert beat.jobs(waiting) == {job_id: f"[{args}, {{}}]" for job_id, args in waiting.items()}
-        beat.desk.finish({one.pk: Finished(2**41, 2**41)})
+        beat.sources.finish({one.pk: Finished(2**41, 2**41)})
     beat.run(3)
     assert Monitor.objects.filter(finished_at__isnull=False).count() == 20
     assert Beat.objects.get().namespace == "stepped"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
@@ -15,13 +14,10 @@ from simulation.sim_broker import SimBroker, SimPublisher
 from simulation.sim_clock import SimClock
 
 from celery_wheelbeat import sources
-from celery_wheelbeat.beat.assembly import assemble
-from celery_wheelbeat.beat.beat import Beat
+from celery_wheelbeat.beat.assembly import BeatEdges, assemble
 from celery_wheelbeat.beat.scheduler import WheelScheduler
-from celery_wheelbeat.beat.supervision import Supervision
 from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
 from celery_wheelbeat.dispatch.dispatcher import Dispatcher
-from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.sources.changelog.reader import NEWS_MAX
 from celery_wheelbeat.sources.messages import Changed
@@ -46,12 +42,6 @@ class SteppedBeat:
         self.broker = SimBroker()
         self.database = database
         sources.register(lambda _app: database)
-        try:
-            scheduler = WheelScheduler(app)
-            scheduler.settings = Settings(**{"shards": 16, "namespace": "stepped", **settings})
-            parts = assemble(scheduler, scheduler.settings, self.clock)
-        finally:
-            sources.register(None)
         self.publisher = SimPublisher(
             self.broker,
             self.clock,
@@ -61,31 +51,31 @@ class SteppedBeat:
             reach=lambda _place: None,
             disturb=lambda: None,
         )
-        self.desk = Desk(parts.desk)
-        parts = replace(
-            parts,
+        edges = BeatEdges(
             wake=_NoRest(),
-            desk=self.desk,
-            dispatch=Dispatcher(
-                [], CeleryLane(parts.engine, parts.dispatch.lanes[-1].backlog, self.publisher, parts.lateness)
+            sources=SteppedSources,
+            dispatcher=lambda engine, backlog, lateness: Dispatcher(
+                [], CeleryLane(engine, backlog, self.publisher, lateness)
             ),
-            liveness=Liveness(scheduler.settings.live_timeout),
         )
-        self.parts = parts
-        self.scheduler = scheduler
-        self._beat = scheduler._beat = Beat(parts)
-        scheduler.schedule.monitors = parts.monitor_entries
-        scheduler._supervision = Supervision(self._beat)
+        try:
+            self.scheduler = scheduler = WheelScheduler(app)
+            scheduler.settings = Settings(**{"shards": 16, "namespace": "stepped", **settings})
+            beat, supervision = assemble(scheduler, scheduler.settings, self.clock, edges)
+        finally:
+            sources.register(None)
+        scheduler._beat, scheduler._supervision = beat, supervision
+        self.engine, self.sources, self.dispatcher = beat.engine, beat.sources, beat.dispatcher
         self.database_answers = True
         """While it does not, the I/O thread waits for it."""
         self._io_at_s = 0.0
-        self._beat.start()
+        beat.start()
 
     def step(self, ms: int = STEP_MS) -> None:
         """Let time pass and give every thread one turn."""
         self.clock.let_pass(ms)
-        if self.database_answers and self.clock.monotonic_s() >= self._io_at_s and self.desk.has_room:
-            self._io_at_s = self.clock.monotonic_s() + self.desk.tail.turn()
+        if self.database_answers and self.clock.monotonic_s() >= self._io_at_s and self.sources.has_room:
+            self._io_at_s = self.clock.monotonic_s() + self.sources.tail._turn()
         self.publisher.step()
         self.scheduler.tick()
 
@@ -106,17 +96,17 @@ class SteppedBeat:
     @property
     def status(self) -> Mapping[str, Any]:
         """What the I/O thread says about the database."""
-        return self.desk.status()
+        return self.sources.status()
 
     @property
     def current(self) -> bool:
         """Whether the table has been read and nothing known is waiting."""
         status = self.status
-        return status["loaded"] and status["reading"] == "reconcile" and not status["behind"] and self.desk.empty
+        return status["loaded"] and status["reading"] == "reconcile" and not status["behind"] and self.sources.empty
 
     def jobs(self, ids: Iterable[int]) -> dict[int, str]:
         """Return the arguments of those of ``ids`` that the engine holds."""
-        views = self.parts.engine.lookup(list(ids))
+        views = self.engine.lookup(list(ids))
         return {view.id: view.payload.decode() for view in views if view is not None}
 
     def sent(self, job_id: int, version: int | None = None) -> list[int]:
@@ -137,12 +127,12 @@ class SteppedBeat:
     @property
     def difference(self) -> int:
         """Runs that the account misses; 0 is the only good value."""
-        return self.parts.ledger.difference(self.parts.dispatch.pending)
+        return self.engine.ledger.difference(self.dispatcher.pending)
 
     @property
     def account(self) -> Counter[str]:
         """Runs by what became of them."""
-        ledger = self.parts.ledger
+        ledger = self.engine.ledger
         return Counter({"expected": ledger.expected, "sent": ledger.sent, **ledger.skipped})
 
     def close(self) -> None:
@@ -150,7 +140,7 @@ class SteppedBeat:
         self.scheduler.close()
 
 
-class Desk:
+class SteppedSources:
     """The real I/O thread's work; the test gives it its turns. ``slices`` are the sizes of the changes handed over."""
 
     def __init__(self, tail: Any) -> None:
@@ -159,7 +149,7 @@ class Desk:
         self.taken: deque[int] = deque(maxlen=1_000)
         """How many items each turn of the scheduling thread took."""
         self.report, self.finish, self.quarantine, self.reread = tail.report, tail.finish, tail.quarantine, tail.reread
-        self.stamp_s, self.status = tail.stamp_s, tail.status
+        self.stamp_s, self.status = tail._clock.monotonic_s, tail.status  # never stuck: a test may withhold its turns
 
     @property
     def has_room(self) -> bool:
@@ -195,5 +185,5 @@ class _NoRest:
     def wait(self, seconds: float) -> None:
         """The test lets time pass."""
 
-    def set(self) -> None:
+    def ring(self) -> None:
         """Nobody waits."""

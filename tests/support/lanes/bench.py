@@ -37,22 +37,27 @@ class FastBench:
 
     def __init__(self, app: Celery, *, start_ms: int = START_MS, **settings: Any) -> None:
         self.scheduler = WheelScheduler(app)
-        self.parts = assemble(self.scheduler, Settings(**settings))
-        self.lanes = self.parts.dispatch
+        self.beat, supervision = assemble(self.scheduler, Settings(**settings))
+        self.lanes = self.beat.dispatcher
+        self.engine = self.beat.engine
+        self.ledger = self.engine.ledger
+        self.send_log = supervision.send_log
+        assert supervision.lane_report is not None
+        self.lane_report = supervision.lane_report
         self.fast, self.slow = self._both()
-        claims = ClaimHeaders("tests", self.parts.settings.dedup_ttl, visibility_timeout_s(app))
+        claims = ClaimHeaders("tests", Settings(**settings).dedup_ttl, visibility_timeout_s(app))
         self.rendering = Rendering(
             RunIds("tests"),
             key_of,
-            self.parts.monitor_entries.entry_for,
+            self.beat.monitor_entries.entry_for,
             lambda view, entry: claims.of(
                 key_of(view.id), overlap_of(view.flags).name.lower(), entry.schedule, entry.options.get("expires")
             ),
         )
         self.lanes.name_runs(self.rendering)
         self.now_ms = start_ms
-        self.parts.engine.start(start_ms)
-        self.parts.dispatch.start()
+        self.engine.start(start_ms)
+        self.lanes.start()
 
     def _both(self) -> tuple[FastLane, CeleryLane]:
         fast, slow = self.lanes.lanes
@@ -64,23 +69,23 @@ class FastBench:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.parts.dispatch.close(5)
+        self.lanes.close(5)
 
     def route(self, task: str = "lanes.check", options: str = "{}", *, expires_next: bool = False) -> int:
         """Intern a route."""
-        return self.parts.engine.routes.intern(Route(task, options, expires_next))
+        return self.engine.routes.intern(Route(task, options, expires_next))
 
     def load(self, jobs: Iterable[Job], *, more_flags: int = 0) -> DefinitionBatch:
         """Load jobs, all with ``more_flags``."""
-        batch = batch_of(jobs, self.parts.engine.crons)
+        batch = batch_of(jobs, self.engine.crons)
         batch = replace(batch, flags=(batch.flags | more_flags).astype(np.uint16))
-        self.parts.engine.load(batch, {})
+        self.engine.load(batch, {})
         return batch
 
     def redefine(self, *jobs: Job) -> None:
         """Change definitions."""
-        batch = batch_of(jobs, self.parts.engine.crons)
-        self.parts.engine.apply(ChangeBatch(batch, np.empty(0, np.int64)))
+        batch = batch_of(jobs, self.engine.crons)
+        self.engine.apply(ChangeBatch(batch, np.empty(0, np.int64)))
         self.lanes.redefined(batch.ids)
 
     def pass_minutes(self, minutes: int = 1) -> int:
@@ -90,7 +95,7 @@ class FastBench:
     def pass_second(self) -> int:
         """Let a second pass for the engine and offer what is due; returns how many runs."""
         self.now_ms += 1000
-        due = self.parts.engine.advance(self.now_ms)
+        due = self.engine.advance(self.now_ms)
         self.lanes.refresh(time.monotonic())
         self.lanes.enqueue(due)
         return sum(map(len, due))
@@ -113,12 +118,12 @@ class FastBench:
             self.turn()
             assert time.monotonic() < deadline, f"{what} did not happen: {self.lanes.last_error}"
             if not self.lanes.can_submit():
-                self.parts.wake.wait(0.005)
+                self.beat.wake.wait(0.005)
 
     def drain(self) -> None:
         """Turn until nothing is pending; the accounts have to be right then."""
         self.until(lambda: self.lanes.pending == 0, "the sending of everything")
-        assert self.parts.ledger.difference(0) == 0
+        assert self.ledger.difference(0) == 0
         assert self.lanes.strays == 0
 
     @property
