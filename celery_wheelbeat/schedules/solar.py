@@ -15,8 +15,11 @@ from celery_wheelbeat.schedules.kinds import NEVER_MS, Asked
 from celery_wheelbeat.schedules.zones import EARLIEST_S, LATEST_S
 
 _DAY_S = 86_400
+_DAY_MS = _DAY_S * 1000
 _SEARCH_DAYS = 367
 """An event that does not occur within a year never occurs."""
+_AHEAD_DAYS = 8
+"""Days that one question of the poll lane searches, beyond the present."""
 _EPHEM_EPOCH = 25_567.5
 """1970-01-01T00:00Z in ephem's days, counted from noon of 1899-12-31."""
 _MEAN = 0.02
@@ -71,9 +74,16 @@ class SolarSchedule:
         self._observer.elevation, self._observer.pressure = 0, 0
         self._observer.horizon = EVENTS[event].horizon
         self._next_ms: int | None = None
+        """The next event to fire; None if the days searched have none."""
+        self._searched_ms: int | None = None
+        """``_next_ms`` is the only event up to here that is still to be fired. None: nothing was asked yet."""
 
     def next_fire(self, after_ms: int) -> int | None:
         """Return the first event strictly after ``after_ms``; None if there is none within a year or up to 9999."""
+        return self._first(after_ms, _SEARCH_DAYS)
+
+    def _first(self, after_ms: int, days: int) -> int | None:
+        """Return the first event strictly after ``after_ms``; None if none of the next ``days`` days has one."""
         if after_ms >= LATEST_S * 1000:
             return None
         after_ms = max(after_ms, EARLIEST_S * 1000)
@@ -83,7 +93,7 @@ class SolarSchedule:
             return next(fire_ms for noon in count(number // 2) if (fire_ms := self._noon_ms(noon)) > after_ms)
         begin = self._culmination(number)
         before = self._progress(begin)
-        for following in range(number + 1, number + 2 * _SEARCH_DAYS):
+        for following in range(number + 1, number + 2 * days):
             end = self._culmination(following)
             behind = self._progress(end)
             if before < 0 <= behind and not (begin < after and self._progress(after) >= 0):
@@ -94,14 +104,30 @@ class SolarSchedule:
         return None
 
     def ask(self, now_ms: int) -> Asked:
-        """Return the event due at ``now_ms``, if any; several missed events are returned one by one."""
+        """Return the event due at ``now_ms``, if any; several missed events are returned one by one.
+
+        Looks ``_AHEAD_DAYS`` ahead and then asks to be asked again: near a pole the next event may be months away, and
+        a search through months would delay the other polled jobs.
+        """
         if self._next_ms is None:
-            self._next_ms = self.next_fire(now_ms) or NEVER_MS
-        if now_ms < self._next_ms:
-            return Asked(None, self._next_ms)
+            self._look_ahead(now_ms if self._searched_ms is None else self._searched_ms, now_ms)
         fire_ms = self._next_ms
-        self._next_ms = self.next_fire(fire_ms) or NEVER_MS
-        return Asked(fire_ms, self._next_ms)
+        if fire_ms is not None and fire_ms <= now_ms:
+            self._look_ahead(fire_ms, now_ms)
+            return Asked(fire_ms, self._ask_again_ms())
+        return Asked(None, self._ask_again_ms())
+
+    def _look_ahead(self, after_ms: int, now_ms: int) -> None:
+        days = _AHEAD_DAYS + max(0, now_ms - after_ms) // _DAY_MS
+        self._next_ms = self._first(after_ms, days)
+        self._searched_ms = after_ms + (days - 1) * _DAY_MS  # the last culmination may come up to a day earlier
+
+    def _ask_again_ms(self) -> int:
+        if self._next_ms is not None:
+            return self._next_ms
+        if self._searched_ms is None or self._searched_ms >= LATEST_S * 1000:
+            return NEVER_MS
+        return self._searched_ms
 
     def _mean_noon(self, day: int) -> float:
         return _EPHEM_EPOCH + day + 0.5 - self.longitude / 360

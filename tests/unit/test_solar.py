@@ -165,3 +165,39 @@ def test_a_search_looks_twice_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
     assert SolarSchedule("sunset", 89.9, 13.4).next_fire(ms("2025-04-01")) is not None
     assert looks < 2 * 200
+
+
+@pytest.mark.parametrize(("event", "latitude"), [("sunset", 89.99), ("dusk_astronomical", 90.0), ("sunrise", -90.0)])
+def test_a_question_searches_days_not_months(monkeypatch: pytest.MonkeyPatch, event: str, latitude: float) -> None:
+    """Hundreds of such monitors would otherwise hold up every other polled job for as long as they are asked."""
+    looks = 0
+    progress = SolarSchedule._progress
+
+    def counting(self: SolarSchedule, when: float) -> float:
+        nonlocal looks
+        looks += 1
+        return progress(self, when)
+
+    begin_ms = ms("2025-04-01")
+    expected = SolarSchedule(event, latitude, 13.4).next_fire(begin_ms)
+    monkeypatch.setattr(SolarSchedule, "_progress", counting)
+    polled = SolarSchedule(event, latitude, 13.4)
+    now_ms, fire_ms = begin_ms, None
+    while fire_ms is None:
+        looks = 0
+        fire_ms, again_ms = polled.ask(now_ms)
+        assert looks < 60
+        assert again_ms > now_ms
+        now_ms = again_ms
+    assert fire_ms == expected
+
+
+def test_events_missed_during_a_long_stall_are_offered_in_order() -> None:
+    tromso = SolarSchedule("sunrise", 69.6, 18.9)
+    begin_ms, end_ms = ms("2025-11-01"), ms("2026-02-15")
+    tromso.ask(begin_ms)
+    offered = []
+    while (fire_ms := tromso.ask(end_ms).fire_ms) is not None:
+        offered.append(fire_ms)
+    assert offered == computed("sunrise", 69.6, 18.9, begin_ms, end_ms)
+    assert len(offered) > 20
