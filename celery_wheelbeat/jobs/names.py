@@ -7,6 +7,7 @@ key. Such names are refused for every broker, because a definition may outlive t
 from __future__ import annotations
 
 import re
+import uuid
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +44,8 @@ _PROTOCOL_HEADERS: Final = (
     "argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamps", "stamped_headers",
 )  # fmt: skip
 _COPY_HEADERS: Final = ("CC", "BCC")
+RUN_ID_VERSION: Final = 5
+"""Version of the UUIDs that are run ids, which anybody can compute."""
 
 
 def name_problem(text: str) -> str | None:
@@ -66,6 +69,17 @@ def queue_problem(text: str) -> str | None:
 def address_problem(text: str) -> str | None:
     """Return why ``text`` cannot be an exchange or a routing key, or None."""
     return name_problem(text) or _reserved(text, RESERVED_ANYWHERE)
+
+
+def id_problem(text: str) -> str | None:
+    """Return why ``text`` cannot be a task id that a definition chooses, or None."""
+    try:
+        is_run_id = uuid.UUID(text).version == RUN_ID_VERSION
+    except ValueError:
+        is_run_id = False
+    if is_run_id:
+        return f"{text!r} has the form of a run id: the result of another run could be overwritten"
+    return name_problem(text)
 
 
 def header_problem(name: str) -> str | None:

@@ -19,8 +19,8 @@ from celery_wheelbeat.jobs.json_fields import parse_object
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAX_EXPIRES_S = 315_576_000
-"""Ten years; a message that expires later would outlive its broker."""
+MAX_EXPIRES_S = 315_360_000
+"""Ten years of 365 days: RabbitMQ closes the channel for a message that expires later."""
 MAX_TEXT = 16_384
 """Greatest size in bytes of headers, and of options. Each distinct text is kept while a monitor has it, and an AMQP
 header frame holds 131,064 bytes."""
@@ -59,7 +59,9 @@ _ADDRESSES = {
     "queue": names.queue_problem,
     "exchange": names.address_problem,
     "routing_key": names.address_problem,
+    "reply_to": names.queue_problem,
 }
+_IDS = {"task_id": names.id_problem}
 CALLBACKS = ("link", "link_error")
 """Options that hold signatures; workers send them."""
 
@@ -113,7 +115,7 @@ def sent_besides(sending: SendOptions) -> Iterator[tuple[str, Signature]]:
         for signature in signatures_in(given.get(option)):
             yield option, signature
     if "reply_to" in given:
-        yield "reply_to", Signature("", given["reply_to"], "", "", ())
+        yield "reply_to", Signature("", given["reply_to"], "", "", "", "", ())
 
 
 def _shortest(number: float | None) -> float | None:
@@ -132,7 +134,7 @@ def _column_problems(columns: dict[str, Any]) -> list[InvalidMonitor]:
     problems = [
         InvalidMonitor(field, reason)
         for field, problem_of in _ADDRESSES.items()
-        if (reason := problem_of(columns[field] or ""))
+        if (reason := problem_of(columns.get(field) or ""))
     ]
     priority, expires_s = columns["priority"], columns["expires"]
     if priority is not None and not 0 <= priority <= 255:
@@ -177,14 +179,14 @@ def _option_problem(option: tuple[str, Any]) -> str | None:
 def _text_problem(name: str, value: object) -> str | None:
     if not isinstance(value, str):
         return None
-    return names.queue_problem(value) if name == "reply_to" else names.name_problem(value)
+    return (_ADDRESSES | _IDS).get(name, names.name_problem)(value)
 
 
 def _callback_problem(value: object) -> str | None:
     """Return the problem of a signature, or None. Workers send it unchanged, so the rules of monitors apply."""
     for signature in signatures_in(value):
         found = [
-            *(problem_of(getattr(signature, field)) for field, problem_of in _ADDRESSES.items()),
+            *(problem_of(getattr(signature, field)) for field, problem_of in (_ADDRESSES | _IDS).items()),
             names.name_problem(signature.task),
             *map(names.header_problem, signature.headers),
         ]
@@ -201,6 +203,8 @@ class Signature(NamedTuple):
     queue: str
     exchange: str
     routing_key: str
+    reply_to: str
+    task_id: str
     headers: tuple[str, ...]
     """Names of the headers."""
 
@@ -227,6 +231,8 @@ def _signature(value: dict[str, Any]) -> Signature:
         _text(given.get("queue")),
         _text(given.get("exchange")),
         _text(given.get("routing_key")),
+        _text(given.get("reply_to")),
+        _text(given.get("task_id")),
         tuple(headers) if isinstance(headers, dict) else (),
     )
 

@@ -286,6 +286,7 @@ def allowance_problems(row: MonitorRow, sending: SendOptions, limits: Limits) ->
         reasons = (
             _outside_tasks(signature.task, limits),
             _outside_queues(signature.queue, limits),
+            _outside_queues(signature.reply_to, limits),
             _past_the_queues(signature.exchange or signature.routing_key, limits),
         )
         yield from (InvalidMonitor("options", f"{option!r}: {reason}") for reason in reasons if reason)

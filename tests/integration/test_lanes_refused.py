@@ -16,6 +16,7 @@ from support.lanes.bench import MINUTE_MS, FastBench, numbered
 from support.lanes.fast_lane import make_app
 
 from celery_wheelbeat.dispatch.fast_lane.amqp_refusals import on_channel
+from celery_wheelbeat.jobs.send_options import MAX_EXPIRES_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,6 +118,15 @@ def test_it_is_quarantined_alone_with_its_reason(
     assert sum("quarantined" in record.getMessage() for record in lines) == len(lines)
     alone = any(word in what for word in ("frame", "65", "job's own"))
     assert len(lines) == (len(BAD) if alone else 1), "not a line for each fire"
+
+
+@pytest.mark.amqp
+def test_the_longest_expiry_that_a_form_accepts_is_sent(bench: FastBench) -> None:
+    bench.load([*numbered(GOOD, bench.route()), *bad_jobs(bench, {"expires": MAX_EXPIRES_S})])
+    bench.pass_minutes()
+    bench.drain()
+    assert bench.parts.ledger.sent == GOOD + len(BAD)
+    assert bench.lanes.fast.sender.epoch == 1
 
 
 @pytest.mark.redis

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_wheelbeat.jobs.compile import compile_rows
+from celery_wheelbeat.jobs.identity import run_id
 from celery_wheelbeat.jobs.rows import Limits, MonitorRow
 from celery_wheelbeat.jobs.validation import FIRST_MS, LAST_MS, SOLAR_EVENTS, check
 from celery_wheelbeat.schedules.cron import CronTable
@@ -22,6 +23,7 @@ GOOD = MonitorRow(
     headers="{}", expires_s=None, expires_next=False, options="{}", misfire="auto", overlap="allow", enabled=True,
     incident_interval_ms=None, incident_until_ms=None, effective_from_ms=NOW_MS, finished_at_ms=None,
 )  # fmt: skip
+A_RUN = run_id("monitor:7", NOW_MS, "celery")
 CRON = {"interval_ms": None, "cron": "0 4 * * *"}
 ONCE = {"interval_ms": None, "once_at_ms": NOW_MS}
 SOLAR = {"interval_ms": None, "solar_event": "sunset", "solar_latitude": -33.9, "solar_longitude": 151.2}
@@ -51,6 +53,8 @@ SOLAR = {"interval_ms": None, "solar_event": "sunset", "solar_latitude": -33.9, 
         {"headers": '{"tenant": {"id": 3}}'},
         {"options": '{"task_id": "nightly", "countdown": 3, "link": [{"task": "t"}], "delivery_mode": "transient"}'},
         {"options": '{"eta": "2030-01-01T00:00:00Z"}'},
+        {"options": '{"task_id": "7b0c0c8e-6f0f-4d4c-9f43-6d4f3f3c2a11"}'},
+        {"expires_s": 315_360_000.0},
         {"name": "Prüfung/№ 1 🚀", "task": "a.b"},
         {"name": "a\u00a0b\u200db 👩\u200d🚀 نام\u200cها"},
         {"queue": "acked", "exchange": "amq.topic", "routing_key": "unacked.checks"},
@@ -162,6 +166,18 @@ def test_good_rows_have_no_problem(columns: dict[str, object]):
         ({"exchange": "celeryev", "routing_key": "worker.heartbeat"}, "exchange", "Celery's events"),
         ({"options": '{"reply_to": "unacked"}'}, "options", "'reply_to' 'unacked' is reserved"),
         (
+            {"options": '{"link": {"task": "t", "options": {"reply_to": "amq.rabbitmq.reply-to"}}}'},
+            "options",
+            "'link' has the signature of 't': 'amq.rabbitmq.reply-to' is reserved",
+        ),
+        ({"options": f'{{"task_id": "{A_RUN}"}}'}, "options", "has the form of a run id"),
+        ({"options": f'{{"task_id": "{A_RUN.upper()}"}}'}, "options", "has the form of a run id"),
+        (
+            {"options": f'{{"link_error": [{{"task": "t", "options": {{"task_id": "{A_RUN}"}}}}]}}'},
+            "options",
+            "'link_error' has the signature of 't'",
+        ),
+        (
             {"options": '{"link": {"task": "t", "options": {"queue": "unacked"}}}'},
             "options",
             "'link' contains the signature of 't': 'unacked' is reserved",
@@ -170,6 +186,7 @@ def test_good_rows_have_no_problem(columns: dict[str, object]):
         ({"priority": 256}, "priority", "outside 0…255"),
         ({"expires_s": 0.0}, "expires_s", "outside"),
         ({"expires_s": float("nan")}, "expires_s", "outside"),
+        ({"expires_s": 315_360_001.0}, "expires_s", "outside 0…315,360,000 s"),
         ({"expires_s": float("inf")}, "expires_s", "outside"),
         ({"expires_s": 5.0, "expires_next": True}, "expires_next", "not both"),
         (ONCE | {"expires_next": True}, "expires_next", "no next run"),
@@ -215,7 +232,7 @@ def test_good_rows_have_no_problem(columns: dict[str, object]):
         ({"options": '{"serialiser": "json"}'}, "options", "did you mean 'serializer'?"),
         ({"options": '{"zzz": 1}'}, "options", "known are app_id"),
         ({"options": '{"countdown": true}'}, "options", "expected a number of seconds"),
-        ({"options": '{"time_limit": 1e300}'}, "options", "expected a number of seconds from 0 to 315,576,000"),
+        ({"options": '{"time_limit": 1e300}'}, "options", "expected a number of seconds from 0 to 315,360,000"),
         ({"options": '{"eta": "tomorrow"}'}, "options", "'eta' is 'tomorrow', expected an ISO 8601 instant"),
         ({"options": '{"time_limit": -1}'}, "options", "expected a number of seconds"),
         ({"options": '{"task_id": ""}'}, "options", "expected a text"),
@@ -343,6 +360,11 @@ def test_what_the_settings_allow_passes(columns: dict[str, object]):
         ),
         (
             {"options": '{"link": {"task": "proj.a", "options": {"queue": "mail"}}}'},
+            "options",
+            "'link': 'mail' matches",
+        ),
+        (
+            {"options": '{"link": {"task": "proj.a", "options": {"reply_to": "mail"}}}'},
             "options",
             "'link': 'mail' matches",
         ),

@@ -165,7 +165,10 @@ class MonitorAdminMixin(
         """Offer only tasks of monitors that the user may see."""
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if db_field.name == "task" and isinstance(field.widget, DatalistInput):
-            field.widget.offered = partial(offered_tasks, self.get_queryset(request))
+            seen = self.get_queryset(request)
+            field.widget.offered = partial(
+                offered_tasks, seen if self.has_view_or_change_permission(request) else seen.none()
+            )
         return field
 
     @display(description=_("schedule"))

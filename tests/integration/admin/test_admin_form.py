@@ -373,3 +373,14 @@ def test_without_time_zone_support_instants_are_local(db: Any, login: Callable[.
         change = browser.get(f"/admin/wheelbeat/monitor/{only_monitor().pk}/change/").content.decode()
         assert 'data-countdown datetime="' in change
         assert '+08:00"' in change
+
+
+@pytest.mark.parametrize("codename", ["view_monitor", "change_monitor"])
+def test_tasks_of_monitors_are_offered_to_those_who_may_see_monitors(
+    db: Any, login: Callable[..., Any], codename: str
+) -> None:
+    from django_wheelbeat.models import Monitor
+
+    Monitor.objects.create(name="payroll", task="payroll.pay", interval_ms=60_000)
+    assert "payroll.pay" not in login("adds", only=("add_monitor",)).get(ADD).content.decode()
+    assert "payroll.pay" in login("sees", only=("add_monitor", codename)).get(ADD).content.decode()

@@ -178,7 +178,7 @@ def instant_of(rng: random.Random, vendor: str) -> Any:
 def columns_of(vendor: str) -> dict[str, Draw]:
     """Column → how a value for it is drawn, without schedules."""
     longs = [0, 1, 100, 2**31 - 1, 3_155_760_000_000, 2**62, 2**63 - 1, -1, -(2**63)]
-    floats = [1.5, 0.3, 0.1 + 0.2, 1e-300, 315_576_000.0, 1e300, float("inf"), float("nan"), -1.0, 0.0]
+    floats = [1.5, 0.3, 0.1 + 0.2, 1e-300, 315_360_000.0, 1e300, float("inf"), float("nan"), -1.0, 0.0]
     return {
         "task": lambda rng: text_of(rng, 200),
         "args": lambda rng: json_of(rng, of_object=rng.random() < 0.03),
