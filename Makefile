@@ -105,12 +105,12 @@ axe: $(AXE) ## axe-core, which looks for barriers in the pages of the admin (fro
 
 venv: $(VENV)/test.stamp ## the virtual environment for development
 
-venv-celery55: $(VENV55)/test.stamp ## a second environment with the oldest supported Celery
+venv-celery55: $(VENV55)/test.stamp ## a second environment with the oldest supported versions
 
-$(VENV)/bin/python $(VENV55)/bin/python:
+$(VENV)/bin/python:
 	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed; none was found on PATH (or set PYTHON=…)" >&2; exit 1; }
-	@$(PYTHON) -m venv $(@:/bin/python=) 2>/dev/null || { rm -rf $(@:/bin/python=); \
-		PYTHON=$(PYTHON) tests/services/install --venv && $(PYTHON) -m venv $(@:/bin/python=); }
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { rm -rf $(VENV); \
+		PYTHON=$(PYTHON) tests/services/install --venv && $(PYTHON) -m venv $(VENV); }
 	@$@ $(PIP) --upgrade 'pip>=25.1'
 
 $(VENV)/demo.stamp: pyproject.toml | $(VENV)/bin/python
@@ -131,9 +131,9 @@ $(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
 		exit 1; }
 	@touch $(VENV)/demo.stamp $(VENV)/demo-services.stamp $@
 
-$(VENV55)/test.stamp: pyproject.toml | $(VENV55)/bin/python
-	@echo "Installing celery-wheelbeat with Celery 5.5 into $(VENV55) …"
-	@$(VENV55)/bin/python $(PIP) --editable '.[django,redis,postgres]' --group test 'celery==5.5.*' 'kombu==5.5.*'
+$(VENV55)/test.stamp: pyproject.toml tools/matrix.py tools/pythons.py
+	@PYTHON=$(PYTHON) tests/services/install --headers
+	@$(PYTHON) tools/matrix.py oldest
 	@touch $@
 
 $(AXE): | $(VENV)/bin/python
@@ -142,4 +142,4 @@ $(AXE): | $(VENV)/bin/python
 	@touch $@
 
 clean: ## remove environments and caches
-	rm -rf $(VENV) $(VENV55) .hypothesis .pytest_cache .mypy_cache .ruff_cache build dist
+	rm -rf $(VENV) $(VENV55) .venv-matrix .hypothesis .pytest_cache .mypy_cache .ruff_cache build dist

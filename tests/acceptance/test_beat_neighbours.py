@@ -45,6 +45,7 @@ def test_an_embedded_beat_of_a_prefork_worker_reads_the_database(tmp_path: Path,
         worker.wait_for("beat: Stopped")
 
 
+@pytest.mark.django_celery_beat
 @pytest.mark.parametrize(
     "setting", [{}, {"beat_scheduler": "celery_wheelbeat.beat.scheduler:WheelScheduler"}], ids=["-S", "setting"]
 )

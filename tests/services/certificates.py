@@ -57,10 +57,15 @@ def certificates() -> Iterator[Certificates]:
         ca, ca_key = folder / "ca.pem", folder / "ca.key"
         cert, key, request = folder / "server.pem", folder / "server.key", folder / "server.csr"
         extensions = folder / "server.ext"
-        extensions.write_text("subjectAltName = IP:127.0.0.1, DNS:localhost\n")
+        # Since Python 3.13 a client demands what RFC 5280 requires: what the keys are for, and whose key signed.
+        extensions.write_text(
+            "subjectAltName = IP:127.0.0.1, DNS:localhost\nkeyUsage = digitalSignature\n"
+            "subjectKeyIdentifier = hash\nauthorityKeyIdentifier = keyid\n"
+        )
+        signs = ("-addext", "keyUsage = critical, keyCertSign, cRLSign")
         fresh = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
         for words in (
-            ("req", "-x509", *fresh, "-days", "2", "-subj", "/CN=tests", "-keyout", ca_key, "-out", ca),
+            ("req", "-x509", *fresh, "-days", "2", "-subj", "/CN=tests", *signs, "-keyout", ca_key, "-out", ca),
             ("req", *fresh, "-subj", "/CN=127.0.0.1", "-keyout", key, "-out", request),
             (
                 *("x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-CAcreateserial"),

@@ -52,14 +52,13 @@ class Desk:
         return self.ledger.difference(self.backlog.pending) == 0 and self.backlog.strays == 0
 
 
-def instructions(call: Callable[[], object]) -> int:
-    """Count the bytecode instructions that ``call`` executes."""
+def lines(call: Callable[[], object]) -> int:
+    """Count the lines that ``call`` executes, also each turn of a loop: Python 3.13 loses the first opcode events."""
     count = 0
 
-    def trace(frame: Any, event: str, _arg: object) -> Any:
+    def trace(_frame: Any, event: str, _arg: object) -> Any:
         nonlocal count
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        count += event == "opcode"
+        count += event == "line"
         return trace
 
     before = sys.gettrace()
@@ -115,13 +114,13 @@ def test_a_turn_costs_nothing_for_what_is_held(jobs: int):
         desk.offer((FIRST_OF_ALL, 10**6))
         taken = desk.backlog.take(1)
         return [
-            instructions(lambda: desk.held.hold(taken, 0.5)),
-            instructions(lambda: desk.held.give_back(0.6)),
+            lines(lambda: desk.held.hold(taken, 0.5)),
+            lines(lambda: desk.held.give_back(0.6)),
         ]
 
     few, many = costs(2 * jobs), costs(10_000 + 2 * jobs)
     assert many == few
-    assert max(many) < 500
+    assert max(many) < 100
 
 
 def test_the_policies_of_a_turn_are_asked_for_at_once():
@@ -181,6 +180,6 @@ def test_many_refused_runs_that_wait_again_are_quickly_looked_through_for_the_ol
             desk.held.hold({token: pair}, number)
             desk.held.give_back(number + PAUSE_S)  # each in a turn of its own
         assert desk.backlog.oldest_fire_ms() == 0
-        return instructions(desk.backlog.oldest_fire_ms)
+        return lines(desk.backlog.oldest_fire_ms)
 
     assert cost(5_000) < 10 * cost(1)

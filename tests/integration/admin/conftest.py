@@ -153,9 +153,9 @@ def mysql_with_dcb(beside_dcb: None, mysql_url: str) -> Iterator[Any]:
 
 @pytest.fixture(
     params=[
-        "sqlite_with_dcb",
-        pytest.param("postgres_with_dcb", marks=pytest.mark.postgres),
-        pytest.param("mysql_with_dcb", marks=pytest.mark.mysql),
+        pytest.param("sqlite_with_dcb", marks=pytest.mark.django_celery_beat),
+        pytest.param("postgres_with_dcb", marks=[pytest.mark.django_celery_beat, pytest.mark.postgres]),
+        pytest.param("mysql_with_dcb", marks=[pytest.mark.django_celery_beat, pytest.mark.mysql]),
     ]
 )
 def dcb(request: pytest.FixtureRequest, site_app: Celery) -> Iterator[Any]:

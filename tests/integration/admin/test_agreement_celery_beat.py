@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
+pytestmark = pytest.mark.django_celery_beat
+
 NOW = datetime(2026, 11, 30, 12, 0, 7, tzinfo=UTC)
 LAST = datetime(2026, 11, 30, 11, 53, 21, 345_000, tzinfo=UTC)
 CHANGED = NOW - timedelta(minutes=3)

@@ -234,6 +234,7 @@ NOW = datetime(2026, 11, 30, tzinfo=UTC)
 CRON_FIELD = st.sampled_from(["*", "*,5", "mon,*", "5,*", "61", "*/0", "", "é", "[0]", "a" * 60]) | CRON
 
 
+@pytest.mark.django_celery_beat
 @example({"minute": "*,5", "args": "[]", "period": "hours", "zone": "UTC"})
 @given(st.fixed_dictionaries({
     "minute": CRON_FIELD.map(lambda text: text[:240]),

@@ -55,6 +55,8 @@ def site_database(url: str) -> Iterator[Any]:
         yield connection
     finally:
         connection.close()
+        if connection.connection is not None:  # Django keeps a database in memory open; Python 3.13 warns of that
+            connection.connection.close()
 
 
 @contextmanager

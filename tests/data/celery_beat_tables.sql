@@ -1,0 +1,16 @@
+-- The tables of django-celery-beat 2.9.0 as its migrations make them in SQLite, with four tasks.
+CREATE TABLE "django_celery_beat_clockedschedule" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT, "clocked_time" datetime NOT NULL);
+INSERT INTO "django_celery_beat_clockedschedule" VALUES(1,'2040-01-01 00:00:00');
+CREATE TABLE "django_celery_beat_crontabschedule" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT, "minute" varchar(240) NOT NULL, "hour" varchar(96) NOT NULL, "day_of_week" varchar(64) NOT NULL, "day_of_month" varchar(124) NOT NULL, "month_of_year" varchar(64) NOT NULL, "timezone" varchar(63) NOT NULL);
+INSERT INTO "django_celery_beat_crontabschedule" VALUES(1,'5','2','*','*','*','Asia/Shanghai');
+CREATE TABLE "django_celery_beat_intervalschedule" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT, "every" integer NOT NULL, "period" varchar(24) NOT NULL);
+INSERT INTO "django_celery_beat_intervalschedule" VALUES(1,10,'minutes');
+CREATE TABLE "django_celery_beat_periodictask" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT, "name" varchar(200) NOT NULL UNIQUE, "task" varchar(200) NOT NULL, "args" text NOT NULL, "kwargs" text NOT NULL, "queue" varchar(200) NULL, "exchange" varchar(200) NULL, "routing_key" varchar(200) NULL, "expires" datetime NULL, "enabled" bool NOT NULL, "last_run_at" datetime NULL, "total_run_count" integer unsigned NOT NULL CHECK ("total_run_count" >= 0), "date_changed" datetime NOT NULL, "description" text NOT NULL, "crontab_id" integer NULL REFERENCES "django_celery_beat_crontabschedule" ("id") DEFERRABLE INITIALLY DEFERRED, "interval_id" integer NULL REFERENCES "django_celery_beat_intervalschedule" ("id") DEFERRABLE INITIALLY DEFERRED, "solar_id" integer NULL REFERENCES "django_celery_beat_solarschedule" ("id") DEFERRABLE INITIALLY DEFERRED, "one_off" bool NOT NULL, "start_time" datetime NULL, "priority" integer unsigned NULL CHECK ("priority" >= 0), "headers" text NOT NULL, "clocked_id" integer NULL REFERENCES "django_celery_beat_clockedschedule" ("id") DEFERRABLE INITIALLY DEFERRED, "expire_seconds" integer unsigned NULL CHECK ("expire_seconds" >= 0));
+INSERT INTO "django_celery_beat_periodictask" VALUES(1,'every','t','["é"]','{}',NULL,NULL,NULL,NULL,1,'2030-01-01 00:00:00',0,'2030-01-01 00:00:00','',NULL,1,NULL,0,NULL,NULL,'{}',NULL,90);
+INSERT INTO "django_celery_beat_periodictask" VALUES(2,'nightly','t','[]','{}',NULL,NULL,NULL,NULL,0,NULL,0,'2030-01-01 00:00:00','',1,NULL,NULL,0,NULL,NULL,'{}',NULL,NULL);
+INSERT INTO "django_celery_beat_periodictask" VALUES(3,'sun','t','[]','{}',NULL,NULL,NULL,NULL,1,NULL,0,'2030-01-01 00:00:00','',NULL,NULL,1,0,NULL,NULL,'{}',NULL,NULL);
+INSERT INTO "django_celery_beat_periodictask" VALUES(4,'once','t','[]','{}',NULL,NULL,NULL,NULL,1,NULL,0,'2030-01-01 00:00:00','',NULL,NULL,NULL,1,NULL,NULL,'{}',1,NULL);
+CREATE TABLE "django_celery_beat_periodictasks" ("ident" smallint NOT NULL PRIMARY KEY, "last_update" datetime NOT NULL);
+INSERT INTO "django_celery_beat_periodictasks" VALUES(1,'2030-01-01 00:00:00');
+CREATE TABLE "django_celery_beat_solarschedule" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT, "event" varchar(24) NOT NULL, "latitude" decimal NOT NULL, "longitude" decimal NOT NULL);
+INSERT INTO "django_celery_beat_solarschedule" VALUES(1,'sunset',52.5,13.25);

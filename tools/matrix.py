@@ -1,0 +1,177 @@
+"""Runs the tests with supported versions of Python, Django and Celery: ``python tools/matrix.py oldest|newest|all``.
+
+``all`` runs everything that needs no browser in each combination. ``newest`` runs a minute of it in the newest one.
+``oldest`` only makes the environment of the oldest one, in which tests of ``make test`` start beats and workers.
+Environments are made again when ``pyproject.toml`` or the interpreter changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from pythons import find_pythons, lines_of_absent
+
+ROOT = Path(__file__).resolve().parent.parent
+OLDEST_CELERY = "5.5"
+
+NEEDS_NO_BROWSER = ["tests/unit", "tests/property", "tests/integration", "tests/acceptance/test_whole_path.py"]
+A_MINUTE = [
+    "tests/integration/admin",
+    "tests/acceptance/test_whole_path.py::test_a_monitor_fires_is_edited_and_is_deleted",
+]
+NO_SERVERS = ("postgres", "mysql", "redis", "amqp")
+
+
+class Failed(Exception):
+    """An environment could not be made."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Versions that are tested together."""
+
+    python: str
+    django: str
+    celery: str
+
+    @property
+    def name(self) -> str:
+        """Name of its environment."""
+        return f"py{self.python}-django{self.django}-celery{self.celery}"
+
+    @property
+    def folder(self) -> Path:
+        """Folder of its environment."""
+        oldest = self.celery == OLDEST_CELERY
+        return ROOT / (".venv-celery55" if oldest else f".venv-matrix/{self.name}")
+
+    @property
+    def requirements(self) -> list[str]:
+        """Return what pip installs: the package, every extra, what the tests need."""
+        # django-celery-beat requires Django < 6.
+        group = "test" if self.django.startswith("5.") else "test-without-celery-beat"
+        pins = (f"Django=={self.django}.*", f"celery=={self.celery}.*", f"kombu=={self.celery}.*")
+        return ["--editable", ".[all]", "--group", group, "--group", "types", *pins]
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Marker of the tests that this combination cannot run."""
+        return () if self.django.startswith("5.") else ("django_celery_beat",)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Numbers of tests of one run."""
+
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+
+
+def combinations(pythons: list[str]) -> list[Combination]:
+    """Return the oldest combination that these Python versions can run, the newest, and one between, in that order.
+
+    Django 6 requires Python 3.12. With one Python, oldest and newest differ in the other two.
+    """
+    oldest, newest = pythons[0], pythons[-1]
+    chosen = [
+        Combination(oldest, "5.2", OLDEST_CELERY),
+        Combination(newest, "5.2" if newest == "3.11" else "6.1", "5.7"),
+    ]
+    between = [Combination(python, "6.0", "5.6") for python in pythons[1:-1] if python != "3.11"]
+    return chosen + between[:1]
+
+
+def prepared(combination: Combination, interpreter: str) -> Path:
+    """Return the interpreter of the combination's environment, which is made if there is none, or an outdated one."""
+    python, stamp = combination.folder / "bin/python", combination.folder / "installed"
+    wanted = "\n".join([interpreter, *combination.requirements, (ROOT / "pyproject.toml").read_text()])
+    if stamp.exists() and stamp.read_text() == wanted:
+        return python
+    print(f"Installing {combination.name} …", flush=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    for command in (
+        [interpreter, "-m", "venv", "--clear", str(combination.folder)],
+        [*pip, "--upgrade", "pip>=25.1"],
+        [*pip, *combination.requirements],
+    ):
+        if subprocess.run(command, cwd=ROOT, check=False).returncode:
+            raise Failed(f"{combination.name}: {' '.join(command)} failed")
+    stamp.write_text(wanted)
+    return python
+
+
+def tested(python: Path, tests: list[str], left_out: tuple[str, ...]) -> Outcome:
+    """Run the tests that have none of the markers ``left_out``."""
+    report = python.parent.parent / "results.xml"
+    report.unlink(missing_ok=True)
+    without = " and ".join(f"not {marker}" for marker in left_out)
+    options = ["-q", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider", "-m", without]
+    started_s = time.monotonic()
+    ended = subprocess.run(
+        [str(python), "-m", "pytest", *options, f"--junitxml={report}", *tests], cwd=ROOT, check=False
+    ).returncode
+    seconds = time.monotonic() - started_s
+    suite = ET.parse(report).find("testsuite") if report.exists() else None
+    if suite is None:
+        raise Failed(f"{python}: pytest ended with {ended} and wrote no report")
+    count = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
+    failed = count["failures"] + count["errors"]
+    return Outcome(
+        passed=count["tests"] - failed - count["skipped"],
+        failed=failed or int(ended != 0),
+        skipped=count["skipped"],
+        seconds=seconds,
+    )
+
+
+def table(outcomes: dict[Combination, Outcome]) -> str:
+    """Return the outcomes as text, a combination a line."""
+    rows = [f"{'combination':<32}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}"]
+    for combination, outcome in outcomes.items():
+        numbers = f"{outcome.passed:>8}{outcome.failed:>8}{outcome.skipped:>9}{outcome.seconds:>9.0f}"
+        without = "".join(f"  without the tests marked {marker}" for marker in combination.left_out)
+        rows.append(f"{combination.name:<32}{numbers}{without}")
+    return "\n".join(rows)
+
+
+def main(which: str) -> int:
+    """Make and test the environments; return the exit code."""
+    pythons = find_pythons()
+    if not pythons:
+        raise Failed("no supported Python was found on PATH or among the versions of pyenv")
+    oldest, newest, *between = combinations([*pythons])
+    if which == "oldest":
+        prepared(oldest, pythons[oldest.python])
+        return 0
+    for line in lines_of_absent(pythons):
+        print(line)
+    if which == "newest" and newest.django == "5.2":
+        print("The newest versions that this Python can run are those of the main environment: nothing more to test.")
+        return 0
+    chosen = [newest] if which == "newest" else [oldest, *between, newest]
+    outcomes = {}
+    for combination in chosen:
+        python = prepared(combination, pythons[combination.python])
+        if which == "newest":
+            outcomes[combination] = tested(python, A_MINUTE, ("soak", *NO_SERVERS, *combination.left_out))
+        else:
+            outcomes[combination] = tested(python, NEEDS_NO_BROWSER, ("soak", "browser", *combination.left_out))
+    print(f"\n{table(outcomes)}")
+    return int(any(outcome.failed for outcome in outcomes.values()))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("which", choices=["oldest", "newest", "all"])
+    try:
+        sys.exit(main(parser.parse_args().which))
+    except Failed as error:
+        sys.exit(f"matrix: {error}")
