@@ -25,7 +25,7 @@ BENCHMARKS := engine memory coldstart edits admin dispatch shapes peers claims
 
 SOAKS := soak soak-schedules soak-account soak-simulation soak-grid soak-edits soak-broker soak-memory soak-claims soak-files soak-rows soak-signals
 
-.PHONY: bench bench-full help demo test check lint unit axe $(SOAKS) services venv venv-celery55 clean
+.PHONY: bench bench-full help demo test matrix package check lint unit axe $(SOAKS) services venv venv-celery55 clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -40,6 +40,9 @@ test: services axe venv venv-celery55 lint ## everything but the soak tests, aga
 
 check: venv lint unit ## linters, types, layers, unit and property tests
 
+matrix: services ## the tests that need no browser, with each combination of versions that this machine has
+	@$(PYTHON) tools/matrix.py all
+
 lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
@@ -48,6 +51,9 @@ lint: venv
 
 unit: venv
 	$(PYTEST) -n 2 tests/unit tests/property  # these compute, and share no server
+
+package: ## wheel and sdist, each in a fresh environment of every Python that this machine has
+	@$(PYTHON) tools/package.py
 
 SOAK := $(PYTEST) -m soak --timeout 3600
 soak: services venv ## all tests that need minutes of real time; the targets below do one promise each
