@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from celery.signals import after_task_publish, task_sent
+from kombu.utils.json import loads
 
 from celery_wheelbeat.beat.beat import Beat
 from celery_wheelbeat.beat.entry_changes import EntryChanges
@@ -221,7 +222,7 @@ def _sources(scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, cr
         compile_rows,
         crons=crons,
         cron_jitter_s=settings.cron_jitter,
-        limits=Limits.of(settings),
+        limits=Limits.of(settings, loads),
         solar=SolarSchedule,
     )
     definitions = Translator(

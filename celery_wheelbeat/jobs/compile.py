@@ -23,6 +23,7 @@ from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS, Kind
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from celery_wheelbeat.jobs.json_fields import Decoder
     from celery_wheelbeat.schedules.cron import Cron, CronTable
     from celery_wheelbeat.schedules.kinds import Polled
 
@@ -90,12 +91,13 @@ def compile_rows(
     Disabled and finished rows are compiled without the flag ``ENABLED``. ``solar`` builds the schedules of solar rows;
     without it they are refused. A row with one of ``entry_names`` is refused, except ``REPLACEABLE_ENTRY``.
     """
-    compiler = _Compiler(crons, cron_jitter_s, solar)
+    limits = limits or Limits()
+    compiler = _Compiler(crons, cron_jitter_s, solar, limits.decode)
     jobs: list[_Job] = []
     refused: dict[int, InvalidMonitor] = {}
     hashes: dict[int, str] = {}
     for row_id, row in sorted({row.id: row for row in rows}.items()):
-        problems = check(row, limits=limits or Limits())
+        problems = check(row, limits=limits)
         if row.name in entry_names and row.name != REPLACEABLE_ENTRY:
             problems.append(InvalidMonitor("name", "same name as a beat_schedule entry"))
         if not problems:
@@ -156,13 +158,14 @@ def _one_of(problems: Sequence[InvalidMonitor], row: MonitorRow) -> InvalidMonit
 class _Compiler:
     """Compiles validated rows; collects their polled schedules and routes."""
 
-    def __init__(self, crons: CronTable, cron_jitter_s: int, solar: SolarFactory | None) -> None:
+    def __init__(self, crons: CronTable, cron_jitter_s: int, solar: SolarFactory | None, decode: Decoder) -> None:
         self.polled: dict[int, Polled] = {}
         self.routes: dict[Route, int] = {}
         """Route → index."""
         self._crons = crons
         self._cron_jitter_s = cron_jitter_s
         self._solar = solar
+        self._decode = decode
 
     def compile(self, row: MonitorRow) -> _Job:
         """Compile a row without problems; raises ``InvalidSchedule`` if its solar schedule cannot be built."""
@@ -170,7 +173,7 @@ class _Compiler:
         misfire = MISFIRES[row.misfire]
         if kind == Kind.ONCE and misfire is Misfire.AUTO:
             misfire = Misfire.LATEST  # late rather than never
-        route = Route(row.task, sending_of(row).text, bool(row.expires_next))
+        route = Route(row.task, sending_of(row, self._decode).text, bool(row.expires_next))
         return _Job(
             id=row.id,
             kind=kind,

@@ -1,6 +1,7 @@
 """Parses the JSON columns of a monitor: args, kwargs, headers and options as users type them.
 
-Accepts what Celery's own serializer reads, including ``__type__`` markers, which run decoders registered with kombu.
+Accepts what Celery's own serializer reads, including ``__type__`` markers: the caller passes the decoder that reads
+them, because user code can register types with kombu.
 Errors name line and column. Accepted text is valid for every JSON reader: no NaN, no Infinity, no lone surrogate. The
 last of equal keys wins, as in Python and Celery. It must never raise anything but ``InvalidMonitor``.
 """
@@ -9,13 +10,17 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, NoReturn
-
-from kombu.utils import json as kombu_json
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery_wheelbeat.errors import InvalidMonitor
 
-_MARKER = '"__type__"'
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Decoder = Callable[[str], object]
+    """Decodes a JSON text as the worker will; raises for a marker that it cannot read."""
+
+_MARKER = "__type__"
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -72,25 +77,29 @@ def _decode_finite(text: str) -> Any:
     return value if end == len(text) else _decoder.decode(text)
 
 
-def parse_list(field: str, text: str | None) -> list[Any]:
+def no_markers(_text: str) -> object:
+    """Refuse every marker; the ``Decoder`` of callers without another one."""
+    raise LookupError("no decoder for markers was given")
+
+
+def parse_list(field: str, text: str | None, decode: Decoder = no_markers) -> list[Any]:
     """Return the list in ``text``; NULL, empty and blank are ``[]``. Raises ``InvalidMonitor`` for ``field``."""
-    value = _parse(field, text, "[]")
+    value = _parse(field, text or "", "[]", decode)
     if not isinstance(value, list):
         raise InvalidMonitor(field, f'expected a JSON list like [1, "two"], got {_kind(value)}')
     return value
 
 
-def parse_object(field: str, text: str | None) -> dict[str, Any]:
+def parse_object(field: str, text: str | None, decode: Decoder = no_markers) -> dict[str, Any]:
     """Return the object in ``text``; NULL, empty and blank are ``{}``. Raises ``InvalidMonitor`` for ``field``."""
-    value = _parse(field, text, "{}")
+    value = _parse(field, text or "", "{}", decode)
     if not isinstance(value, dict):
         raise InvalidMonitor(field, f'expected a JSON object like {{"key": "value"}}, got {_kind(value)}')
     return value
 
 
-def _parse(field: str, text: str | None, empty: str) -> Any:
-    if text is None or not text.strip():
-        text = empty
+def _parse(field: str, text: str, empty: str, decode: Decoder) -> Any:
+    text = text if text.strip() else empty
     try:
         value = _decode(text)
     except json.JSONDecodeError as error:
@@ -103,9 +112,22 @@ def _parse(field: str, text: str | None, empty: str) -> Any:
     escapes = "\\u" in text
     if escapes or not text.isascii():
         _check_characters(field, value if escapes else text)
-    if escapes or _MARKER in text:  # the marker may be spelled with escapes
-        _check_markers(field, text)
+    if _MARKER in text or (escapes and _has_marker(value)):  # the marker may be spelled with escapes
+        _check_markers(field, text, decode)
     return value
+
+
+def _has_marker(value: Any) -> bool:
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, dict):
+            if _MARKER in one:
+                return True
+            rest += one.values()
+        elif isinstance(one, list):
+            rest += one
+    return False
 
 
 def _check_characters(field: str, value: Any) -> None:
@@ -116,10 +138,10 @@ def _check_characters(field: str, value: Any) -> None:
         raise InvalidMonitor(field, f"not valid JSON: {lone} is half of a surrogate pair, not a character") from None
 
 
-def _check_markers(field: str, text: str) -> None:
+def _check_markers(field: str, text: str, decode: Decoder) -> None:
     try:
-        kombu_json.loads(text)  # type: ignore[no-untyped-call]  # kombu is annotated in part
-    except Exception as error:  # decoders registered with kombu are user code
+        decode(text)
+    except Exception as error:  # a type's decoder is user code
         raise InvalidMonitor(field, f'a "__type__" marker that Celery cannot read: {error!r}') from None
 
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
+from celery_wheelbeat.jobs.json_fields import no_markers
+
 if TYPE_CHECKING:
+    from celery_wheelbeat.jobs.json_fields import Decoder
     from celery_wheelbeat.settings import Settings
 
 
@@ -53,7 +56,7 @@ class MonitorRow(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Limits on the size and rate of a monitor, and on the tasks and queues it may name."""
+    """Limits on the size and rate of a monitor, on the tasks and queues it may name, and on its arguments' types."""
 
     max_payload_bytes: int = 262_144
     allowed_tasks: tuple[str, ...] | None = None
@@ -61,12 +64,18 @@ class Limits(NamedTuple):
     allowed_queues: tuple[str, ...] | None = None
     """Patterns of allowed queues; None = all."""
     min_interval_ms: int = 100
+    decode: Decoder = no_markers
+    """Reads ``__type__`` markers in arguments, headers and options."""
 
     @classmethod
-    def of(cls, settings: Settings) -> Limits:
-        """Return the limits in the settings of a beat."""
+    def of(cls, settings: Settings, decode: Decoder) -> Limits:
+        """Return the limits in the settings of a beat; ``decode`` is kombu's."""
         return cls(
-            settings.max_payload_bytes, settings.allowed_tasks, settings.allowed_queues, settings.min_interval_ms
+            settings.max_payload_bytes,
+            settings.allowed_tasks,
+            settings.allowed_queues,
+            settings.min_interval_ms,
+            decode,
         )
 
 

@@ -19,6 +19,8 @@ from celery_wheelbeat.jobs.json_fields import parse_object
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from celery_wheelbeat.jobs.json_fields import Decoder
+
 MAX_EXPIRES_S = 315_360_000
 """Ten years of 365 days: RabbitMQ closes the channel for a message that expires later."""
 MAX_TEXT = 16_384
@@ -75,6 +77,7 @@ class SendOptions(NamedTuple):
 
 @lru_cache(maxsize=4_096)
 def compose(
+    decode: Decoder,
     *,
     queue: str | None,
     exchange: str | None,
@@ -86,21 +89,22 @@ def compose(
 ) -> SendOptions:
     """Merge the columns of one monitor into the options of ``apply_async``, as JSON with sorted keys.
 
-    Returns all problems, each with its column. Cached: many rows share few combinations.
+    ``decode`` reads ``__type__`` markers. Returns all problems, each with its column. Cached: many rows share few
+    combinations.
     """
     columns: dict[str, Any] = {"queue": queue, "exchange": exchange, "routing_key": routing_key}
     columns |= {"priority": priority, "expires": _shortest(expires_s)}
     problems = _column_problems(columns)
     merged = {name: value for name, value in columns.items() if value is not None and value != ""}
     try:
-        own_headers = _bounded_object("headers", headers)
+        own_headers = _bounded_object("headers", headers, decode)
         problems += [InvalidMonitor("headers", reason) for reason in map(names.header_problem, own_headers) if reason]
         if own_headers:
             merged["headers"] = own_headers
     except InvalidMonitor as error:
         problems.append(error)
     try:
-        further = _bounded_object("options", options)
+        further = _bounded_object("options", options, decode)
         problems += [InvalidMonitor("options", reason) for reason in map(_option_problem, further.items()) if reason]
         merged |= further
     except InvalidMonitor as error:
@@ -123,11 +127,11 @@ def _shortest(number: float | None) -> float | None:
     return int(number) if number is not None and float(number).is_integer() else number
 
 
-def _bounded_object(field: str, text: str | None) -> dict[str, Any]:
+def _bounded_object(field: str, text: str | None, decode: Decoder) -> dict[str, Any]:
     octets = len((text or "").encode("utf-8", "surrogatepass"))
     if octets > MAX_TEXT:
         raise InvalidMonitor(field, f"has {octets:,} bytes, at most {MAX_TEXT:,} are allowed")
-    return parse_object(field, text)
+    return parse_object(field, text, decode)
 
 
 def _column_problems(columns: dict[str, Any]) -> list[InvalidMonitor]:

@@ -27,6 +27,7 @@ from celery_wheelbeat.schedules.zones import zone
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from celery_wheelbeat.jobs.json_fields import Decoder
     from celery_wheelbeat.jobs.send_options import SendOptions
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ def _problems(row: MonitorRow, limits: Limits) -> list[InvalidMonitor]:
         *_bound_problems(row),
         *_incident_problems(row, limits),
         *_payload_problems(row, limits),
-        *(sending := sending_of(row)).problems,
+        *(sending := sending_of(row, limits.decode)).problems,
         *_policy_problems(row),
         *allowance_problems(row, sending, limits),
     ]
@@ -99,9 +100,10 @@ def kinds_of(row: MonitorRow) -> list[str]:
     return [column for column, is_given in given if is_given]
 
 
-def sending_of(row: MonitorRow) -> SendOptions:
+def sending_of(row: MonitorRow, decode: Decoder) -> SendOptions:
     """Return the send options of ``row``, see ``send_options.compose``."""
     return send_options.compose(
+        decode,
         queue=row.queue,
         exchange=row.exchange,
         routing_key=row.routing_key,
@@ -250,11 +252,11 @@ def _payload_problems(row: MonitorRow, limits: Limits) -> Iterator[InvalidMonito
         )
         return
     try:
-        json_texts.parse_list("args", row.args)
+        json_texts.parse_list("args", row.args, limits.decode)
     except InvalidMonitor as error:
         yield error
     try:
-        json_texts.parse_object("kwargs", row.kwargs)
+        json_texts.parse_object("kwargs", row.kwargs, limits.decode)
     except InvalidMonitor as error:
         yield error
 

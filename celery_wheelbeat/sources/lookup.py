@@ -98,7 +98,7 @@ def definition_of(app: Any, settings: Settings, stored: Stored) -> Definition:
 def definition_of_row(app: Any, settings: Settings, row: MonitorRow) -> Definition:
     """Compile a monitor, enabled or not; raises ``InvalidMonitor`` if it cannot run."""
     crons = CronTable()
-    limits = Limits.of(settings)
+    limits = Limits.of(settings, loads)
     compiled = compile_rows([row], crons=crons, cron_jitter_s=settings.cron_jitter, limits=limits, solar=SolarSchedule)
     for problem in compiled.refused.values():
         raise problem

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kombu.utils.json import loads
 
 from celery_wheelbeat.jobs.compile import compile_rows
 from celery_wheelbeat.jobs.identity import run_id
@@ -16,6 +17,7 @@ from celery_wheelbeat.schedules.cron import CronTable
 from celery_wheelbeat.schedules.intervals import INTERVAL_MAX_MS
 
 NOW_MS = 1_700_000_000_000
+WITH_KOMBU = Limits(decode=loads)
 GOOD = MonitorRow(
     id=1, name="check", task="proj.check", args="[]", kwargs="{}", interval_ms=60_000, cron="", timezone="UTC",
     day_rule="and", once_at_ms=None, solar_event="", solar_latitude=None, solar_longitude=None, jitter_s=None,
@@ -65,7 +67,7 @@ SOLAR = {"interval_ms": None, "solar_event": "sunset", "solar_latitude": -33.9, 
     ],
 )
 def test_good_rows_have_no_problem(columns: dict[str, object]):
-    assert check(GOOD._replace(**columns)) == []
+    assert check(GOOD._replace(**columns), limits=WITH_KOMBU) == []
 
 
 @pytest.mark.parametrize(
@@ -242,9 +244,23 @@ def test_good_rows_have_no_problem(columns: dict[str, object]):
     ],
 )
 def test_a_problem_names_its_column_and_what_was_expected(columns: dict[str, object], field: str, words: str):
-    problems = check(GOOD._replace(**columns))
+    problems = check(GOOD._replace(**columns), limits=WITH_KOMBU)
     assert [problem.field for problem in problems] == [field]
     assert words in problems[0].reason
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"args": '[{"__type__": "uuid", "__value__": "1"}]'},
+        {"kwargs": '{"a": [[{"\\u005f_type__": 1}]]}'},
+        {"headers": '{"a": {"__type__": 1}}'},
+        {"options": '{"link": {"task": "t", "args": [{"__type__": 1}]}}'},
+    ],
+)
+def test_a_marker_is_refused_where_no_decoder_was_given(columns: dict[str, object]):
+    (problem,) = check(GOOD._replace(**columns))
+    assert "marker that Celery cannot read" in problem.reason
 
 
 def test_all_problems_are_reported_at_once():

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils.translation import gettext as _
+from kombu.utils.json import loads
 
 from celery_wheelbeat.jobs.compile import schedule_of
 from celery_wheelbeat.jobs.rows import Limits
@@ -82,7 +83,9 @@ def preview_of(row: MonitorRow, now_ms: int) -> Preview:
     if not kinds_of(row):
         return Preview("", row.timezone, [], [_("Enter a schedule to see its next runs.")], [])
     settings = beat_settings()
-    found = [problem for problem in check(row, limits=Limits.of(settings)) if problem.field not in _ASKED_FOR_ANYWAY]
+    found = [
+        problem for problem in check(row, limits=Limits.of(settings, loads)) if problem.field not in _ASKED_FOR_ANYWAY
+    ]
     problems = [f"{_in_words(problem.field)}: {problem.reason}" for problem in found]
     times: list[int] = []
     notes: list[str] = []
@@ -103,14 +106,14 @@ def _in_words(column: str) -> str:
 
 def next_fire_ms(row: MonitorRow, now_ms: int, settings: Settings) -> int | None:
     """Return the next fire time of a row in ms; None if it does not fire, for any reason."""
-    if not row.enabled or row.finished_at_ms is not None or check(row, limits=Limits.of(settings)):
+    if not row.enabled or row.finished_at_ms is not None or check(row, limits=Limits.of(settings, loads)):
         return None
     return computed(row, lambda: next(_fire_times(row, now_ms, settings), None), None)
 
 
 def last_fire_ms(row: MonitorRow, stretches: Iterable[Stretch], settings: Settings) -> int | None:
     """Return the last fire time in ``stretches`` (newest first) in ms; None if none, or the row is finished."""
-    if row.finished_at_ms is not None or check(row, limits=Limits.of(settings)):
+    if row.finished_at_ms is not None or check(row, limits=Limits.of(settings, loads)):
         return None
     return computed(row, lambda: _last_fire_in(_schedule_of(row, settings), stretches), None)
 

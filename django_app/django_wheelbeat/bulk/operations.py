@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from django.db import IntegrityError, connections, transaction
 from django.db.models import ProtectedError, RestrictedError
 from django.utils.translation import gettext as _
+from kombu.utils.json import loads
 
 from celery_wheelbeat.jobs.rows import Limits
 from celery_wheelbeat.jobs.validation import check
@@ -174,7 +175,7 @@ class Edit:
     tags_added: frozenset[str] = frozenset()
     tags_removed: frozenset[str] = frozenset()
     flag: int = CHANGE
-    limits: Limits = field(default_factory=lambda: Limits.of(beat_settings()))
+    limits: Limits = field(default_factory=lambda: Limits.of(beat_settings(), loads))
 
     @property
     def message(self) -> str:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from django.core.exceptions import NON_FIELD_ERRORS, FieldDoesNotExist, ValidationError
+from kombu.utils.json import loads
 
 from celery_wheelbeat.jobs.rows import Limits
 from celery_wheelbeat.jobs.validation import check
@@ -22,7 +23,7 @@ def refuse_invalid(monitor: Monitor) -> None:
     """Raise ``ValidationError`` with every problem of ``monitor``, each at its field."""
     found = defaultdict(list)
     try:
-        problems = check(row_of(monitor), limits=Limits.of(beat_settings()))
+        problems = check(row_of(monitor), limits=Limits.of(beat_settings(), loads))
     except TypeError:
         return  # a value of the wrong type was assigned in code; clean_fields() reports it
     for problem in problems:

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import IntegrityError, transaction
+from kombu.utils.json import loads
 
 from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.jobs.rows import Limits
@@ -114,7 +115,7 @@ class Importer:
         self._actor = actor
         self.reason = reason
         self._source = source
-        self._limits = Limits.of(beat_settings())
+        self._limits = Limits.of(beat_settings(), loads)
         self._now_ms = now_ms()
         """One-time monitors due up to this instant are imported as finished: an import runs nothing."""
 
