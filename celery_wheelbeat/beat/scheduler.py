@@ -54,6 +54,8 @@ class WheelScheduler(Scheduler):
         self._beat: Beat | None = None
         self._supervision: Supervision | None = None
         self._embedded = False
+        self._settles = False
+        """Whether the memory of the process is still to be settled, at the end of the load."""
         self._in_tick = False
         self._in_turn = False
         self._closing = False
@@ -104,6 +106,9 @@ class WheelScheduler(Scheduler):
         self._in_turn = False
         if (ended_by := beat.dispatcher.ended_by) is not None:
             raise ended_by  # raised by user code during a send, in the lane's thread
+        if self._settles and beat.startup.state == "running":
+            self._settles = False
+            memory.settle()
         if self.should_sync():
             self._do_sync()
         return beat.wait_s(reading)
@@ -200,7 +205,9 @@ class WheelScheduler(Scheduler):
             self.merge_inplace(self.app.conf.beat_schedule)  # a receiver of beat_init may have changed it
             beat, supervision = self._beat, self._supervision = assemble(self, self.settings)
             self._embedded = self._embedded or threading.current_thread() is not threading.main_thread()
-            memory.prepare()
+            self._settles = not self._embedded
+            if not self._embedded:  # a worker's process is not the beat's to tune
+                memory.prepare()
             self._name_unused_overrides()
             beat.start()
             supervision.start()

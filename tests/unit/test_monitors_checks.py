@@ -170,14 +170,14 @@ def test_good_rows_have_no_problem(columns: dict[str, object]):
         (
             {"options": '{"link": {"task": "t", "options": {"reply_to": "amq.rabbitmq.reply-to"}}}'},
             "options",
-            "'link' has the signature of 't': 'amq.rabbitmq.reply-to' is reserved",
+            "'link' contains the signature of 't': 'amq.rabbitmq.reply-to' is reserved",
         ),
         ({"options": f'{{"task_id": "{A_RUN}"}}'}, "options", "has the form of a run id"),
         ({"options": f'{{"task_id": "{A_RUN.upper()}"}}'}, "options", "has the form of a run id"),
         (
             {"options": f'{{"link_error": [{{"task": "t", "options": {{"task_id": "{A_RUN}"}}}}]}}'},
             "options",
-            "'link_error' has the signature of 't'",
+            "'link_error' contains the signature of 't'",
         ),
         (
             {"options": '{"link": {"task": "t", "options": {"queue": "unacked"}}}'},

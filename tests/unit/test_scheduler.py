@@ -21,6 +21,7 @@ from celery.signals import beat_embedded_init
 from kombu import Queue
 
 from celery_wheelbeat import run_id
+from celery_wheelbeat.beat import loading
 from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.errors import InvalidSetting
 
@@ -150,6 +151,22 @@ def test_a_beat_inside_a_worker_knows_it(app: Celery) -> None:
     beat_embedded_init.send(sender=inside)
     beat_embedded_init.send(sender=other)
     assert (alone.scheduler._embedded, inside.scheduler._embedded) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("embedded", "expected"), [(False, ["prepare", "settle"]), (True, [])], ids=["standalone", "inside a worker"]
+)
+def test_only_a_standalone_beat_tunes_the_memory_of_its_process(
+    make: MakeScheduler, monkeypatch: pytest.MonkeyPatch, embedded: bool, expected: list[str]
+) -> None:
+    calls: list[str] = []
+    for name in ("prepare", "settle"):
+        monkeypatch.setattr(loading, name, lambda name=name: calls.append(name))
+    scheduler = make()
+    scheduler._embedded = embedded
+    tick_until(scheduler, lambda: scheduler._beat is not None and scheduler._beat.startup.state == "running")
+    scheduler.tick()
+    assert calls == expected
 
 
 def test_the_signals_of_a_service_are_guarded_until_it_has_ended(app: Celery) -> None:
