@@ -37,11 +37,12 @@ demo: $(VENV)/$(DEMO).stamp ## run the example project: 200 monitors, admin, bea
 
 test: services axe venv venv-celery55 lint ## everything but the soak tests, against real services
 	$(TRY) $(SPREAD) tests
+	@$(PYTHON) -m tools.matrix newest
 
 check: venv lint unit ## linters, types, layers, unit and property tests
 
 matrix: services ## the tests that need no browser, with each combination of versions that this machine has
-	@$(PYTHON) tools/matrix.py all
+	@$(PYTHON) -m tools.matrix all
 
 lint: venv
 	$(BIN)/ruff check .
@@ -53,7 +54,7 @@ unit: venv
 	$(PYTEST) -n 2 tests/unit tests/property  # these compute, and share no server
 
 package: ## wheel and sdist, each in a fresh environment of every Python that this machine has
-	@$(PYTHON) tools/package.py
+	@$(PYTHON) -m tools.package
 
 SOAK := $(PYTEST) -m soak --timeout 3600
 soak: services venv ## all tests that need minutes of real time; the targets below do one promise each
@@ -139,7 +140,7 @@ $(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
 
 $(VENV55)/test.stamp: pyproject.toml tools/matrix.py tools/pythons.py
 	@PYTHON=$(PYTHON) tests/services/install --headers
-	@$(PYTHON) tools/matrix.py oldest
+	@$(PYTHON) -m tools.matrix oldest
 	@touch $@
 
 $(AXE): | $(VENV)/bin/python

@@ -1,4 +1,4 @@
-"""Runs the tests with supported versions of Python, Django and Celery: ``python tools/matrix.py oldest|newest|all``.
+"""Runs the tests with supported versions of Python, Django and Celery: ``python -m tools.matrix oldest|newest|all``.
 
 ``all`` runs everything that needs no browser in each combination. ``newest`` runs a minute of it in the newest one.
 ``oldest`` only makes the environment of the oldest one, in which tests of ``make test`` start beats and workers.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from pythons import find_pythons, lines_of_absent
+from tools.pythons import find_pythons, line_of_absent
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST_CELERY = "5.5"
@@ -76,17 +76,16 @@ class Outcome:
 
 
 def combinations(pythons: list[str]) -> list[Combination]:
-    """Return the oldest combination that these Python versions can run, the newest, and one between, in that order.
+    """Return the oldest combination that these Python versions can run, one between, and the newest.
 
-    Django 6 requires Python 3.12. With one Python, oldest and newest differ in the other two.
+    Django 6 requires Python 3.12. With one Python, the combinations differ in the versions of Celery.
     """
-    oldest, newest = pythons[0], pythons[-1]
-    chosen = [
+    oldest, between, newest = pythons[0], pythons[len(pythons) // 2], pythons[-1]
+    return [
         Combination(oldest, "5.2", OLDEST_CELERY),
+        Combination(between, "5.2" if between == "3.11" else "6.0", "5.6"),
         Combination(newest, "5.2" if newest == "3.11" else "6.1", "5.7"),
     ]
-    between = [Combination(python, "6.0", "5.6") for python in pythons[1:-1] if python != "3.11"]
-    return chosen + between[:1]
 
 
 def prepared(combination: Combination, interpreter: str) -> Path:
@@ -147,16 +146,15 @@ def main(which: str) -> int:
     pythons = find_pythons()
     if not pythons:
         raise Failed("no supported Python was found on PATH or among the versions of pyenv")
-    oldest, newest, *between = combinations([*pythons])
+    oldest, between, newest = combinations([*pythons])
     if which == "oldest":
         prepared(oldest, pythons[oldest.python])
         return 0
-    for line in lines_of_absent(pythons):
-        print(line)
+    print(line_of_absent(pythons), end="")
     if which == "newest" and newest.django == "5.2":
-        print("The newest versions that this Python can run are those of the main environment: nothing more to test.")
+        print("The main environment has the newest versions that this Python can run.")
         return 0
-    chosen = [newest] if which == "newest" else [oldest, *between, newest]
+    chosen = [newest] if which == "newest" else [oldest, between, newest]
     outcomes = {}
     for combination in chosen:
         python = prepared(combination, pythons[combination.python])

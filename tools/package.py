@@ -2,7 +2,7 @@
 
 The example project starts its admin, a worker and a beat (``example_project/demo.py``). It passes when the worker has
 executed runs that the beat sent, and when every process ended in good order. Neither the packages of this tree nor an
-environment of it are importable then. ``python tools/package.py`` needs no server.
+environment of it are importable then. ``python -m tools.package`` needs no server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
-from pythons import find_pythons, lines_of_absent
+from tools.pythons import find_pythons, line_of_absent
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = 20
@@ -119,8 +119,7 @@ def tried(distribution: Path, interpreter: str, folder: Path) -> int:
 def main() -> int:
     """Try both distributions with every Python; return the exit code."""
     pythons = find_pythons()
-    for line in lines_of_absent(pythons):
-        print(line)
+    print(line_of_absent(pythons), end="")
     if not pythons:
         raise Failed("no supported Python was found on PATH or among the versions of pyenv")
     failed = 0

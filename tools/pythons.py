@@ -1,7 +1,7 @@
 """The Python versions that this package supports, and where this machine has them.
 
 An interpreter counts only after it has answered: a shim of pyenv lies on ``PATH`` also for versions that it refuses to
-start. ``python tools/pythons.py`` prints one path a line, the oldest version first.
+start. ``python -m tools.pythons`` prints one path a line, the oldest version first.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 SUPPORTED = ("3.11", "3.12", "3.13")
 ANSWER = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2], sys.executable)"
@@ -38,7 +42,7 @@ def find_pythons() -> dict[str, str]:
     pythons = {}
     for version in SUPPORTED:
         candidates = [folder / f"python{version}" for folder in folders]
-        if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
             candidates.insert(0, Path(sys.executable))
         for candidate in candidates:
             answer = _output(str(candidate), "-c", ANSWER) if candidate.exists() else ""
@@ -48,9 +52,10 @@ def find_pythons() -> dict[str, str]:
     return pythons
 
 
-def lines_of_absent(pythons: dict[str, str]) -> list[str]:
-    """Return a line for each supported version that is not among ``pythons``."""
-    return [f"Python {version} is not on this machine: left out." for version in SUPPORTED if version not in pythons]
+def line_of_absent(pythons: Collection[str]) -> str:
+    """Return a line that names the supported versions that are not among ``pythons``; nothing if all are."""
+    absent = [version for version in SUPPORTED if version not in pythons]
+    return f"Not on this machine, so left out: Python {', '.join(absent)}.\n" if absent else ""
 
 
 if __name__ == "__main__":
