@@ -126,7 +126,7 @@ def test_the_longest_expiry_that_a_form_accepts_is_sent(bench: FastBench) -> Non
     bench.pass_minutes()
     bench.drain()
     assert bench.parts.ledger.sent == GOOD + len(BAD)
-    assert bench.lanes.fast.sender.epoch == 1
+    assert bench.fast.publisher.epoch == 1
 
 
 @pytest.mark.redis
