@@ -18,6 +18,7 @@ from support.lanes.fast_lane import make_app
 
 from celery_wheelbeat.beat import fast_assembly as fast_parts
 from celery_wheelbeat.beat.supervision import RouteSweep
+from celery_wheelbeat.dispatch.fast_lane.answers import QUESTIONS_MAX
 from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
 from celery_wheelbeat.dispatch.lane_rules import TOO_MANY_FORMS, UNFIT
 from celery_wheelbeat.jobs.definitions import OVERLAP_SHIFT, ChangeBatch, Overlap
@@ -173,6 +174,32 @@ def test_runs_of_a_form_without_an_answer_wait_alone(
     bench.drain()
     assert client.llen("late") == 30
     assert bench.fast.answers.waiting == 0
+
+
+@pytest.mark.redis
+def test_while_many_kinds_are_new_their_runs_do_not_wait_for_each_other(
+    bench: FastBench, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the last of a thousand kinds waited for all others to be learnt, after each reconnect again."""
+    many = 3 * QUESTIONS_MAX
+    asked = questions(bench, monkeypatch)
+    ask, withheld = bench.fast.publisher.ask, []
+    monkeypatch.setattr(bench.fast.publisher, "ask", lambda *question: withheld.append(question))
+    bench.load([job(at, bench.route(options=json.dumps({"app_id": f"a{at}"}))) for at in range(many)])
+    bench.pass_minutes()
+    bench.until(lambda: bench.parts.ledger.sent == many - QUESTIONS_MAX, "the runs that wait for no answer")
+    assert bench.fast.answers.waiting == QUESTIONS_MAX
+    assert bench.slow_runs == many - QUESTIONS_MAX
+    assert len(withheld) == many, "asked all the same"
+    for question in withheld:
+        ask(*question)
+    bench.drain()
+    bench.until(lambda: len(bench.fast.forms.answers()) == many, "every answer")
+    bench.pass_minutes()
+    bench.drain()
+    assert len(asked) == many
+    assert bench.slow_runs == many - QUESTIONS_MAX, "no more"
+    assert client.llen("celery") == 2 * many
 
 
 @pytest.mark.redis

@@ -26,6 +26,11 @@ WAITING_MAX = 50_000
 """Most runs that wait for answers; beyond it nothing is submitted until an answer comes, which takes milliseconds."""
 
 
+QUESTIONS_MAX = 32
+"""Most open questions with which a run still waits for the answer to its own. With more, runs take the celery lane
+until the answer is there: an answer takes some milliseconds, so runs wait a fraction of a second at most."""
+
+
 class Edges(NamedTuple):
     """The calls with which the fast lane reaches the process around it."""
 
@@ -53,6 +58,8 @@ class Answers:
         self._edges = edges
         self._parked: dict[Form, list[int]] = {}
         """Form → tokens of the runs that wait for it."""
+        self._open: set[Form] = set()
+        """Forms about which the sender is asked."""
         self._round = 0
         """Increases when all forms are reset; answers to questions of an earlier round are ignored."""
         self._guard: object = None
@@ -67,6 +74,13 @@ class Answers:
         """Whether the limit of parked runs is reached."""
         return self.waiting >= WAITING_MAX
 
+    def may_wait(self, form: Form) -> bool:
+        """Return whether runs wait for the answer about ``form``.
+
+        Only an answer shows whether the broker knows a named exchange, so the celery lane is no alternative for those.
+        """
+        return len(self._open) <= QUESTIONS_MAX or form in self._parked or '"exchange"' in form.route.options
+
     def look(self) -> None:
         """Reset all forms and requeue parked runs after a reconnect or a change of Celery's publish path."""
         self.epoch = self._sender.epoch
@@ -79,6 +93,7 @@ class Answers:
             for tokens in self._parked.values():
                 self._backlog.give_back(tokens)
             self._parked.clear()
+            self._open.clear()
             self.waiting = 0
 
     def look_around(self, now_s: float) -> None:
@@ -101,6 +116,7 @@ class Answers:
 
     def ask(self, form: Form, candidates: Sequence[Arguments]) -> None:
         """Ask the sender about ``form``; ``candidates``: arguments of some of its jobs."""
+        self._open.add(form)
         self._forms.asked(form)
         self._sender.ask(form, candidates, self._round)
 
@@ -113,6 +129,7 @@ class Answers:
         """Store an answer and requeue the runs that waited for it; returns whether the answer is current."""
         if verdict.epoch != self._sender.epoch or verdict.asked_in != self._round:
             return False  # out of date: asked again, or about to be
+        self._open.discard(verdict.form)
         self._forms.learn(verdict.form, verdict.answer)
         tokens = self._parked.pop(verdict.form, [])
         self.waiting -= len(tokens)

@@ -174,7 +174,7 @@ class FastLane(Lane):
     # Sending.
 
     def _send(self, layout: Layout, runs: Runs) -> None:
-        """Submit one batch per block; runs that cannot be sent here are skipped, moved, or wait for an answer."""
+        """Submit one batch per block; runs that cannot be sent here are skipped or moved, or wait for an answer."""
         jobs = runs.jobs
         self._skip(layout, np.flatnonzero(~jobs.enabled), "removed")
         (stays,) = np.nonzero(jobs.enabled & ~self._leave(layout, runs.pairs, jobs))
@@ -226,11 +226,14 @@ class FastLane(Lane):
                 self.answers.ask(form, self._messages.arguments(form, jobs, np.flatnonzero(jobs.enabled)))
 
     def _wait(self, layout: Layout, group: Group, jobs: JobColumns) -> None:
-        """Park runs until their form has an answer; asks the sender if the form is unasked."""
+        """Ask about an unasked form, and park its runs until the answer, or move them while many questions are open."""
         if group.answer is Pending.UNASKED:
             self.answers.ask(group.form, self._messages.arguments(group.form, jobs, group.positions[:CANDIDATES]))
-        for tokens in self._broken_out(layout, group.positions):
-            self.answers.wait(group.form, tokens)
+        if self.answers.may_wait(group.form):
+            for tokens in self._broken_out(layout, group.positions):
+                self.answers.wait(group.form, tokens)
+        else:
+            self._move(layout, group.positions)
 
     def _groups(self, positions: NDArray[np.intp], jobs: JobColumns) -> Iterator[Group]:
         """Yield the jobs at ``positions``, grouped by form."""
