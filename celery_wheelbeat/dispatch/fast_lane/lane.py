@@ -257,9 +257,7 @@ class FastLane(Lane):
         jobs = self._engine.shards.columns_of(pairs.ids)
         runs = Runs(pairs, jobs, ids_of(run_ids, pairs))
         gone = [token for token, enabled in zip(tokens, jobs.enabled.tolist(), strict=True) if not enabled]
-        self.backlog.skip(gone, "removed")
-        for token in gone:
-            del self._taken[token]
+        self._give_up(gone, "removed")
         draft = Draft()
         order: list[int] = []
         for group in self._groups(np.flatnonzero(jobs.enabled), jobs):
@@ -313,10 +311,10 @@ class FastLane(Lane):
             self._taken.pop(token, None)
         self._next_backlog.adopt(self.backlog.release(tokens))
 
-    def _give_up(self, tokens: Sequence[int]) -> None:
+    def _give_up(self, tokens: Sequence[int], reason: str = "quarantined") -> None:
         for token in tokens:
             self._taken.pop(token, None)
-        self.backlog.skip(tokens, "quarantined")
+        self.backlog.skip(tokens, reason)
 
     # Outcomes.
 
