@@ -187,7 +187,7 @@ def test_while_many_kinds_are_new_their_runs_do_not_wait_for_each_other(
     monkeypatch.setattr(bench.fast.publisher, "ask", lambda *question: withheld.append(question))
     bench.load([job(at, bench.route(options=json.dumps({"app_id": f"a{at}"}))) for at in range(many)])
     bench.pass_minutes()
-    bench.until(lambda: bench.parts.ledger.sent == many - QUESTIONS_MAX, "the runs that wait for no answer")
+    bench.until(lambda: bench.ledger.sent == many - QUESTIONS_MAX, "the runs that wait for no answer")
     assert bench.fast.answers.waiting == QUESTIONS_MAX
     assert bench.slow_runs == many - QUESTIONS_MAX
     assert len(withheld) == many, "asked all the same"
@@ -266,14 +266,14 @@ def test_edits_of_headers_leave_nothing_behind(bench: FastBench, client: redis.R
         bench.redefine(job(0, route))
         bench.pass_minutes()
         bench.drain()
-        sweep.look()
-        sweep.look()
+        sweep.scan()
+        sweep.scan()
     assert len(bench.engine.routes) <= 4
     assert len(bench.fast.forms.answers()) <= 2
     assert [one["revision"] for one in reversed(headers_in(client, "q1"))] == list(range(1, 60, 2))
     bench.engine.apply(ChangeBatch(bench.load([]), np.array([0])))
-    sweep.look()
-    sweep.look()
+    sweep.scan()
+    sweep.scan()
     assert not bench.fast.forms.answers()
 
 
