@@ -98,7 +98,7 @@ class Monitor(models.Model):
     active_before = models.CharField(
         _("enabled before"), max_length=255, default="", blank=True, db_default="", editable=False
     )
-    """Periods in which the monitor was enabled before its last pause; see ``stretches``. Written by a trigger."""
+    """Periods in which the monitor was enabled before its last pause; see ``active_periods``. Written by a trigger."""
     effective_from = InstantField(_("in effect since"), db_default=UtcNow(), editable=False)
     finished_at = InstantField(_("finished"), null=True, blank=True, editable=False)
 

@@ -19,7 +19,7 @@ from .probe import Probe, probe
 if TYPE_CHECKING:
     from celery import Task
 
-KEPT = timedelta(hours=6)
+CHECK_RETENTION = timedelta(hours=6)
 logger = get_task_logger(__name__)
 
 
@@ -73,6 +73,6 @@ def record(monitor: Monitor, fire_at: datetime, started: datetime, found: Probe)
 
 @shared_task
 def forget_old_checks() -> int:
-    """Delete checks that are older than ``KEPT``."""
-    deleted, _ = Check.objects.filter(fire_at__lt=timezone.now() - KEPT).delete()
+    """Delete checks that are older than ``CHECK_RETENTION``."""
+    deleted, _ = Check.objects.filter(fire_at__lt=timezone.now() - CHECK_RETENTION).delete()
     return deleted

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from django_wheelbeat.bulk.progress import Walk
 
 
-class Words(NamedTuple):
+class ActionTexts(NamedTuple):
     """Texts of an action, lazily translated; ``question`` and ``done`` contain ``%(count)d``."""
 
     title: Any
@@ -41,7 +41,7 @@ class BulkAction(NamedTuple):
     """One action: its form and its texts."""
 
     form: type[OperationForm]
-    words: Words
+    words: ActionTexts
 
     def run(self, modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
         """Show the form, begin the walk, or continue it, depending on the request; None returns to the list."""
@@ -115,7 +115,7 @@ def refusals_in_words(walk: Walk) -> str:
 
 PAUSE = BulkAction(
     bulk_forms.PauseForm,
-    Words(
+    ActionTexts(
         gettext_lazy("Pause monitors"),
         gettext_lazy("Pause"),
         ngettext_lazy(
@@ -126,7 +126,7 @@ PAUSE = BulkAction(
 )
 RESUME = BulkAction(
     bulk_forms.ResumeForm,
-    Words(
+    ActionTexts(
         gettext_lazy("Resume monitors"),
         gettext_lazy("Resume"),
         ngettext_lazy(
@@ -137,7 +137,7 @@ RESUME = BulkAction(
 )
 EDIT = BulkAction(
     bulk_forms.EditForm,
-    Words(
+    ActionTexts(
         gettext_lazy("Edit monitors"),
         gettext_lazy("Change"),
         ngettext_lazy("%(count)d monitor will be changed.", "%(count)d monitors will be changed.", "count"),
@@ -146,7 +146,7 @@ EDIT = BulkAction(
 )
 DELETE = BulkAction(
     bulk_forms.DeleteForm,
-    Words(
+    ActionTexts(
         gettext_lazy("Delete monitors"),
         gettext_lazy("Delete"),
         ngettext_lazy(
@@ -159,7 +159,7 @@ DELETE = BulkAction(
 )
 SPEED_UP = BulkAction(
     bulk_forms.SpeedUpForm,
-    Words(
+    ActionTexts(
         gettext_lazy("Start an incident"),
         gettext_lazy("Speed up"),
         ngettext_lazy(
@@ -172,7 +172,7 @@ SPEED_UP = BulkAction(
 )
 END_INCIDENT = BulkAction(
     bulk_forms.EndIncidentForm,
-    Words(
+    ActionTexts(
         gettext_lazy("End incidents"),
         gettext_lazy("End"),
         ngettext_lazy("%(count)d incident will be ended.", "%(count)d incidents will be ended.", "count"),

@@ -16,7 +16,7 @@ from celery_wheelbeat.errors import WheelbeatError
 from celery_wheelbeat.schedules import zones
 from celery_wheelbeat.schedules.durations import parse_duration
 from django_wheelbeat.admin.known_tasks import values_in_use
-from django_wheelbeat.bulk.operations import EMPTIED, Delete, Edit, EndIncident, Pause, Resume, SpeedUp, expiry_columns
+from django_wheelbeat.bulk.operations import CLEARED, Delete, Edit, EndIncident, Pause, Resume, SpeedUp, expiry_columns
 from django_wheelbeat.database.actors import REASON_LENGTH
 from django_wheelbeat.monitors.form_fields import DatalistInput, DurationField, ExpiresField, TagsField
 from django_wheelbeat.monitors.incidents import incident_end
@@ -190,7 +190,7 @@ class EditForm(OperationForm):
         cleaned = self.cleaned_data
         values: dict[str, Any] = {}
         for name in cleaned["emptied"]:
-            values |= EMPTIED[name]
+            values |= CLEARED[name]
         for name in ("interval_ms", "timezone", "queue", "priority"):
             if cleaned[name] not in (None, ""):
                 values[name] = cleaned[name]

@@ -6,11 +6,11 @@ from typing import Any
 
 from django.contrib.admin.views.main import ChangeList
 
+from django_wheelbeat.active_periods import active_periods_of
 from django_wheelbeat.admin.preview import last_fire_ms, next_fire_ms
 from django_wheelbeat.monitors.rows import row_of
 from django_wheelbeat.monitors.settings import beat_settings
 from django_wheelbeat.monitors.times import now_ms
-from django_wheelbeat.stretches import stretches_of
 
 TEXTS = ("args", "kwargs", "headers", "options", "description")
 """Columns that can be large; lists defer them."""
@@ -36,7 +36,7 @@ class MonitorChangeList(ChangeList):
             row = row_of(monitor)
             quarantined = monitor.quarantine_reason is not None
             monitor.next_fire_ms = None if quarantined else next_fire_ms(row, instant_ms, settings)
-            monitor.last_fire_ms = last_fire_ms(row, stretches_of(monitor, instant_ms), settings)
+            monitor.last_fire_ms = last_fire_ms(row, active_periods_of(monitor, instant_ms), settings)
 
 
 class QuarantineChangeList(ChangeList):

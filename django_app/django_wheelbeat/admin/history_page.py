@@ -12,12 +12,12 @@ from django.urls import path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
 
-from django_wheelbeat.admin.moments import moment
+from django_wheelbeat.active_periods import active_periods_of, pauses_of
+from django_wheelbeat.admin.local_times import local_time
 from django_wheelbeat.admin.pages import admin_page
 from django_wheelbeat.admin.past_runs import history_of
 from django_wheelbeat.monitors.settings import beat_settings
 from django_wheelbeat.monitors.times import now_ms
-from django_wheelbeat.stretches import pauses_of, stretches_of
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -41,16 +41,16 @@ class HistoryPageMixin:
             raise PermissionDenied
         instant_ms = now_ms()
         history = history_of(monitor, current_app, beat_settings(), instant_ms)
-        stretches = stretches_of(monitor, instant_ms)
+        periods = active_periods_of(monitor, instant_ms)
         context = {
             "title": _("Past runs of %(name)s") % {"name": monitor},
             "monitor": monitor,
-            "since": moment(stretches[-1].begin_ms, monitor.timezone) if stretches else "–",
+            "since": local_time(periods[-1].begin_ms, monitor.timezone) if periods else "–",
             "pauses": [
-                (moment(pause.begin_ms, monitor.timezone), moment(pause.end_ms, monitor.timezone))
-                for pause in pauses_of(stretches)
+                (local_time(pause.begin_ms, monitor.timezone), local_time(pause.end_ms, monitor.timezone))
+                for pause in pauses_of(periods)
             ],
             "notes": history.notes,
-            "runs": [(moment(run.fire_ms, monitor.timezone), run) for run in history.runs],
+            "runs": [(local_time(run.fire_ms, monitor.timezone), run) for run in history.runs],
         }
         return admin_page(self, request, "runs", context)

@@ -23,6 +23,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_GET
 
 from celery_wheelbeat.schedules.durations import format_duration
+from django_wheelbeat.active_periods import active_periods_of
 from django_wheelbeat.admin import actions, filters
 from django_wheelbeat.admin.badges import state_badges
 from django_wheelbeat.admin.change_list import TEXTS, MonitorChangeList
@@ -30,21 +31,20 @@ from django_wheelbeat.admin.form import ROUTING_FIELDS, MonitorForm, PreviewForm
 from django_wheelbeat.admin.history_page import HistoryPageMixin
 from django_wheelbeat.admin.incidents_page import IncidentsPageMixin
 from django_wheelbeat.admin.known_tasks import offered_tasks
-from django_wheelbeat.admin.moments import moment, site_zone
+from django_wheelbeat.admin.local_times import local_time, site_zone
 from django_wheelbeat.admin.pages import MonitorPermissions, allowed
 from django_wheelbeat.admin.paginator import EstimatingPaginator
 from django_wheelbeat.admin.preview import PREVIEW_FIELDS, last_fire_ms, preview_of
 from django_wheelbeat.admin.run_page import RunNowMixin, run_monitors_now
+from django_wheelbeat.admin.schedule_text import schedule_in_words
 from django_wheelbeat.admin.scheduler_page import SchedulerPageMixin
 from django_wheelbeat.admin.transfer_page import TransferPageMixin, export_as_csv, export_as_json_lines
-from django_wheelbeat.admin.words import schedule_in_words
 from django_wheelbeat.database.actors import acting
 from django_wheelbeat.monitors.form_fields import EXPIRES_NEXT, DatalistInput
 from django_wheelbeat.monitors.rows import row_of
 from django_wheelbeat.monitors.settings import beat_settings
 from django_wheelbeat.monitors.times import now_ms
 from django_wheelbeat.monitors.validation import refusal_of
-from django_wheelbeat.stretches import stretches_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -148,7 +148,7 @@ class MonitorAdminMixin(
 
     class Media:
         css = {"all": ["wheelbeat/wheelbeat.css"]}
-        js = ["wheelbeat/preview.js", "wheelbeat/countdown.js", "wheelbeat/moments.js"]
+        js = ["wheelbeat/preview.js", "wheelbeat/countdown.js", "wheelbeat/local-times.js"]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Show readable values instead of stored columns to users without change permission."""
@@ -179,12 +179,12 @@ class MonitorAdminMixin(
     @display(description=_("next run"), empty_value="–")
     def next_fire(self, monitor: Monitor) -> SafeString | None:
         """Next fire time in the monitor's zone, computed by ``MonitorChangeList``."""
-        return None if monitor.next_fire_ms is None else moment(monitor.next_fire_ms, monitor.timezone)
+        return None if monitor.next_fire_ms is None else local_time(monitor.next_fire_ms, monitor.timezone)
 
     @display(description=_("last due"), empty_value="–")
     def last_fire(self, monitor: Monitor) -> SafeString | None:
-        """Last fire time within its stretches, computed by ``MonitorChangeList``."""
-        return None if monitor.last_fire_ms is None else moment(monitor.last_fire_ms, monitor.timezone)
+        """Last fire time within its periods, computed by ``MonitorChangeList``."""
+        return None if monitor.last_fire_ms is None else local_time(monitor.last_fire_ms, monitor.timezone)
 
     @display(description=_("state"))
     def state(self, monitor: Monitor) -> SafeString:
@@ -288,8 +288,8 @@ class MonitorAdminMixin(
         stored = self.model._default_manager.with_quarantine().defer(*TEXTS).filter(pk=monitor.pk).first()
         if stored is None:
             return {}
-        last_ms = last_fire_ms(row_of(stored), stretches_of(stored, now_ms()), beat_settings())
-        return {"state": self.state(stored), "last": None if last_ms is None else moment(last_ms, stored.timezone)}
+        last_ms = last_fire_ms(row_of(stored), active_periods_of(stored, now_ms()), beat_settings())
+        return {"state": self.state(stored), "last": None if last_ms is None else local_time(last_ms, stored.timezone)}
 
     def _acting(self, request: HttpRequest, reason: str = "") -> Any:
         return acting(request.user.get_username(), reason, using=router.db_for_write(self.model))

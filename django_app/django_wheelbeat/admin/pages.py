@@ -24,13 +24,13 @@ def admin_page(modeladmin: Any, request: HttpRequest, name: str, context: Mappin
     return TemplateResponse(request, f"admin/wheelbeat/monitor/{name}.html", common | dict(context))
 
 
-KEPT_S = 5
+PREVIEW_WINDOW_S = 5
 
 
 def allowed(who: str, most: int, now_s: int) -> bool:
     """Count one request of ``who`` in second ``now_s``; return whether it is among the first ``most``."""
     key = f"wheelbeat.rate.{who}.{now_s}"
-    cache.add(key, 0, KEPT_S)
+    cache.add(key, 0, PREVIEW_WINDOW_S)
     try:
         return cache.incr(key) <= most
     except ValueError:  # a dummy cache does not count

@@ -94,10 +94,10 @@ class EstimatingPaginator(Paginator):
         return max(estimate, counted)
 
 
-LOOKED_THROUGH = 25_000
-LOOKED_THROUGH_FOR_EACH = 2
+SCANNED_ROWS = 25_000
+SCANNED_PER_ROW = 2
 """Additional rows to look through for each row before the page."""
-SORTED_AT_ONCE = 1_000
+SORTED_MAX = 1_000
 """Selections of up to this many rows are sorted directly."""
 
 
@@ -123,7 +123,7 @@ class Selection:
     def count(self, most: int) -> int:
         """Return the number of rows, at most ``most``."""
         with _by_indexes(self.queryset.db):
-            inside = self._first(LOOKED_THROUGH)
+            inside = self._first(SCANNED_ROWS)
             if inside is not None and _count(inside, most) == most:
                 return most
             return _count(self.queryset, most)
@@ -131,8 +131,8 @@ class Selection:
     def rows(self, first: int, last: int, count: int) -> list[Any]:
         """Return rows ``first`` to ``last`` (exclusive) of a selection with at least ``count`` rows."""
         with _by_indexes(self.queryset.db):
-            if count > SORTED_AT_ONCE:
-                inside = self._first(LOOKED_THROUGH + LOOKED_THROUGH_FOR_EACH * first)
+            if count > SORTED_MAX:
+                inside = self._first(SCANNED_ROWS + SCANNED_PER_ROW * first)
                 if inside is None:
                     return list(self.queryset[first:last])
                 found = list(inside[first:last])

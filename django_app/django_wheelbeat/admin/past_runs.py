@@ -21,10 +21,10 @@ from celery_wheelbeat.schedules.fire_times import fires
 from celery_wheelbeat.sources.lookup import definition_of_row
 from celery_wheelbeat.worker.claims import State, claim_key, content_id
 from celery_wheelbeat.worker.stores.choice import choose_store
+from django_wheelbeat.active_periods import active_periods_of
 from django_wheelbeat.monitors.row_errors import problem_of
 from django_wheelbeat.monitors.rows import row_of
 from django_wheelbeat.monitors.run_now import namespace_in
-from django_wheelbeat.stretches import stretches_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from celery_wheelbeat.settings import Settings
     from celery_wheelbeat.sources.lookup import Definition
     from celery_wheelbeat.worker.claims import Claim
+    from django_wheelbeat.active_periods import ActivePeriod
     from django_wheelbeat.models import Monitor
-    from django_wheelbeat.stretches import Stretch
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,11 @@ def history_of(monitor: Monitor, app: Any, settings: Settings, now_ms: int) -> H
     row = row_of(monitor)
     try:
         definition = definition_of_row(app, settings, row)
-        past = [] if definition.schedule is None else _past_fires_in(stretches_of(monitor, now_ms), definition.schedule)
+        past = (
+            []
+            if definition.schedule is None
+            else _past_fires_in(active_periods_of(monitor, now_ms), definition.schedule)
+        )
     except Exception as error:
         return History([], [str(problem_of(row, error))])
     if not past:
@@ -112,11 +116,11 @@ def history_of(monitor: Monitor, app: Any, settings: Settings, now_ms: int) -> H
     return History(runs, [note for note in (results.problem, problem) if note])
 
 
-def _past_fires_in(stretches: Sequence[Stretch], schedule: Bounded) -> list[int]:
-    """Return up to RUNS_SHOWN fire times of all stretches, the newest first."""
+def _past_fires_in(periods: Sequence[ActivePeriod], schedule: Bounded) -> list[int]:
+    """Return up to RUNS_SHOWN fire times of all periods, the newest first."""
     found: list[int] = []
-    for stretch in stretches:
-        found += past_fires(schedule, stretch.end_ms, stretch.begin_ms, RUNS_SHOWN - len(found))
+    for period in periods:
+        found += past_fires(schedule, period.end_ms, period.begin_ms, RUNS_SHOWN - len(found))
         if len(found) == RUNS_SHOWN:
             break
     return found

@@ -22,8 +22,8 @@ from celery_wheelbeat.schedules.intervals import Bounded
 from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS
 from celery_wheelbeat.schedules.solar import SolarSchedule
 from django_wheelbeat.admin.known_tasks import registered_tasks
-from django_wheelbeat.admin.moments import site_zone
-from django_wheelbeat.admin.words import schedule_in_words
+from django_wheelbeat.admin.local_times import site_zone
+from django_wheelbeat.admin.schedule_text import schedule_in_words
 from django_wheelbeat.monitors.row_errors import computed, problem_of
 from django_wheelbeat.monitors.rows import UNSAVED_ID
 from django_wheelbeat.monitors.settings import beat_settings
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.jobs.rows import MonitorRow
     from celery_wheelbeat.settings import Settings
-    from django_wheelbeat.stretches import Stretch
+    from django_wheelbeat.active_periods import ActivePeriod
 
 FIRES = 10
 _FAST_MS = 1_000
@@ -48,7 +48,7 @@ SCHEDULE_FIELDS = (
 PREVIEW_FIELDS = ("task", *SCHEDULE_FIELDS)
 """Form fields of the preview; the task only for the note that it is not registered here."""
 
-_ASKED_FOR_ANYWAY = ("name", "task")
+_REQUIRED_ANYWAY = ("name", "task")
 """Columns that are empty in a new form; the form reports them when it is submitted."""
 
 
@@ -84,7 +84,7 @@ def preview_of(row: MonitorRow, now_ms: int) -> Preview:
         return Preview("", row.timezone, [], [_("Enter a schedule to see its next runs.")], [])
     settings = beat_settings()
     found = [
-        problem for problem in check(row, limits=Limits.of(settings, loads)) if problem.field not in _ASKED_FOR_ANYWAY
+        problem for problem in check(row, limits=Limits.of(settings, loads)) if problem.field not in _REQUIRED_ANYWAY
     ]
     problems = [f"{_in_words(problem.field)}: {problem.reason}" for problem in found]
     times: list[int] = []
@@ -111,15 +111,15 @@ def next_fire_ms(row: MonitorRow, now_ms: int, settings: Settings) -> int | None
     return computed(row, lambda: next(_fire_times(row, now_ms, settings), None), None)
 
 
-def last_fire_ms(row: MonitorRow, stretches: Iterable[Stretch], settings: Settings) -> int | None:
-    """Return the last fire time in ``stretches`` (newest first) in ms; None if none, or the row is finished."""
+def last_fire_ms(row: MonitorRow, periods: Iterable[ActivePeriod], settings: Settings) -> int | None:
+    """Return the last fire time in ``periods`` (newest first) in ms; None if none, or the row is finished."""
     if row.finished_at_ms is not None or check(row, limits=Limits.of(settings, loads)):
         return None
-    return computed(row, lambda: _last_fire_in(_schedule_of(row, settings), stretches), None)
+    return computed(row, lambda: _last_fire_in(_schedule_of(row, settings), periods), None)
 
 
-def _last_fire_in(schedule: Bounded, stretches: Iterable[Stretch]) -> int | None:
-    found = (last_fire(schedule, stretch.end_ms, stretch.begin_ms) for stretch in stretches)
+def _last_fire_in(schedule: Bounded, periods: Iterable[ActivePeriod]) -> int | None:
+    found = (last_fire(schedule, period.end_ms, period.begin_ms) for period in periods)
     return next((fire_ms for fire_ms in found if fire_ms is not None), None)
 
 

@@ -134,7 +134,7 @@ def _send_some(walk: Walk, queryset: Any, asked: UUID, user: Any) -> tuple[Walk,
     return walk._replace(after=walk.until), ""
 
 
-class _Ran(NamedTuple):
+class _RunNote(NamedTuple):
     """Entry of a large bulk of runs in Django's history."""
 
     message: str
@@ -147,7 +147,7 @@ def _note(walk: Walk, every: Any, run_ids: Mapping[int, str], user: Any) -> Entr
     if not run_ids:
         return entries
     if walk.total > BULK_ROWS:
-        return entries._replace(history_id=note_all(every.model, _Ran(_("Run now.")), user, entries))
+        return entries._replace(history_id=note_all(every.model, _RunNote(_("Run now.")), user, entries))
     for monitor in every.filter(pk__in=list(run_ids)).only("pk", "name"):
         LogEntry.objects.log_actions(user.pk, [monitor], CHANGE, change_message=_ran(run_ids[monitor.pk]))
     return entries

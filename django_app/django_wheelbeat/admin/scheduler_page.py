@@ -19,7 +19,7 @@ from django.views.decorators.http import require_GET
 from django_wheelbeat.admin.beats import beat_reports
 from django_wheelbeat.admin.charts import area, lines, peak_of
 from django_wheelbeat.admin.firing import monitors_firing
-from django_wheelbeat.admin.moments import moment
+from django_wheelbeat.admin.local_times import local_time
 from django_wheelbeat.admin.pages import admin_page
 from django_wheelbeat.monitors.columns import default_timezone
 from django_wheelbeat.monitors.rows import aware, to_ms
@@ -125,7 +125,7 @@ class SchedulerPageMixin:
             "asked": True,
             "begin": in_zone(begin_ms, default_timezone()),
             "firings": [
-                (firing.monitor, moment(firing.fire_ms, firing.monitor.timezone))
+                (firing.monitor, local_time(firing.fire_ms, firing.monitor.timezone))
                 for firing in sorted(found.firings, key=attrgetter("fire_ms"))
             ],
             "go_on": None if found.go_on_after is None else go_on.urlencode(),

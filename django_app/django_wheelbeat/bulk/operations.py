@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 CHANGE, DELETION = 2, 3
 """Flags of Django's ``LogEntry``; its module cannot be imported if the admin is not installed."""
 TAGS_LENGTH = 255
-UNREAD = ("id", "name", "args", "kwargs", "description", "active_before", "effective_from", "finished_at")
+NOT_READ = ("id", "name", "args", "kwargs", "description", "active_before", "effective_from", "finished_at")
 """Columns that a bulk edit neither changes nor validates; monitors that differ only in these are validated once."""
 
-EMPTIED: Mapping[str, Mapping[str, Any]] = {
+CLEARED: Mapping[str, Mapping[str, Any]] = {
     "queue": {"queue": ""},
     "priority": {"priority": None},
     "expires": {"expires_s": None, "expires_next": False},
@@ -211,7 +211,7 @@ class Edit:
 
     def _alike(self, chunk: Any) -> Iterator[tuple[Monitor, dict[int, str]]]:
         """Lock the rows; yield one monitor per group of equal definitions, with primary key → name of the group."""
-        columns = [column.attname for column in chunk.model._meta.concrete_fields if column.attname not in UNREAD]
+        columns = [column.attname for column in chunk.model._meta.concrete_fields if column.attname not in NOT_READ]
         kinds: dict[tuple[Any, ...], dict[int, str]] = defaultdict(dict)
         rows = chunk.select_for_update().order_by("pk").values_list("pk", "name", *columns)
         for pk, name, *definition in rows.iterator():

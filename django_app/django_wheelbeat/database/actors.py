@@ -5,7 +5,7 @@ cannot carry it into the next request. This module never writes the change log i
 
 Per vendor: ``set_config('wheelbeat.actor', …, true)`` and ``wheelbeat.reason`` on PostgreSQL; session variables
 ``@wheelbeat_actor`` and ``@wheelbeat_reason`` on MariaDB; the single row of table ``wheelbeat_actor`` on SQLite.
-``TOLD`` has the expressions by which the triggers read them.
+``ACTOR_EXPRESSIONS`` has the expressions by which the triggers read them.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 ACTOR_LENGTH = 150
 REASON_LENGTH = 200
 
-_TELL = {
+_SET_ACTOR = {
     "postgresql": "SELECT set_config('wheelbeat.actor', %s, true), set_config('wheelbeat.reason', %s, true)",
     "mysql": "SET @wheelbeat_actor = %s, @wheelbeat_reason = %s",
     "sqlite": "INSERT OR REPLACE INTO wheelbeat_actor (id, actor, reason) VALUES (1, %s, %s)",
 }
-_FORGET = {
+_CLEAR_ACTOR = {
     "postgresql": "SELECT set_config('wheelbeat.actor', '', true), set_config('wheelbeat.reason', '', true)",
     "mysql": "SET @wheelbeat_actor = NULL, @wheelbeat_reason = NULL",
     "sqlite": "DELETE FROM wheelbeat_actor",
 }
-TOLD = {
+ACTOR_EXPRESSIONS = {
     "postgresql": {
         "who": f"left(coalesce(nullif(current_setting('wheelbeat.actor', true), ''), session_user), {ACTOR_LENGTH})",
         "why": f"left(coalesce(current_setting('wheelbeat.reason', true), ''), {REASON_LENGTH})",
@@ -55,13 +55,13 @@ def acting(actor: str, reason: str = "", *, using: str = "default") -> Iterator[
     Longer texts are cut to 150 and 200 characters. On other vendors the block runs without a named actor.
     """
     connection = connections[using]
-    tell, forget = _TELL.get(connection.vendor), _FORGET.get(connection.vendor)
+    tell, forget = _SET_ACTOR.get(connection.vendor), _CLEAR_ACTOR.get(connection.vendor)
     with transaction.atomic(using=using):
         _execute(connection, tell, actor[:ACTOR_LENGTH], reason[:REASON_LENGTH])
         try:
             yield
         except BaseException:
-            _forget_after_failure(connection, forget)
+            _clear_after_failure(connection, forget)
             raise
         _execute(connection, forget)
 
@@ -96,7 +96,7 @@ def _execute(connection: Any, statement: str | None, *parameters: str) -> None:
             cursor.execute(statement, parameters or None)
 
 
-def _forget_after_failure(connection: Any, forget: str | None) -> None:
+def _clear_after_failure(connection: Any, forget: str | None) -> None:
     # The rollback resets the actor on PostgreSQL and SQLite; MariaDB's session variables survive it.
     if connection.vendor == "mysql" and connection.connection is not None:
         with connection.connection.cursor() as cursor:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from celery_wheelbeat.sources.databases.statements import read_statements
-from django_wheelbeat.database.actors import TOLD
+from django_wheelbeat.active_periods import DIGITS, LENGTH, PERIODS_KEPT
+from django_wheelbeat.database.actors import ACTOR_EXPRESSIONS
 from django_wheelbeat.database.audit_triggers import audit_statements
-from django_wheelbeat.stretches import DIGITS, KEPT, LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ LOGGED_COLUMNS = (
 )  # fmt: skip
 """Columns that affect scheduling or sending; changes of other columns are not written to the change log."""
 
-_STRETCH = {
+_ACTIVE_PERIOD = {
     "postgresql": (
         "concat(lpad(trunc(extract(epoch FROM OLD.effective_from) * 1000)::bigint::text, {digits}, '0'), '-', "
         "lpad(trunc(extract(epoch FROM statement_timestamp()) * 1000)::bigint::text, {digits}, '0'), ',')"
@@ -49,7 +49,7 @@ _STRETCH = {
         "lpad(timestampdiff(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000, {digits}, '0'), ',')"
     ),
 }
-"""SQL text of the stretch that ends when a monitor is paused; see ``stretches``."""
+"""SQL text of the period that ends when a monitor is paused; see ``active_periods``."""
 
 _INSTALLED = {
     "postgresql": """
@@ -85,18 +85,18 @@ def missing(connection: Any) -> list[str]:
         name
         for name, statement in wanted.items()
         if not name.startswith("always")
-        and found.get(name) != _squeeze(_comparable(connection.vendor, name, statement))
+        and found.get(name) != _collapse_spaces(_comparable(connection.vendor, name, statement))
     ]
-    return [name.partition("_")[2] for name in [*absent, *_superfluous(found, wanted)]]
+    return [name.partition("_")[2] for name in [*absent, *_obsolete(found, wanted)]]
 
 
 def _found(connection: Any) -> dict[str, str]:
     with connection.cursor() as cursor:
         cursor.execute(_INSTALLED[connection.vendor])
-        return {name: _squeeze(text) for name, text in cursor.fetchall()}
+        return {name: _collapse_spaces(text) for name, text in cursor.fetchall()}
 
 
-def _superfluous(found: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
+def _obsolete(found: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
     """Return installed audit triggers that the setting does not select, followed by their function."""
     names = [name for name in found if name.partition("_")[2].startswith("wheelbeat_audit") and name not in wanted]
     return sorted(names, reverse=True)
@@ -111,7 +111,7 @@ def install(connection: Any) -> list[str]:
             transaction.atomic(using=connection.alias) if all_or_nothing else nullcontext(),
             connection.cursor() as cursor,
         ):
-            for name in _superfluous(_found(connection), _statements(connection)):
+            for name in _obsolete(_found(connection), _statements(connection)):
                 _drop(connection, cursor, name)
             for name, statement in _statements(connection).items():
                 if connection.vendor != "postgresql":  # PostgreSQL's statements replace; elsewhere drop first
@@ -123,18 +123,22 @@ def install(connection: Any) -> list[str]:
 def uninstall(connection: Any) -> None:
     """Drop all triggers and functions of the app."""
     with connection.cursor() as cursor:
-        for name in [*_superfluous(_found(connection), _statements(connection)), *reversed([*_statements(connection)])]:
+        for name in [*_obsolete(_found(connection), _statements(connection)), *reversed([*_statements(connection)])]:
             _drop(connection, cursor, name)
 
 
-def uninstall_stretches(connection: Any) -> None:
+def uninstall_active_periods(connection: Any) -> None:
     """Drop the triggers that maintain ``active_before``; call before the column is dropped."""
     with connection.cursor() as cursor:
-        for name in reversed(read_statements("django_wheelbeat.database", f"sql/stretches_{connection.vendor}.sql")):
+        for name in reversed(_active_period_statements(connection.vendor)):
             _drop(connection, cursor, name)
 
 
-def _has_stretches(connection: Any) -> bool:
+def _active_period_statements(vendor: str) -> Mapping[str, str]:
+    return read_statements("django_wheelbeat.database", f"sql/active_periods_{vendor}.sql")
+
+
+def _has_active_periods(connection: Any) -> bool:
     """Whether the migration has added the column ``active_before``."""
     with connection.cursor() as cursor:
         columns = connection.introspection.get_table_description(cursor, "wheelbeat_monitor")
@@ -153,20 +157,20 @@ def _drop(connection: Any, cursor: Any, name: str) -> None:
 def _statements(connection: Any) -> Mapping[str, str]:
     vendor = connection.vendor
     pieces = {
-        **TOLD[vendor],
+        **ACTOR_EXPRESSIONS[vendor],
         "schema": schema_of(connection),
         "logged": _differs(vendor, LOGGED_COLUMNS, "o", "n"),
         "rearming": f"({_differs(vendor, SCHEDULE_COLUMNS)} OR (NEW.enabled AND NOT OLD.enabled))",
         "rescheduled": _differs(vendor, SCHEDULE_COLUMNS),
-        "stretch": _STRETCH[vendor].replace("{digits}", str(DIGITS)),
-        "kept": str(KEPT * LENGTH),
+        "period": _ACTIVE_PERIOD[vendor].replace("{digits}", str(DIGITS)),
+        "kept": str(PERIODS_KEPT * LENGTH),
     }
     statements = {
         **read_statements("django_wheelbeat.database", f"sql/{vendor}.sql"),
         **_per_statement(vendor, "log"),
     }
-    if _has_stretches(connection):
-        statements |= read_statements("django_wheelbeat.database", f"sql/stretches_{vendor}.sql")
+    if _has_active_periods(connection):
+        statements |= _active_period_statements(vendor)
     audit = audit_statements(connection)
     if audit:
         statements |= {**audit, **_per_statement(vendor, "audit")}
@@ -209,7 +213,7 @@ def schema_of(connection: Any) -> str:
         return str(cursor.fetchone()[0])
 
 
-def _squeeze(text: str) -> str:
+def _collapse_spaces(text: str) -> str:
     return " ".join(text.split())
 
 

@@ -12,7 +12,7 @@ def install(apps, schema_editor):
 
 def uninstall(apps, schema_editor):
     if triggers.supported(schema_editor.connection.vendor):
-        triggers.uninstall_stretches(schema_editor.connection)
+        triggers.uninstall_active_periods(schema_editor.connection)
 
 
 class Migration(migrations.Migration):

@@ -10,7 +10,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext_lazy as _
 
 from django_wheelbeat.admin.beats import beat_silence
-from django_wheelbeat.admin.moments import moment
+from django_wheelbeat.admin.local_times import local_time
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -51,4 +51,4 @@ def _site_of(request: HttpRequest) -> str | None:
     return request.resolver_match.namespace
 
 
-register.filter("moment", moment)
+register.filter("local_time", local_time)

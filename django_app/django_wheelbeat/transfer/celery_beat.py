@@ -26,7 +26,7 @@ from django_wheelbeat.database.chunks import chunks_of_ids
 from django_wheelbeat.models import Monitor
 from django_wheelbeat.transfer.celery_beat_tables import PeriodicTask
 from django_wheelbeat.transfer.imports import problem_of
-from django_wheelbeat.transfer.origins import Source
+from django_wheelbeat.transfer.sources import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

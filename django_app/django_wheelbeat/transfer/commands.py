@@ -8,20 +8,20 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_wheelbeat.database.opening import monitor_alias
 from django_wheelbeat.transfer.imports import ERRORS_SHOWN, Importer, import_all
-from django_wheelbeat.transfer.origins import delete, gone
+from django_wheelbeat.transfer.sources import delete, missing_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from django_wheelbeat.transfer.imports import Difference, Given, Report
-    from django_wheelbeat.transfer.origins import Source
+    from django_wheelbeat.transfer.sources import Source
 
 ACTOR = "manage.py"
-GONE_SHOWN = 50
+MISSING_SHOWN = 50
 
 
 class ImportCommand(BaseCommand):
-    """Base of the commands; subclasses call ``run_import``, and ``look_for_gone`` if their source supports it."""
+    """Base of the commands; subclasses call ``run_import``, and ``report_missing`` if their source supports it."""
 
     prunes = False
     """Whether the command has the option ``--prune``."""
@@ -60,13 +60,13 @@ class ImportCommand(BaseCommand):
             raise CommandError("Nothing was imported because of the errors above; correct them, or use --skip-errors.")
         return report
 
-    def look_for_gone(self, source: Source, report: Report, options: dict[str, Any]) -> None:
-        """Print the monitors that were imported from ``source`` and are gone there; with ``--prune`` delete them."""
+    def report_missing(self, source: Source, report: Report, options: dict[str, Any]) -> None:
+        """Print monitors imported from ``source`` that no longer exist there; with ``--prune`` delete them."""
         using, prune = _alias(options), options["prune"]
         count = deleted = 0
         refused: dict[str, str] = {}
-        for monitors in gone(source, using=using):
-            for _, name in monitors[: max(0, GONE_SHOWN - count)]:
+        for monitors in missing_at(source, using=using):
+            for _, name in monitors[: max(0, MISSING_SHOWN - count)]:
                 self.stdout.write(f"- {name}: no longer in the source")
             count += len(monitors)
             if prune and not options["dry_run"] and report.found:
@@ -75,8 +75,8 @@ class ImportCommand(BaseCommand):
                 deleted += len(monitors) - len(stay)
         for name, reason in refused.items():
             self.stderr.write(f"{name}: {reason}")
-        if count > GONE_SHOWN:
-            self.stdout.write(f"- … and {count - GONE_SHOWN} more")
+        if count > MISSING_SHOWN:
+            self.stdout.write(f"- … and {count - MISSING_SHOWN} more")
         if not count:
             return
         if prune and not report.found:

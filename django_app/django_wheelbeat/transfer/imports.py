@@ -24,8 +24,8 @@ from django_wheelbeat.monitors.settings import beat_settings
 from django_wheelbeat.monitors.times import now_ms
 from django_wheelbeat.monitors.validation import refusal_of
 from django_wheelbeat.transfer.names import Names
-from django_wheelbeat.transfer.origins import remember
 from django_wheelbeat.transfer.records import columns_of, differing
+from django_wheelbeat.transfer.sources import record_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -119,15 +119,15 @@ class Importer:
         self._now_ms = now_ms()
         """One-time monitors due up to this instant are imported as finished: an import runs nothing."""
 
-    def look(self, given: Iterable[Given]) -> Report:
+    def dry_run(self, given: Iterable[Given]) -> Report:
         """Return the report of a dry run; writes nothing."""
-        return self._go(given, write=False)
+        return self._import(given, write=False)
 
     def apply(self, given: Iterable[Given]) -> Report:
         """Apply the records; those with problems are left out and reported."""
-        return self._go(given, write=True)
+        return self._import(given, write=True)
 
-    def _go(self, given: Iterable[Given], *, write: bool) -> Report:
+    def _import(self, given: Iterable[Given], *, write: bool) -> Report:
         report = Report()
         with Names() as names:
             for block in _blocks(given):
@@ -215,7 +215,7 @@ class Importer:
         new = [plan.monitor for plan in planned if plan.difference.is_new]
         monitors.bulk_create(new)
         if self._source and new:
-            remember(self._source, [monitor.name for monitor in new], using=self._using)
+            record_source(self._source, [monitor.name for monitor in new], using=self._using)
         updates: dict[tuple[tuple[str, Any], ...], list[int]] = defaultdict(list)
         for plan in planned:
             if not plan.difference.is_new:
@@ -237,7 +237,7 @@ def import_all(
 
     Returns the report of the last pass, and whether it was applied.
     """
-    report = importer.look(source())
+    report = importer.dry_run(source())
     if dry_run or (report.refused and not despite_errors):
         return report, False
     return importer.apply(source()), True

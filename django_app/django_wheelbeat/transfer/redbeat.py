@@ -18,7 +18,7 @@ from celery_wheelbeat.schedules.durations import format_duration
 from celery_wheelbeat.sources.beat_schedule.celery_zones import NAMELESS
 from django_wheelbeat.transfer.celery_beat import cron_text
 from django_wheelbeat.transfer.imports import problem_of
-from django_wheelbeat.transfer.origins import Source
+from django_wheelbeat.transfer.sources import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping

@@ -107,8 +107,8 @@ def test_pages_are_the_same_wherever_their_rows_are_found(
     from django_wheelbeat.admin.monitor import MonitorAdminMixin
     from django_wheelbeat.models import Monitor
 
-    monkeypatch.setattr(selections, "LOOKED_THROUGH", through)
-    monkeypatch.setattr(selections, "SORTED_AT_ONCE", 20)
+    monkeypatch.setattr(selections, "SCANNED_ROWS", through)
+    monkeypatch.setattr(selections, "SORTED_MAX", 20)
     monkeypatch.setattr(MonitorAdminMixin, "list_per_page", 10)
     for number in range(120):
         tag = "late" if number >= 95 else "even" if number % 2 == 0 else "few" if number % 13 == 0 else ""

@@ -143,22 +143,22 @@ def test_the_last_due_time_is_computed_like_the_next(either: Any, login: Callabl
     assert due.next_fire_ms - due.last_fire_ms == 60_000
     assert to_ms(timezone.now()) - due.last_fire_ms < 120_000
     assert [rows[name].last_fire_ms for name in ("paused", "bad", "future")] == [None] * 3
-    assert '<td class="field-last_fire"><time data-moment datetime="' in response.content.decode()
+    assert '<td class="field-last_fire"><time data-local-time datetime="' in response.content.decode()
     page = browser.get(f"{LIST}{due.pk}/change/").content.decode()
-    assert "Last due: <time data-moment" in page
+    assert "Last due: <time data-local-time" in page
 
 
 def test_an_instant_is_said_in_three_zones_without_a_script(db: Any, login: Callable[..., Any]) -> None:
     from django.test import override_settings
 
-    from django_wheelbeat.admin.moments import moment
+    from django_wheelbeat.admin.local_times import local_time
     from django_wheelbeat.models import Monitor
 
     with override_settings(TIME_ZONE="America/New_York"):
-        shown = str(moment(1_900_000_000_000, "Asia/Tokyo"))
+        shown = str(local_time(1_900_000_000_000, "Asia/Tokyo"))
         assert "Mon 2030-03-18 02:46:40 JST</time>" in shown
         assert 'title="Sun 2030-03-17 17:46:40 UTC · Sun 2030-03-17 13:46:40 EDT"' in shown
-        assert moment(None, "UTC") == "–"
+        assert local_time(None, "UTC") == "–"
         pk = Monitor.objects.create(name="a", task="t", cron="30 2 * * *", timezone="Asia/Tokyo").pk
         page = login().get(f"{LIST}{pk}/change/").content.decode()
         heads = page[page.index('data-part="table"') :]

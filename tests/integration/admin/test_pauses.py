@@ -31,12 +31,12 @@ def an_hour_old(**columns: Any) -> Any:
     )
 
 
-def stretches() -> list[tuple[int, int]]:
+def periods() -> list[tuple[int, int]]:
+    from django_wheelbeat.active_periods import active_periods_of
     from django_wheelbeat.models import Monitor
     from django_wheelbeat.monitors.times import now_ms
-    from django_wheelbeat.stretches import stretches_of
 
-    return [tuple(stretch) for stretch in stretches_of(Monitor.objects.get(), now_ms())]
+    return [tuple(period) for period in active_periods_of(Monitor.objects.get(), now_ms())]
 
 
 def near(instant_ms: int, expected_ms: int) -> bool:
@@ -50,36 +50,36 @@ def test_a_pause_keeps_the_stretch_before_it_and_only_the_database_writes_it(any
     begin_ms = to_ms(an_hour_old().effective_from)
     stale = Monitor.objects.get()
     Monitor.objects.update(enabled=False)
-    ((first_begin, first_end),) = stretches()
+    ((first_begin, first_end),) = periods()
     assert first_begin == begin_ms
     assert near(first_end, time.time_ns() // 1_000_000)
     changes = Change.objects.count()
     Monitor.objects.update(active_before="forged", description="x")
-    assert stretches() == [(first_begin, first_end)], "nobody but the trigger writes it"
+    assert periods() == [(first_begin, first_end)], "nobody but the trigger writes it"
     assert Change.objects.count() == changes, "a beat does not care"
     Monitor.objects.update(enabled=True)
-    (now, before) = stretches()
+    (now, before) = periods()
     assert before == (first_begin, first_end)
     assert now[0] >= first_end
     stale.queue = "q"
     stale.save()  # writes every column, as it was before the pause
-    assert stretches()[1] == before
+    assert periods()[1] == before
     Monitor.objects.update(interval_ms=30_000)
-    assert len(stretches()) == 1, "what was due with another schedule is not known"
+    assert len(periods()) == 1, "what was due with another schedule is not known"
     Monitor.objects.update(enabled=False, interval_ms=60_000)
-    assert stretches() == []
+    assert periods() == []
 
 
 def test_of_many_pauses_the_last_are_kept(any_vendor: Any) -> None:
+    from django_wheelbeat.active_periods import PERIODS_KEPT
     from django_wheelbeat.models import Monitor
-    from django_wheelbeat.stretches import KEPT
 
     an_hour_old()
-    for _ in range(KEPT + 2):
+    for _ in range(PERIODS_KEPT + 2):
         Monitor.objects.update(enabled=False)
         Monitor.objects.update(enabled=True)
-    found = stretches()
-    assert len(found) == KEPT + 1
+    found = periods()
+    assert len(found) == PERIODS_KEPT + 1
     assert found == sorted(found, reverse=True)
     assert all(begin_ms <= end_ms for begin_ms, end_ms in found)
     assert all(before[1] <= after[0] for after, before in pairwise(found))
@@ -87,10 +87,10 @@ def test_of_many_pauses_the_last_are_kept(any_vendor: Any) -> None:
 
 @pytest.mark.parametrize("text", ["", "garbage", "1-2,", "0" * 32, "٠" * 15 + "-" + "٠" * 15 + ","])
 def test_what_no_trigger_has_written_is_no_stretch(text: str) -> None:
+    from django_wheelbeat.active_periods import active_periods_of
     from django_wheelbeat.models import Monitor
-    from django_wheelbeat.stretches import stretches_of
 
-    assert stretches_of(Monitor(active_before=text, enabled=False), 0) == []
+    assert active_periods_of(Monitor(active_before=text, enabled=False), 0) == []
 
 
 def test_the_last_due_time_and_the_past_runs_go_on_over_a_pause(either: Any, login: Callable[..., Any]) -> None:
@@ -117,11 +117,11 @@ def test_the_last_due_time_and_the_past_runs_go_on_over_a_pause(either: Any, log
 
 def test_nothing_was_due_within_a_pause(db: Any) -> None:
     from celery_wheelbeat.schedules.intervals import Bounded, Interval
+    from django_wheelbeat.active_periods import ActivePeriod, pauses_of
     from django_wheelbeat.admin.past_runs import RUNS_SHOWN, _past_fires_in
-    from django_wheelbeat.stretches import Stretch, pauses_of
 
-    parts = [Stretch(1_000_000, 1_050_000), Stretch(700_000, 800_000), Stretch(0, 100_000)]
-    assert pauses_of(parts) == [Stretch(800_000, 1_000_000), Stretch(100_000, 700_000)]
+    parts = [ActivePeriod(1_000_000, 1_050_000), ActivePeriod(700_000, 800_000), ActivePeriod(0, 100_000)]
+    assert pauses_of(parts) == [ActivePeriod(800_000, 1_000_000), ActivePeriod(100_000, 700_000)]
     fires = _past_fires_in(parts, Bounded(Interval(10)))
     assert len(fires) == RUNS_SHOWN
     within = [*range(1_050_000, 999_999, -10_000), *range(800_000, 699_999, -10_000), *range(100_000, -1, -10_000)]
@@ -154,6 +154,6 @@ def test_the_column_goes_and_comes_back_with_its_migration(
             assert triggers.missing(connection) == []
         an_hour_old()
         Monitor.objects.update(enabled=False)
-        assert len(stretches()) == 1
+        assert len(periods()) == 1
         call_command("migrate", "wheelbeat", "zero", verbosity=0)
         assert "wheelbeat_monitor" not in connection.introspection.table_names()

@@ -265,7 +265,7 @@ def test_the_page_refuses_what_is_too_much_or_no_text(
     assert "wheelbeat_import" in str(upload(browser, "\n\n\n").context["form"].errors)
     monkeypatch.setattr(transfer_page, "BYTES_MAX", 3)
     assert "wheelbeat_import" in str(upload(browser, "{}{}").context["form"].errors)
-    assert browser.post(PAGE, {"look": "1"}).context["form"].errors["file"]
+    assert browser.post(PAGE, {"dry-run": "1"}).context["form"].errors["file"]
 
 
 @pytest.mark.parametrize(

@@ -57,4 +57,4 @@ class Command(ImportCommand):
         report = self.run_import(tasks, options, despite_errors=True, source=origin.name)
         for line in notes.lines():
             self.stdout.write(line)
-        self.look_for_gone(origin, report, options)
+        self.report_missing(origin, report, options)

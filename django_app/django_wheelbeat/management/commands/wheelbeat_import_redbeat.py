@@ -58,6 +58,6 @@ class Command(ImportCommand):
                 report = self.run_import(entries, options, despite_errors=True, source=origin.name)
                 for line in notes.lines():
                     self.stdout.write(line)
-                self.look_for_gone(origin, report, options)
+                self.report_missing(origin, report, options)
         except (InvalidSetting, RedisError, ValueError) as error:
             raise CommandError(f"redbeat cannot be read: {error}") from error

@@ -1,4 +1,4 @@
--- Maintains wheelbeat_monitor.active_before; see stretches_postgresql.sql.
+-- Maintains wheelbeat_monitor.active_before; see active_periods_postgresql.sql.
 
 -- name: trigger_wheelbeat_keep_stretches
 CREATE TRIGGER wheelbeat_keep_stretches AFTER UPDATE ON wheelbeat_monitor
@@ -7,7 +7,7 @@ BEGIN
     UPDATE wheelbeat_monitor
     SET active_before = CASE
         WHEN {rescheduled} THEN ''
-        WHEN OLD.enabled AND NOT NEW.enabled THEN substr(OLD.active_before || {stretch}, -{kept})
+        WHEN OLD.enabled AND NOT NEW.enabled THEN substr(OLD.active_before || {period}, -{kept})
         ELSE OLD.active_before
     END
     WHERE id = NEW.id;

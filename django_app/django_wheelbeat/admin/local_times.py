@@ -1,6 +1,6 @@
 """Instants as HTML elements: text in the monitor's zone, other zones in the title.
 
-The title has the instant in UTC and in the site's zone; ``moments.js`` adds the time left and the browser's zone.
+The title has the instant in UTC and in the site's zone; ``local-times.js`` adds the time left and the browser's zone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
 
-def moment(instant_ms: int | None, zone_name: str) -> SafeString | str:
+def local_time(instant_ms: int | None, zone_name: str) -> SafeString | str:
     """Return an element for an instant in ms, in a zone; a dash for None and for values that older beats omit."""
     if not isinstance(instant_ms, int):
         return "–"
@@ -28,7 +28,7 @@ def moment(instant_ms: int | None, zone_name: str) -> SafeString | str:
         return shown
     elsewhere = [text for text in (in_zone(instant_ms, "UTC"), in_zone(instant_ms, site_zone())) if text != shown]
     title = " · ".join(dict.fromkeys(elsewhere))
-    return format_html('<time data-moment datetime="{}" title="{}">{}</time>', machine, title, shown)
+    return format_html('<time data-local-time datetime="{}" title="{}">{}</time>', machine, title, shown)
 
 
 def site_zone() -> str:

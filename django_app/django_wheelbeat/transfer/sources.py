@@ -1,4 +1,4 @@
-"""Records which monitors an import created, and finds those that are gone at their source.
+"""Records which monitors an import created, and finds those that no longer exist at their source.
 
 Only monitors that the import created are pruned, never earlier ones or those renamed since.
 """
@@ -26,7 +26,7 @@ class Source(NamedTuple):
     """Returns the subset of the given names that exist at the source and belong in the monitor table."""
 
 
-def remember(source: str, names: Collection[str], *, using: str) -> None:
+def record_source(source: str, names: Collection[str], *, using: str) -> None:
     """Record that the monitors ``names`` were created from ``source``; runs in the caller's transaction."""
     made = dict(Monitor.objects.using(using).filter(name__in=names).values_list("pk", "name"))
     origins = Origin.objects.using(using)
@@ -34,7 +34,7 @@ def remember(source: str, names: Collection[str], *, using: str) -> None:
     origins.bulk_create(Origin(pk=pk, source=source, name=name) for pk, name in made.items())
 
 
-def gone(source: Source, *, using: str) -> Iterator[list[tuple[int, str]]]:
+def missing_at(source: Source, *, using: str) -> Iterator[list[tuple[int, str]]]:
     """Yield, in chunks, primary key and name of monitors created from ``source`` that no longer exist there."""
     origins = Origin.objects.using(using).filter(source=source.name)
     for ids in chunks_of_ids(origins):

@@ -1,4 +1,4 @@
-/* Adds the distance from now and the browser's time zone to each <time data-moment datetime="…">. */
+/* Adds the distance from now and the browser's time zone to each <time data-local-time datetime="…">. */
 "use strict";
 
 (() => {
@@ -18,7 +18,7 @@
   }
 
   function explain(event) {
-    const element = event.target.closest?.("time[data-moment]");
+    const element = event.target.closest?.("time[data-local-time]");
     if (!element) {
       return;
     }

@@ -1,6 +1,6 @@
--- Maintains wheelbeat_monitor.active_before: the stretches in which a monitor was enabled with its current schedule.
--- Pausing appends one, a change of the schedule clears it, and other writes to it are reverted. {stretch} is the text
--- of one stretch; {rescheduled} compares OLD and NEW.
+-- Maintains wheelbeat_monitor.active_before: the periods in which a monitor was enabled with its current schedule.
+-- Pausing appends one, a change of the schedule clears it, and other writes to it are reverted. {period} is the text
+-- of one period; {rescheduled} compares OLD and NEW.
 
 -- name: function_wheelbeat_keep_stretches
 CREATE OR REPLACE FUNCTION {schema}.wheelbeat_keep_stretches() RETURNS trigger
@@ -9,7 +9,7 @@ AS $body$
 BEGIN
     NEW.active_before := CASE
         WHEN {rescheduled} THEN ''
-        WHEN OLD.enabled AND NOT NEW.enabled THEN right(OLD.active_before || {stretch}, {kept})
+        WHEN OLD.enabled AND NOT NEW.enabled THEN right(OLD.active_before || {period}, {kept})
         ELSE OLD.active_before
     END;
     RETURN NEW;
