@@ -125,7 +125,7 @@ def test_the_longest_expiry_that_a_form_accepts_is_sent(bench: FastBench) -> Non
     bench.load([*numbered(GOOD, bench.route()), *bad_jobs(bench, {"expires": MAX_EXPIRES_S})])
     bench.pass_minutes()
     bench.drain()
-    assert bench.parts.ledger.sent == GOOD + len(BAD)
+    assert bench.ledger.sent == GOOD + len(BAD)
     assert bench.fast.publisher.epoch == 1
 
 
