@@ -77,24 +77,23 @@ class RunHeaders(NamedTuple):
             raise ValueError("Infinity is not a whole number") from error
         if not 0 <= claim_ttl_s <= REMEMBERED_MAX_S:
             raise ValueError(f"{CLAIM_TTL} = {claim_ttl_s}, expected 0 to {REMEMBERED_MAX_S}")
-        values = (
-            task_id,
-            fire_ms,
-            max(fire_ms, _ms_of(eta)) if eta else fire_ms,
-            str(get(NONCE) or ""),
-            nesting,
-            retries,
-            bool(delivery.get("redelivered")),
-            DEATHS in request and _had_a_consumer(request[DEATHS]),
-            bool(get(WAITING)),
-            claim_ttl_s,
-            str(get(OVERLAP) or ""),
-            str(get(JOB) or ""),
-            str(delivery.get(NODE) or ""),
-            str(get(NAME) or ""),
-            str(delivery.get(DELIVERY) or ""),
+        return cls(
+            task_id=task_id,
+            fire_ms=fire_ms,
+            due_ms=max(fire_ms, _ms_of(eta)) if eta else fire_ms,
+            nonce=str(get(NONCE) or ""),
+            nesting=nesting,
+            retries=retries,
+            redelivered=bool(delivery.get("redelivered")),
+            dead_lettered=DEATHS in request and _had_a_consumer(request[DEATHS]),
+            waiting=bool(get(WAITING)),
+            claim_ttl_s=claim_ttl_s,
+            overlap=str(get(OVERLAP) or ""),
+            job=str(get(JOB) or ""),
+            node=str(delivery.get(NODE) or ""),
+            name=str(get(NAME) or ""),
+            owner=str(delivery.get(DELIVERY) or ""),
         )
-        return tuple.__new__(cls, values)  # the constructor with keywords takes three times as long
 
     @property
     def begun(self) -> bool:

@@ -166,20 +166,25 @@ class Gate:
         execution = execution_token(run.owner) if run.owner else os.urandom(EXECUTION_BYTES).hex()
         identity = content_id(task.name, args, kwargs) if policy.key == "content" else run.task_id
         redelivered = run.redelivered or run.dead_lettered or not self._flags_redelivery
-        tokens = (nonce_token(run.nonce), execution, digest_of(task.name, args, kwargs, policy.job_of(run)))
-        values = (
-            task,
-            args,
-            kwargs,
-            request,
-            run,
-            policy,
-            claim_key(identity, run.fire_ms, run.nesting, run.retries, run.node),
-            tuple.__new__(ClaimRequest, (*tokens, redelivered, lease is None)),
-            self.remembered_s(run, policy),
-            Needed.by(run, lease, policy, _time_limit_s(task, request), execution) if lease else None,
+        asked = ClaimRequest(
+            nonce_token(run.nonce),
+            execution,
+            digest_of(task.name, args, kwargs, policy.job_of(run)),
+            redelivered,
+            may_take_over=lease is None,
         )
-        return tuple.__new__(ClaimAttempt, values)  # the constructor of a NamedTuple takes 1.5 times as long
+        return ClaimAttempt(
+            task=task,
+            args=args,
+            kwargs=kwargs,
+            request=request,
+            run=run,
+            policy=policy,
+            key=claim_key(identity, run.fire_ms, run.nesting, run.retries, run.node),
+            asked=asked,
+            ttl_s=self.remembered_s(run, policy),
+            lease=Needed.by(run, lease, policy, _time_limit_s(task, request), execution) if lease else None,
+        )
 
     def _claim(self, attempt: ClaimAttempt) -> Admission:
         verdict = self._ask(attempt)
@@ -202,8 +207,7 @@ class Gate:
             return refused
         if verdict.runs and attempt.lease is None:
             self._counters.add(verdict.word)
-            values = (None, attempt.key, attempt.asked.execution, None, "")
-            return tuple.__new__(Admission, values)
+            return Admission(key=attempt.key, execution=attempt.asked.execution)
         if verdict.drops:
             return self._drop_copy(attempt, verdict)
         if attempt.lease is None:
