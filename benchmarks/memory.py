@@ -77,7 +77,7 @@ def add_sizes(report: Report, sizes: Sequence[int]) -> None:
         each_b.append((float(jobs), each))
         whole.append((float(jobs), found["resident"] / 1e6))
         note = f"a payload of {len(PAYLOAD)} B and a name of {len(NAME)} B among it; fingerprints (5 B) are not"
-        limit = "the texts themselves; then columns of 23 B, the wheel, and the places of the texts"
+        limit = "the texts themselves; then columns of 24 B, the wheel, and the places of the texts"
         whole_target, beside_target = (at_most(160), at_most(100)) if jobs >= MANY else (None, None)
         report.add(f"{jobs:,} jobs: resident for each", each, "B", target=whole_target, note=note, limit=limit)
         beside = f"{jobs:,} jobs: of it beside payload and name"

@@ -69,7 +69,8 @@ class Rows(NamedTuple):
     """Stored columns of ``n`` jobs.
 
     ``ids``, ``interval`` and ``route`` are narrow if all values fit. Narrow ids and routes keep their values. A narrow
-    interval keeps its sign, which distinguishes intervals from crons; ``widened`` restores its value.
+    interval keeps its sign, which distinguishes intervals from crons; ``widened`` restores its value. Narrow columns
+    take 24 bytes a job, wide ones 34: of 156 at 25 million jobs, 10 are saved, 4 of them by the intervals.
     """
 
     ids: Int64s | UInt32s
@@ -79,7 +80,7 @@ class Rows(NamedTuple):
     next_fire: Int64s
     flags: NDArray[np.uint16]
     route: Unsigned
-    """uint8, uint16 or uint32."""
+    """Narrow: uint16, else uint32."""
     ref: UInt32s
 
     def take(self, positions: Positions) -> Rows:
@@ -101,7 +102,7 @@ class Rows(NamedTuple):
             np.empty(capacity, np.int32),
             np.empty(capacity, np.int64),
             np.empty(capacity, np.uint16),
-            np.empty(capacity, np.uint8),
+            np.empty(capacity, np.uint16),
             np.empty(capacity, np.uint32),
         )
 
@@ -110,7 +111,7 @@ class Rows(NamedTuple):
         return self._replace(
             ids=_unsigned(self.ids, (np.uint32,)),
             interval=narrowed(self.interval),
-            route=_unsigned(self.route, (np.uint8, np.uint16)),
+            route=_unsigned(self.route, (np.uint16,)),
         )
 
     def wider_than(self, other: Rows) -> bool:

@@ -7,6 +7,7 @@ handed out without a lock. Released texts keep their bytes until more than half 
 
 from __future__ import annotations
 
+import zlib
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,8 +31,6 @@ PAGE_BYTES = 1 << 26
 PAGES_MAX = 1 << (32 - PAGE_BITS)
 _FROM_ONE = np.arange(1, PAGE_ROWS + 1, dtype=np.int64)
 _WIDTHS = tuple((np.iinfo(width).max, width) for width in (np.int8, np.int16, np.int32, np.int64))
-_MIXER = 0x9E37_79B9_7F4A_7C15
-_SUM_BITS = 1 << 64
 
 
 class Text(NamedTuple):
@@ -44,7 +43,8 @@ class Text(NamedTuple):
 class Ends(NamedTuple):
     """The end offsets of concatenated texts, stored as differences from a straight line.
 
-    One byte a text instead of four if the lengths are nearly equal, two if they are similar.
+    One byte a text instead of four if the lengths are nearly equal, two if they are similar. For payload and name of
+    25 million jobs these are 3 bytes a job instead of 8, of 155 in all.
     """
 
     total: int
@@ -312,13 +312,8 @@ def _line(total: int, count: int) -> NDArray[np.int64]:
 
 
 def _checksum(payloads: bytes, payload_ends: Ends, names: bytes, name_ends: Ends) -> int:
-    """Return the sum of all 64-bit words mod 2^64, each part mixed by its order. Six times as fast as a CRC.
-
-    Detects any damage of a single word; other damage is missed in one case of 2^64.
-    """
-    mixed = payload_ends.total * _MIXER + name_ends.total
+    """Return the CRC of all bytes of a page."""
+    checksum = zlib.crc32(b"%d %d" % (payload_ends.total, name_ends.total))
     for part in (payloads, payload_ends.off.tobytes(), names, name_ends.off.tobytes()):
-        words = np.frombuffer(part, np.uint64, len(part) // 8)
-        rest = int.from_bytes(part[8 * len(words) :], "little")
-        mixed = (mixed * _MIXER + int(np.add.reduce(words, dtype=np.uint64)) + rest) % _SUM_BITS
-    return mixed
+        checksum = zlib.crc32(part, checksum)
+    return checksum

@@ -113,7 +113,10 @@ def _joined(changes: Sequence[Change]) -> Rows:
 
 
 def seal_of(rows: Rows) -> int:
-    """Return a checksum of ids, intervals, flags and routes: a sum mod 2^64, independent of the order of rows."""
+    """Return a checksum of ids, intervals, flags and routes: a sum mod 2^64, independent of the order of rows.
+
+    A sum, because changes since the last sweep are added and subtracted; a CRC cannot be updated in this way.
+    """
     mixed = rows.ids.astype(np.int64).view(np.uint64) * _MIXERS[0]
     mixed ^= widened(rows.interval).view(np.uint64) * _MIXERS[1]
     mixed ^= (rows.flags.astype(np.uint64) << np.uint64(32)) ^ rows.route

@@ -1,4 +1,4 @@
-"""The jobs of one shard as columns: 23 bytes a job, found by id without a dict of all ids.
+"""The jobs of one shard as columns: 24 bytes a job, found by id without a dict of all ids.
 
 ``ids[:sorted_rows]`` ascends and is found by binary search. Ids appended out of order follow it and are in ``overlay``
 (id → row) until ``renumber`` sorts all rows. Attributes that few jobs have are in ``rare``, by id. ``next_fire`` is the

@@ -116,11 +116,11 @@ def test_only_rare_things_cost_a_record(job_id, marks):
     assert bool(rare) == bool(marks & RARE)
 
 
-def test_routes_take_one_byte_until_one_of_them_needs_more():
+def test_routes_take_two_bytes_until_one_of_them_needs_more():
     table = Table()
     fill(table, list(range(100)))
     rows, _ = encode(batch_of([Job(200, interval_ms=60_000)], CronTable()), np.array([7], np.uint32))
-    assert table.columns.route.dtype == np.uint8
+    assert table.columns.route.dtype == np.uint16
     table.append(rows._replace(route=np.array([70_000], np.uint32)))
     assert table.routes(np.array([0, 100])).tolist() == [0, 70_000]
     table.write(np.array([3]), table.rows.take([3])._replace(route=np.array([2**32 - 1], np.uint32)))

@@ -1,7 +1,8 @@
 """SHA-1 of many short messages at once (FIPS 180-4, section 6.1).
 
 ``hashlib`` takes about 0.5 µs for a message of some fifty bytes, mostly call overhead. Here each step of the algorithm
-is one numpy operation on columns of all messages, which is faster from about ``WORTH_IT`` messages on.
+is one numpy operation on columns of all messages, which is faster from about ``WORTH_IT`` messages on. A run id
+takes 0.18 to 0.31 µs instead of 0.5 in batches of 8,192 to 32,768 (two busy cores), and a whole message 1.6 µs.
 """
 
 from __future__ import annotations

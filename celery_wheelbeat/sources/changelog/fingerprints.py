@@ -41,7 +41,7 @@ class _IdChunk(NamedTuple):
     first: int
     last: int
     gaps: NDArray[np.unsignedinteger[Any]]
-    """Difference of each id to the previous one, 0 for the first; one byte each if ids are dense."""
+    """Difference of each id to the previous one, 0 for the first; one byte each if ids are dense, instead of four."""
     prints: UInt32s
 
     @property
