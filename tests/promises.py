@@ -22,10 +22,10 @@ HEADING = """\
 # Promises and their tests
 
 Each promise of the [README](../../README.md#what-is-promised) and of the
-[guarantees](guarantees.md), with the tests that hold it (below `tests/`). `python tests/promises.py` writes this page
-from the markers of the tests; a test fails while a promise has none.
+[guarantees](guarantees.md), with the tests that prove it (below `tests/`). `python tests/promises.py` writes this page
+from the markers of the tests, and a test fails if a promise has no test.
 
-| promise | held by |
+| promise | tests |
 |---|---|
 """
 

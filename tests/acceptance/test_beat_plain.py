@@ -102,7 +102,7 @@ def test_a_stopped_process_replays_every_slot_in_order_when_it_goes_on(project: 
     assert fires == list(range(fires[0], fires[0] + 1000 * len(fires), 1000))
 
 
-@pytest.mark.promise("one-bad-job-is-one-bad-job")
+@pytest.mark.promise("a-bad-job-affects-only-itself")
 def test_one_broken_entry_is_named_and_the_others_go_on(tmp_path: Path, redis_url: str) -> None:
     broken = {
         "no task": {"schedule": 1.0},

@@ -31,7 +31,7 @@ GAP_MS = 2 * HOUR_MS + 600_000
 POLICIES = ("auto", "skip", "latest", "all")
 
 
-@pytest.mark.promise("time-that-was-missed-is-treated-by-one-rule")
+@pytest.mark.promise("missed-runs-follow-one-rule")
 def test_monitors_are_offered_as_their_policy_says(tmp_path: Path, redis_url: str) -> None:
     now_ms = round(time.time() * 1000)
     mark_ms = now_ms - GAP_MS
@@ -139,7 +139,7 @@ def _number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-@pytest.mark.promise("time-that-was-missed-is-treated-by-one-rule")
+@pytest.mark.promise("missed-runs-follow-one-rule")
 def test_a_restart_says_in_one_line_what_it_replays_and_skips(tmp_path: Path, redis_url: str) -> None:
     """The restart is real: the first beat is killed, and time passes until the second one is there."""
     entries = {name: {"task": "proj.note", "schedule": 1.0} for name in ("a", "b", "c")}
@@ -217,7 +217,7 @@ def test_runs_that_have_expired_meanwhile_are_not_sent(tmp_path: Path, redis_url
         assert "expiration date in the past" not in beat.output
 
 
-@pytest.mark.promise("time-that-was-missed-is-treated-by-one-rule")
+@pytest.mark.promise("missed-runs-follow-one-rule")
 def test_entries_are_offered_once_within_their_deadline(tmp_path: Path, redis_url: str) -> None:
     now_ms = round(time.time() * 1000)
     name = next(name for name in map("hour {}".format, range(99)) if 300 < _seconds_since_fire(name, now_ms) < 3300)

@@ -84,7 +84,7 @@ def test_a_one_off_runs_once_and_is_finished_in_the_database(project: DjangoProj
     assert len(project.runs("once")) == 1
 
 
-@pytest.mark.promise("one-bad-job-is-one-bad-job")
+@pytest.mark.promise("a-bad-job-affects-only-itself")
 def test_bad_rows_are_quarantined_and_the_others_go_on(project: DjangoProject) -> None:
     project.django(
         """

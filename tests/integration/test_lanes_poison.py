@@ -34,7 +34,7 @@ def received(server: PrivateRabbit, queue: str) -> list[str]:
     return found
 
 
-@pytest.mark.promise("one-bad-job-is-one-bad-job")
+@pytest.mark.promise("a-bad-job-affects-only-itself")
 def test_the_culprit_is_bisected_and_quarantined(server: PrivateRabbit, caplog: pytest.LogCaptureFixture) -> None:
     with FastBench(make_app(server.url, task_default_queue="bisected")) as bench:
         route = bench.route()

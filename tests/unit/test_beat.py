@@ -247,7 +247,7 @@ def test_a_task_that_runs_inside_beat_is_seen_and_does_not_look_wedged(
     bench.turn_until(lambda: "The task that was running inside beat has ended" in caplog.text)
 
 
-@pytest.mark.promise("time-that-was-missed-is-treated-by-one-rule")
+@pytest.mark.promise("missed-runs-follow-one-rule")
 def test_a_stall_is_replayed_and_a_longer_one_goes_by_the_policy(make: Callable[..., Bench]) -> None:
     bench = make()
     bench.turn_until(lambda: bench.ledger.sent)
@@ -286,7 +286,7 @@ def missed(caplog: pytest.LogCaptureFixture, what: str) -> list[Line]:
     return found
 
 
-@pytest.mark.promise("time-that-was-missed-is-treated-by-one-rule")
+@pytest.mark.promise("missed-runs-follow-one-rule")
 @pytest.mark.parametrize(("passed_s", "skips"), [(60, False), (3_600, True)])
 @pytest.mark.parametrize("step", [False, True], ids=["Stall", "Clock set forward"])
 def test_after_a_stall_one_line_says_what_was_replayed_and_skipped(

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BESIDE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "example_project/README.md"]
+INDEXES = [DOCS / "index.md", DOCS / "decisions/README.md"]
 PAGES = [*sorted(DOCS.rglob("*.md")), *(ROOT / name for name in BESIDE)]
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)|\]\((#[^)\s]+)\)")
 
@@ -41,10 +42,24 @@ def test_no_page_promises_what_no_broker_can(page: Path) -> None:
     assert not re.search(r"exactly[\s-]+once", page.read_text(), flags=re.IGNORECASE)
 
 
-def test_index_lists_every_page() -> None:
-    listed = {(DOCS / path).resolve() for path, _ in _links(DOCS / "index.md")}
+def test_indexes_list_every_page() -> None:
+    listed = {(index.parent / path).resolve() for index in INDEXES for path, _ in _links(index)}
     missing = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if page.resolve() not in listed]
     assert sorted(missing) == ["index.md"]
+
+
+@pytest.mark.parametrize("index", INDEXES, ids=lambda index: index.relative_to(ROOT).as_posix())
+def test_indexes_name_pages_by_their_titles(index: Path) -> None:
+    entries = re.findall(r"^(?:\* |\| \d+ \| )\[(.+?)\]\(([^)]+\.md)\)", index.read_text(), flags=re.MULTILINE)
+    assert len(entries) >= 25
+    for title, path in entries:
+        heading = (index.parent / path).read_text().splitlines()[0].removeprefix("# ")
+        assert re.sub(r"^\d+\. ", "", heading) == title
+
+
+def test_a_new_reader_needs_at_most_twelve_pages() -> None:
+    start = (DOCS / "decisions/README.md").read_text().partition("## Where to start")[2].partition("\n## ")[0]
+    assert 0 < len(re.findall(r"^\d+\. ", start, flags=re.MULTILINE)) <= 12
 
 
 def test_architecture_draws_the_rooms_of_the_package() -> None:

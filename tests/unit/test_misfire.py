@@ -38,7 +38,7 @@ HOUR = (T, T + 3_600_000)
 DAYS = (T, T + 3 * DAY_MS)
 
 
-@pytest.mark.promise("time-that-was-missed-is-treated-by-one-rule")
+@pytest.mark.promise("missed-runs-follow-one-rule")
 @pytest.mark.parametrize(
     ("job", "policy", "gap", "runs", "skipped"),
     [
