@@ -214,8 +214,7 @@ def rendering(url: str) -> dict[str, int]:
 
             count = calls(hand_over)
             for token in absorbing.tokens:
-                del fast._sent[token]
-                fast.backlog.confirm_block(token)
+                fast.backlog.confirm([token])
             absorbing.tokens.clear()
             return count
 

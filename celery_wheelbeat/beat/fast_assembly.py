@@ -11,13 +11,12 @@ from kombu.utils.json import loads
 
 from celery_wheelbeat.dispatch.broker import driver_type, open_connection
 from celery_wheelbeat.dispatch.fast_lane.amqp_wire import AmqpWire
-from celery_wheelbeat.dispatch.fast_lane.answers import Edges
 from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
 from celery_wheelbeat.dispatch.fast_lane.lane import BLOCK_RUNS, FastLane
+from celery_wheelbeat.dispatch.fast_lane.lane_choice import Edges, LaneChoice
 from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
 from celery_wheelbeat.dispatch.fast_lane.redis_wire import RedisWire
 from celery_wheelbeat.dispatch.fast_lane.rendering import JobMessages
-from celery_wheelbeat.dispatch.lane_exceptions import LaneExceptions
 from celery_wheelbeat.dispatch.messages.claim_headers import ClaimHeaders, visibility_timeout_s
 from celery_wheelbeat.dispatch.messages.envelope_maker import EnvelopeMaker
 from celery_wheelbeat.dispatch.messages.hooks import Guard, all_hooks, settings_token
@@ -94,10 +93,12 @@ def assemble_fast(
         quarantined=slow.quarantined,
         forms=forms,
         messages=messages,
-        outsiders=LaneExceptions(
-            messages.names,
-            monitor_entries.handed_out,
-            lambda: None if settings.dispatch == "fast" else check_ins(),
+        choice=LaneChoice(
+            forms,
+            messages,
+            slow.quarantined,
+            handed_out=monitor_entries.handed_out,
+            check_ins=lambda: None if settings.dispatch == "fast" else check_ins(),
         ),
         edges=Edges(
             app.now,

@@ -15,7 +15,8 @@ import numpy as np
 from celery.beat import Scheduler
 
 from celery_wheelbeat.dispatch.broker import driver_type
-from celery_wheelbeat.dispatch.lane_rules import CHECKED_IN, EXPIRES_NEXT, reason_apart
+from celery_wheelbeat.dispatch.fast_lane.lane_choice import reason_apart
+from celery_wheelbeat.dispatch.lane_rules import CHECKED_IN, EXPIRES_NEXT
 from celery_wheelbeat.dispatch.messages.hooks import configuration_reasons, entry_reasons, hooks
 from celery_wheelbeat.dispatch.messages.tracing import check_ins, only_observers
 from celery_wheelbeat.engine import EngineConfig

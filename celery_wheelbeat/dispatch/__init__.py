@@ -1,15 +1,15 @@
 """Delivery of due runs to a broker, and the types that the lanes and their publishers share.
 
-Job: ``Lanes`` sorts due runs into two lanes of one destination. The fast lane copies pre-rendered envelopes; the celery
-lane calls Celery's own ``apply_entry`` and takes every job that the fast lane cannot serve. Each lane has a backlog of
-pending runs and a publisher; both lanes share the ledger, the quarantine and the mark.
+Job: ``Dispatcher`` offers due runs to the lanes of one destination, in order. The fast lane copies pre-rendered
+envelopes; the celery lane calls Celery's own ``apply_entry`` and takes every job that the fast lane cannot serve. Each
+lane has a backlog of pending runs and a publisher; all lanes share the ledger, the quarantine and the mark.
 
 Threads and owners: the scheduling thread owns all state here, except that each publisher owns its thread and its
 connection. ``submit`` passes runs to a publisher without blocking; ``poll`` returns their outcomes.
 
 States of a run::
 
-    waiting → taken → on the wire → confirmed
+    waiting → leased → on the wire → confirmed
        ↑                   ├── not sent | uncertain ──→ waiting, ahead of all others
        ├── 1 s ─ deferred ←┼── refused
        │                   └── poison | error | unroutable | expired ──→ skipped(reason)

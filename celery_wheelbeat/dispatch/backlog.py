@@ -3,6 +3,8 @@
 Every offered run is *pending* until it leaves in exactly one way: confirmed, or skipped with a reason. Pairs, not
 bytes: 20 B each in arrays, always bounded by ``limit``. The backlog never renders, sends or waits.
 
+A lane takes runs as a *lease* (``pending.RunLeases``) and names them by its token from then on.
+
 Two queues: *late* holds the runs that waited when the destination last failed, *fresh* holds later runs of other jobs.
 Each gets a share of every ``take``, so draining an outage does not delay current runs. The runs of one job are sent in
 the order of their fire times.
@@ -10,11 +12,13 @@ the order of their fire times.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.dispatch.pending import REOFFERED, STEP_SHIFT, PendingQueue, PendingRun, PendingRuns, joined
+from celery_wheelbeat.dispatch.deferred import DeferredRuns
+from celery_wheelbeat.dispatch.pending import REOFFERED, STEP_SHIFT, PendingQueue, PendingRuns, RunLeases, joined
 from celery_wheelbeat.jobs.definitions import Offer
 
 if TYPE_CHECKING:
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from celery_wheelbeat.dispatch.pending import RunLease
     from celery_wheelbeat.engine.ledger import Ledger
     from celery_wheelbeat.jobs.definitions import DueBatch
     from celery_wheelbeat.schedules.kinds import Int64s
@@ -41,24 +46,15 @@ class Leftover(NamedTuple):
     newest_fire_ms: int | None
 
 
-class Block(NamedTuple):
-    """Pairs that are in flight together; a pair that is not ``open`` has left the block."""
-
-    pairs: PendingRuns
-    open: NDArray[np.bool_]
-
-
 class Backlog:
     """The pending runs of one lane.
 
     Per tick: ``offer`` due runs, then ``take`` as many as the publisher has room for, or ``squeeze`` while the
-    destination is down. ``confirm``, ``give_back`` and ``skip`` settle runs by the token that ``take`` returned.
+    destination is down. ``confirm``, ``skip``, ``requeue``, ``defer`` and ``release`` end leases.
     """
 
     def __init__(self, ledger: Ledger, *, limit: int, keep_all: KeepAll) -> None:
         """``keep_all`` is called with the jobs whose older runs are about to be skipped."""
-        self.strays = 0
-        """Outcomes for runs that were already settled; must be 0."""
         self.left_queue = 0
         """Number of times that a pair left the queues: taken (again after each return) or skipped."""
         self._ledger = ledger
@@ -76,9 +72,11 @@ class Backlog:
         self._squeezed = False
         """Whether nothing was queued since the last squeeze."""
         self._fresh = PendingQueue()
-        self._in_flight: dict[int, PendingRun] = {}
-        self._blocks: dict[int, Block] = {}
-        self._next_token = 0
+        self.leases = RunLeases()
+        """The runs in flight."""
+        self._deferred = DeferredRuns()
+        self.alone: deque[PendingRuns] = deque()
+        """Runs in flight that have to be sent with nothing else on the way; see ``set_alone``."""
 
     @property
     def pending(self) -> int:
@@ -91,9 +89,15 @@ class Backlog:
         return self._offered_count + self._late.count + self._fresh.count
 
     @property
+    def strays(self) -> int:
+        """Outcomes for runs that were already settled; must be 0."""
+        return self.leases.strays
+
+    @property
     def in_flight(self) -> int:
-        """Pairs that were taken and not settled."""
-        return len(self._in_flight) + sum(int(np.count_nonzero(block.open)) for block in self._blocks.values())
+        """Pairs that were taken and not settled, deferred ones included."""
+        apart = sum(len(runs.ids) for runs in self.alone) + len(self._deferred)
+        return apart + len(self.leases)
 
     def oldest_fire_ms(self) -> int | None:
         """Return the earliest unsettled fire time, or None; the mark stays before it."""
@@ -113,52 +117,73 @@ class Backlog:
         if self.waiting > 2 * self.limit:  # a full window that does not move: neither take nor squeeze is called
             self.squeeze()
 
-    def take(self, runs: int) -> dict[int, PendingRun]:
-        """Return up to ``runs`` pairs by token, oldest first; half of them come from *fresh* if it has as many.
+    # Leases.
 
-        A token is valid until ``confirm``, ``give_back``, ``queue_again``, ``skip`` or ``release`` is called with it.
-        """
-        return self._hand_out(self._take(runs))
+    def take(self, runs: int) -> RunLease:
+        """Lease up to ``runs`` pairs, oldest first; half of them come from *fresh* if it has as many."""
+        return self.leases.begin(self._take(runs))
 
-    def take_block(self, runs: int) -> tuple[int, PendingRuns]:
-        """Return up to ``runs`` pairs as one block with one token, for ``break_up``, ``cut`` and ``confirm_block``."""
-        pairs = self._take(runs)
-        token = self._next_token
-        self._next_token += 1
-        self._blocks[token] = Block(pairs, np.ones(len(pairs.ids), np.bool_))
-        return token, pairs
+    def take_alone(self) -> RunLease:
+        """Lease the next runs of ``alone``, of which there must be some."""
+        return self.leases.begin(self.alone.popleft())
 
-    def break_up(self, token: int, positions: Iterable[int]) -> dict[int, PendingRun]:
-        """Take pairs out of a block; returns them by new tokens, in the order of ``positions``."""
-        block = self._blocks[token]
-        where = np.fromiter(positions, np.intp)
-        block.open[where] = False
-        return self._hand_out(block.pairs.at(where))
-
-    def cut(self, token: int, at: int) -> int:
-        """Split a block: the pairs from position ``at`` on become a new block; returns its token."""
-        block = self._blocks[token]
-        rest = self._next_token
-        self._next_token += 1
-        self._blocks[token] = Block(block.pairs.at(slice(at)), block.open[:at])
-        self._blocks[rest] = Block(block.pairs.at(slice(at, None)), block.open[at:])
-        return rest
-
-    def confirm_block(self, token: int) -> PendingRuns:
-        """Count the pairs left in a block as confirmed, and return them."""
-        block = self._blocks.pop(token)
-        pairs = block.pairs.at(block.open)
-        accounted = pairs.accounted()
+    def confirm(self, tokens: Iterable[int]) -> PendingRuns:
+        """Count the runs of leases as confirmed by the broker, and return them."""
+        runs = self.leases.end(tokens)
+        accounted = runs.accounted()
         self._ledger.confirm(accounted)
-        self._ledger.reoffer(len(pairs.ids) - accounted)
+        self._ledger.reoffer(len(runs.ids) - accounted)
         self._pending -= accounted
-        return pairs
+        return runs
+
+    def skip(self, tokens: Iterable[int], reason: str) -> PendingRuns:
+        """Count the runs of leases as skipped for ``reason`` (``error``, ``removed`` …), and return them."""
+        runs = self.leases.end(tokens)
+        if len(runs.ids):
+            self._drop(runs, reason)
+        return runs
 
     def release(self, tokens: Iterable[int]) -> PendingRuns:
-        """Remove taken runs (at least one) and return them; another backlog must ``adopt`` them."""
-        pairs = PendingRuns.of(self._settle(tokens))
-        self._pending -= pairs.accounted()
-        return pairs
+        """Remove the runs of leases and return them; another backlog must ``adopt`` them."""
+        runs = self.leases.end(tokens).current()
+        self._pending -= runs.accounted()
+        return runs
+
+    def requeue(self, tokens: Iterable[int]) -> None:
+        """Put runs that were not or perhaps not sent at the head of *late*; everything that waits becomes late."""
+        runs = self.leases.end(tokens).current()
+        if not len(runs.ids):
+            return
+        self._sort_in()
+        for chunk in self._fresh.take(self._fresh.count):
+            self._late.append(chunk)
+        self._late.prepend(runs.by_fire_time())
+        self._jobs_ahead = None
+        self._squeezed = False
+
+    def set_alone(self, token: int) -> None:
+        """End a lease; its runs are leased again in two halves, by ``take_alone``."""
+        runs = self.leases.end([token]).current()
+        half = (len(runs.ids) + 1) // 2
+        self.alone += [part for part in (runs.at(slice(half)), runs.at(slice(half, None))) if len(part.ids)]
+
+    def defer(self, tokens: Iterable[int], now_s: float) -> None:
+        """Keep refused runs apart for a pause; runs that are not kept are skipped(backlog)."""
+        refused = self.leases.end(tokens).current()
+        if len(refused.ids):
+            gone = self._deferred.add(refused, now_s, keep_all=self.keep_all, limit=self.limit)
+            if len(gone.ids):
+                self._drop(gone, "backlog")
+
+    def requeue_deferred(self, now_s: float) -> None:
+        """Put deferred runs whose pause is over at the end of *late*; no other run waits for them."""
+        if not self._deferred:
+            return
+        runs = self._deferred.take_due(now_s)
+        if len(runs.ids):
+            self._jobs_ahead = self._ids_ahead()  # nor do later runs of their jobs
+            self._late.append(runs.by_fire_time())
+            self._squeezed = False
 
     def _take(self, runs: int) -> PendingRuns:
         self._sort_in()
@@ -174,49 +199,7 @@ class Backlog:
             self._jobs_ahead = None
         return pairs
 
-    def _hand_out(self, pairs: PendingRuns) -> dict[int, PendingRun]:
-        runs = len(pairs.ids)
-        tokens = range(self._next_token, self._next_token + runs)
-        self._next_token += runs
-        taken = dict(zip(tokens, pairs.singly(), strict=True))
-        self._in_flight.update(taken)
-        return taken
-
-    def confirm(self, tokens: Iterable[int]) -> list[PendingRun]:
-        """Count taken runs as confirmed by the broker, and return them."""
-        pairs = self._settle(tokens)
-        again = sum(pair.tag & REOFFERED for pair in pairs)
-        self._ledger.confirm(len(pairs) - again)
-        self._ledger.reoffer(again)
-        self._pending -= len(pairs) - again
-        return pairs
-
-    def skip(self, tokens: Iterable[int], reason: str) -> list[PendingRun]:
-        """Count taken runs as skipped for ``reason`` (``error``, ``unroutable``, ``removed`` …), and return them."""
-        pairs = self._settle(tokens)
-        if pairs:
-            self._let_go(PendingRuns.of(pairs), reason)
-        return pairs
-
-    def give_back(self, tokens: Iterable[int]) -> None:
-        """Put runs that were not or perhaps not sent at the head of *late*; everything that waits becomes late."""
-        pairs = sorted(self._settle(tokens), key=lambda pair: pair.fire_ms)
-        if not pairs:
-            return
-        self._sort_in()
-        for chunk in self._fresh.take(self._fresh.count):
-            self._late.append(chunk)
-        self._late.prepend(PendingRuns.of(pairs))
-        self._jobs_ahead = None
-        self._squeezed = False
-
-    def queue_again(self, tokens: Iterable[int]) -> None:
-        """Put refused runs at the end of *late*; no other run waits for them, nor do later runs of their jobs."""
-        pairs = sorted(self._settle(tokens), key=lambda pair: pair.fire_ms)
-        if pairs:
-            self._jobs_ahead = self._ids_ahead()
-            self._late.append(PendingRuns.of(pairs))
-            self._squeezed = False
+    # Waiting runs.
 
     def squeeze(self) -> int:
         """Keep the newest run of each job, and every run of ``misfire=all`` jobs, within the limit; oldest go first.
@@ -236,7 +219,7 @@ class Backlog:
         if excess > 0:
             (kept,) = np.nonzero(stays)
             stays[kept[np.argsort(every.fire_ms[kept], kind="stable")[:excess]]] = False
-        self._let_go(every.at(~stays), "backlog")
+        self._drop(every.at(~stays), "backlog")
         self.left_queue += len(every.ids) - int(np.count_nonzero(stays))
         self._late.append(every.at(stays))
         self._late_by_id = self._squeezed = True
@@ -250,7 +233,7 @@ class Backlog:
         for queue in (self._late, self._fresh):
             pairs = queue.clear()
             gone = np.isin(pairs.ids, ids)
-            self._let_go(pairs.at(gone), reason)
+            self._drop(pairs.at(gone), reason)
             queue.append(pairs.at(~gone))
             dropped += int(np.count_nonzero(gone))
         self.left_queue += dropped
@@ -267,21 +250,12 @@ class Backlog:
         self._drain_offered()
         self._late, self._fresh = PendingQueue(), PendingQueue()
         self._jobs_ahead, self._late_by_id, self._squeezed = None, False, False
-        self._in_flight.clear()
-        self._blocks.clear()
+        self.leases.clear()
+        self._deferred.clear()
+        self.alone.clear()
         return leftover
 
-    def _settle(self, tokens: Iterable[int]) -> list[PendingRun]:
-        pairs = []
-        for token in tokens:
-            pair = self._in_flight.pop(token, None)
-            if pair is None:
-                self.strays += 1
-            else:
-                pairs.append(pair)
-        return pairs
-
-    def _let_go(self, pairs: PendingRuns, reason: str) -> None:
+    def _drop(self, pairs: PendingRuns, reason: str) -> None:
         counted = pairs.at((pairs.tag & REOFFERED) == 0)
         self._ledger.skip(reason, len(counted.ids))
         self._ledger.last_skips.note_runs(reason, counted.ids, counted.fire_ms)
@@ -315,9 +289,8 @@ class Backlog:
         return offered
 
     def _fires(self, *, newest: bool = False) -> Iterable[int]:
-        blocks = (block.pairs.at(block.open) for block in self._blocks.values())
-        for pairs in (*self._offered, *self._late.chunks, *self._fresh.chunks, *blocks):
-            if len(pairs.ids):
-                yield int(pairs.fire_ms.max() if newest else pairs.fire_ms.min())
-        for pair in self._in_flight.values():
-            yield pair.fire_ms
+        for runs in (*self._offered, *self._late.chunks, *self._fresh.chunks, *self.alone, self.leases.all_runs()):
+            if len(runs.ids):
+                yield int(runs.fire_ms.max() if newest else runs.fire_ms.min())
+        for run in self._deferred:
+            yield run.fire_ms

@@ -1,8 +1,8 @@
 """Deferred runs: the broker refused them for now, and they wait ``PAUSE_S`` outside the queues.
 
-One full queue therefore delays no other run. For the backlog, deferred runs are in flight. The newest refused run of
-each job is kept, and every one of ``misfire=all`` jobs, up to the backlog's limit. The cost of a call grows with the
-runs refused or due for retry, not with the number held.
+One full queue therefore delays no other run. The newest refused run of each job is kept, and every one of
+``misfire=all`` jobs, up to the backlog's limit. The cost of a call grows with the runs refused or due for retry, not
+with the number deferred. The backlog does the accounting.
 """
 
 from __future__ import annotations
@@ -12,84 +12,91 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from celery_wheelbeat.dispatch.pending import PendingRun, PendingRuns
 
-    from celery_wheelbeat.dispatch.backlog import Backlog
-    from celery_wheelbeat.dispatch.pending import PendingRun
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.schedules.kinds import Int64s
 
 PAUSE_S = 1.0
 
 
-class _Refused(NamedTuple):
-    token: int
+class _Retry(NamedTuple):
+    number: int
     job_id: int
     again_s: float
 
 
 class DeferredRuns:
-    """The deferred runs of one lane, by job."""
+    """The deferred runs of one backlog, by job."""
 
-    def __init__(self, backlog: Backlog) -> None:
-        self._backlog = backlog
-        self._jobs: dict[int, dict[int, int]] = {}
-        """Job id → token → fire time."""
-        self._line: deque[_Refused] = deque()
+    def __init__(self) -> None:
+        self._jobs: dict[int, dict[int, PendingRun]] = {}
+        """Job id → number of the refusal → run."""
+        self._line: deque[_Retry] = deque()
         """In the order of retry; runs that have left ``_jobs`` meanwhile are ignored."""
         self._count = 0
+        self._next = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def tokens(self) -> Iterator[int]:
-        """Yield the tokens of the deferred runs."""
-        for held in self._jobs.values():
-            yield from held
+    def __iter__(self) -> Iterator[PendingRun]:
+        for of_job in self._jobs.values():
+            yield from of_job.values()
 
-    def hold(self, refused: Mapping[int, PendingRun], now_s: float) -> None:
-        """Defer refused runs (token → pair) for ``PAUSE_S``; runs that are not kept are skipped(backlog)."""
-        for token, pair in refused.items():
-            self._jobs.setdefault(pair.job_id, {})[token] = pair.fire_ms
-            self._line.append(_Refused(token, pair.job_id, now_s + PAUSE_S))
-        self._count += len(refused)
-        gone = self._older({pair.job_id for pair in refused.values()})
-        while self._count > self._backlog.limit:
-            first = self._line.popleft()
-            if self._forget(first):
-                gone.append(first.token)
-        if gone:
-            self._backlog.skip(gone, "backlog")
+    def add(
+        self, refused: PendingRuns, now_s: float, *, keep_all: Callable[[Int64s], NDArray[np.bool_]], limit: int
+    ) -> PendingRuns:
+        """Defer refused runs for ``PAUSE_S``; returns the runs that are no longer kept."""
+        for number, run in enumerate(refused.singly(), self._next):
+            self._jobs.setdefault(run.job_id, {})[number] = run
+            self._line.append(_Retry(number, run.job_id, now_s + PAUSE_S))
+        self._next += len(refused.ids)
+        self._count += len(refused.ids)
+        gone = self._remove_older(refused.ids, keep_all)
+        while self._count > limit:
+            gone += self._remove(self._line.popleft())
+        return PendingRuns.of(gone)
 
-    def give_back(self, now_s: float) -> None:
-        """Return runs whose pause is over to the backlog."""
-        ripe = []
+    def take_due(self, now_s: float) -> PendingRuns:
+        """Remove and return the runs whose pause is over."""
+        due: list[PendingRun] = []
         while self._line and self._line[0].again_s <= now_s:
-            first = self._line.popleft()
-            if self._forget(first):
-                ripe.append(first.token)
-        if ripe:
-            self._backlog.queue_again(ripe)
+            due += self._remove(self._line.popleft())
+        return PendingRuns.of(due)
 
-    def _older(self, job_ids: set[int]) -> list[int]:
-        """Forget all but the newest run of each job without ``misfire=all``; returns the forgotten tokens."""
-        several = np.array(sorted(job_id for job_id in job_ids if len(self._jobs[job_id]) > 1), np.int64)
+    def clear(self) -> None:
+        """Remove all runs."""
+        self._jobs.clear()
+        self._line.clear()
+        self._count = 0
+
+    def _remove_older(self, job_ids: Int64s, keep_all: Callable[[Int64s], NDArray[np.bool_]]) -> list[PendingRun]:
+        """Remove and return all but the newest run of each job without ``misfire=all``."""
+        ids = sorted(set(job_ids.tolist()))
+        several = np.array([job_id for job_id in ids if len(self._jobs[job_id]) > 1], np.int64)
         if not several.size:
             return []
-        older: list[int] = []
-        for job_id in several[~self._backlog.keep_all(several)].tolist():
-            held = self._jobs[job_id]
-            newest = max(held, key=held.__getitem__)
-            older += (token for token in held if token != newest)
-            self._count -= len(held) - 1
-            self._jobs[job_id] = {newest: held[newest]}
+        older: list[PendingRun] = []
+        for job_id in several[~keep_all(several)].tolist():
+            of_job = self._jobs[job_id]
+            newest = max(of_job, key=lambda number: of_job[number].fire_ms)
+            older += (run for number, run in of_job.items() if number != newest)
+            self._count -= len(of_job) - 1
+            self._jobs[job_id] = {newest: of_job[newest]}
         return older
 
-    def _forget(self, refused: _Refused) -> bool:
-        """Remove a run; returns whether it was still held."""
-        held = self._jobs.get(refused.job_id, {})
-        if held.pop(refused.token, None) is None:
-            return False
-        if not held:
-            del self._jobs[refused.job_id]
+    def _remove(self, retry: _Retry) -> list[PendingRun]:
+        """Remove a run and return it; empty if it had left before."""
+        of_job = self._jobs.get(retry.job_id, {})
+        run = of_job.pop(retry.number, None)
+        if run is None:
+            return []
+        if not of_job:
+            del self._jobs[retry.job_id]
         self._count -= 1
-        return True
+        return [run]

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from celery_wheelbeat.dispatch import Failed, FailureKind
-from celery_wheelbeat.dispatch.deferred import DeferredRuns
+from celery_wheelbeat.dispatch import FailureKind
 from celery_wheelbeat.dispatch.reports.failure_log import FailureLog
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from celery_wheelbeat.dispatch import PublisherHealth
+    from celery_wheelbeat.dispatch import Failed, PublisherHealth
     from celery_wheelbeat.dispatch.backlog import Backlog
     from celery_wheelbeat.dispatch.messages.run_ids import RunIds
     from celery_wheelbeat.dispatch.pending import PendingRun
@@ -96,12 +95,7 @@ class Lane(ABC):
         """The last failure in one line; begins with the job's name if it concerns one job."""
         self.failures: Counter[str] = Counter()
         """Unconfirmed sends, in runs, by ``FailureKind``; one run may fail many times."""
-        self._taken: dict[int, PendingRun] = {}
-        """Token → pair, for the runs that the publisher has."""
-        self._outdated: set[int] = set()
-        """Tokens in ``_taken`` whose job was redefined since; their failure does not quarantine the new definition."""
-        self._held = DeferredRuns(backlog)
-        self._lines = FailureLog()
+        self._failure_log = FailureLog()
         self._engine = engine
         self._lateness = lateness
         self._quarantined: dict[int, str] = {} if quarantined is None else quarantined
@@ -154,10 +148,7 @@ class Lane(ABC):
 
     def redefined(self, ids: Int64s) -> list[int]:
         """Record that the definitions of ``ids`` changed; returns the jobs whose quarantine was lifted."""
-        if self._taken:
-            changed = set(ids.tolist())
-            found = {token for token, pair in self._taken.items() if pair.job_id in changed}
-            self._outdated = found | (self._outdated & self._taken.keys())
+        self.backlog.leases.outdate(ids)
         lifted = [job_id for job_id in ids.tolist() if job_id in self._quarantined] if self._quarantined else []
         for job_id in lifted:
             del self._quarantined[job_id]
@@ -175,42 +166,43 @@ class Lane(ABC):
             self._connected_s = now_s
         self._is_down = now_s - self._connected_s > self._patience_s
 
-    def _settle_failed(self, outcomes: Sequence[Failed], settled: Settled, now_s: float) -> None:
-        self.failures.update(outcome.kind.value for outcome in outcomes)
-        self._lines.note(outcomes, now_s)
-        self.backlog.give_back(o.token for o in outcomes if o.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN))
-        errors = [outcome for outcome in outcomes if outcome.kind is not FailureKind.EXPIRED]
+    def _settle_failed(self, failed: Sequence[Failed], settled: Settled, now_s: float) -> None:
+        """Settle leases of which no run was confirmed, each for one reason."""
+        if not failed:
+            return
+        runs = Counter[tuple[FailureKind, str]]()
+        tokens: dict[FailureKind, list[int]] = {}
+        for one in failed:
+            runs[one.kind, one.reason] += len(self.backlog.leases.runs_of(one.token).ids)
+            tokens.setdefault(one.kind, []).append(one.token)
+            self.failures[one.kind.value] += len(self.backlog.leases.runs_of(one.token).ids)
+        self._failure_log.note(runs, now_s)
+        errors = [one for one in failed if one.kind is not FailureKind.EXPIRED]
         if errors:
-            self.last_error = self._said(errors[-1])
-        refused = [outcome.token for outcome in outcomes if outcome.kind is FailureKind.REFUSED]
-        self._held.hold({token: self._taken[token] for token in refused}, now_s)
-        for outcome in outcomes:
-            if outcome.kind is FailureKind.UNROUTABLE:
-                self.backlog.skip([outcome.token], "unroutable")
-            elif outcome.kind is FailureKind.EXPIRED:
-                self.backlog.skip([outcome.token], "expired")
-            elif outcome.kind is FailureKind.ERROR:
-                self.backlog.skip([outcome.token], "error")
-            elif outcome.kind is FailureKind.POISON:
-                for pair in self.backlog.skip([outcome.token], "error"):
-                    self._quarantine(pair.job_id, outcome, settled)
+            self.last_error = self._describe(errors[-1])
+        self.backlog.requeue(tokens.pop(FailureKind.NOT_SENT, []) + tokens.pop(FailureKind.UNCERTAIN, []))
+        self.backlog.defer(tokens.pop(FailureKind.REFUSED, []), now_s)
+        for kind, of_kind in tokens.items():
+            if kind is not FailureKind.POISON:
+                self.backlog.skip(of_kind, kind.value)
+        for one in failed:
+            if one.kind is FailureKind.POISON:
+                for run in self.backlog.skip([one.token], "error").singly():
+                    self._quarantine(run, one.reason, settled)
 
-    def _quarantine(self, job_id: int, poison: Failed, settled: Settled) -> None:
+    def _quarantine(self, run: PendingRun, reason: str, settled: Settled) -> None:
         """Quarantine a monitor that can never be sent. An entry loses only the run: its objects may change."""
-        (view,) = self._engine.lookup([job_id]) if job_id >= 0 else (None,)
-        if view is not None and poison.token not in self._outdated:
-            self._quarantined[job_id] = poison.reason
-            settled.poisoned[job_id] = (
-                definition_hash_of(view, self._engine.routes[view.route_index]),
-                poison.reason,
-            )
-            logger.error("beat: %s is quarantined: %s", view.name, poison.reason)
+        (view,) = self._engine.lookup([run.job_id]) if run.job_id >= 0 else (None,)
+        if view is not None and not run.outdated:
+            self._quarantined[run.job_id] = reason
+            settled.poisoned[run.job_id] = (definition_hash_of(view, self._engine.routes[view.route_index]), reason)
+            logger.error("beat: %s is quarantined: %s", view.name, reason)
 
-    def _said(self, failed: Failed) -> str:
-        pair = self._taken.get(failed.token)
-        if pair is None or failed.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN):
+    def _describe(self, failed: Failed) -> str:
+        job_ids = self.backlog.leases.runs_of(failed.token).ids[:1].tolist()
+        if not job_ids or failed.kind in (FailureKind.NOT_SENT, FailureKind.UNCERTAIN):
             return failed.reason  # concerns the destination, not the job
-        (view,) = self._engine.lookup([pair.job_id])
+        (view,) = self._engine.lookup(job_ids)
         return f"{view.name}: {failed.reason}" if view else failed.reason
 
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.dispatch import lane_rules
-from celery_wheelbeat.dispatch.lane_rules import apart_by_reason, kinds
+from celery_wheelbeat.dispatch.fast_lane.lane_choice import apart, apart_by_reason, kinds_of
 from celery_wheelbeat.dispatch.messages.envelope import Refusal
 from celery_wheelbeat.engine.packing import ENABLED
 
@@ -137,7 +136,7 @@ class LaneReport:
             elif not isinstance(answer, Refusal):  # refused jobs take no lane
                 fast += jobs
                 observers.update(answer.observers)
-        for reason, ids in self._fast.outsiders.by_reason().items():
+        for reason, ids in self._fast.choice.by_reason().items():
             kinds = self._kinds_of(np.fromiter(ids, np.int64, len(ids)))
             for answer, jobs in forms.tally(kinds, np.ones(len(kinds), np.int64)):
                 if isinstance(answer, (str, Refusal)):
@@ -152,8 +151,8 @@ class LaneReport:
     def _kinds_of(self, ids: Int64s) -> Int64s:
         """Return the kinds of the enabled ``ids`` whose definition leaves them on the lane of their kind."""
         jobs = self._engine.shards.columns_of(ids)
-        stays = jobs.enabled & ~lane_rules.apart(ids, jobs.flags)
-        return lane_rules.kinds(jobs.route[stays], jobs.flags[stays])
+        stays = jobs.enabled & ~apart(ids, jobs.flags)
+        return kinds_of(jobs.route[stays], jobs.flags[stays])
 
     def _watch_slow_lane(self, now_s: float) -> None:
         slow = self._slow
@@ -181,7 +180,7 @@ ROWS_PER_LOOK = 500_000
 
 
 class ByKind(NamedTuple):
-    """Number of jobs per kind (``lane_rules.kinds``), for jobs that take the lane of their kind."""
+    """Number of jobs per kind (``lane_choice.kinds_of``), for jobs that take the lane of their kind."""
 
     kinds: Int64s
     """Ascending per shard; a kind occurs once per shard that has it."""
@@ -241,7 +240,7 @@ def _count(rows: Rows) -> _Counts:
     for reason, found in apart_by_reason(rows.ids, rows.flags):
         apart[reason] = int(np.count_nonzero(stays & found))
         stays &= ~found
-    return _Counts(_by_kind(kinds(rows.route[stays], rows.flags[stays])), apart)
+    return _Counts(_by_kind(kinds_of(rows.route[stays], rows.flags[stays])), apart)
 
 
 def _by_kind(found: Int64s) -> ByKind:

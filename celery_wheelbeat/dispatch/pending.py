@@ -1,6 +1,6 @@
-"""Pending runs as (job, fire time, tag) columns of 20 bytes per run, and a queue of them.
+"""Pending runs as (job, fire time, tag) columns of 20 bytes per run, a queue of them, and leases.
 
-Values only; the backlog does the accounting.
+Nothing here counts runs as sent or skipped; the backlog does the accounting.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from celery_wheelbeat.schedules.kinds import Int64s
 
 REOFFERED = 1
-STEP_SHIFT = 1
+OUTDATED = 2
+"""The job was redefined after the run was taken: its outcome says nothing about the current definition."""
+STEP_SHIFT = 2
 SMALL_CHUNK = 1_000
 """A chunk of fewer pairs is merged with the next addition, so that many small additions make few chunks."""
 
@@ -36,6 +38,11 @@ class PendingRun(NamedTuple):
         return bool(self.tag & REOFFERED)
 
     @property
+    def outdated(self) -> bool:
+        """Whether its job was redefined after it was taken."""
+        return bool(self.tag & OUTDATED)
+
+    @property
     def step(self) -> int:
         """Number of the backward clock step that repeated this fire time; 0 = first time."""
         return self.tag >> STEP_SHIFT
@@ -50,7 +57,9 @@ class PendingRuns(NamedTuple):
 
     @classmethod
     def of(cls, pairs: Sequence[PendingRun]) -> PendingRuns:
-        """Turn single pairs (at least one) into columns."""
+        """Turn single pairs into columns."""
+        if not pairs:
+            return joined(())
         ids, fires_ms, tags = zip(*pairs, strict=True)
         return cls(np.array(ids, np.int64), np.array(fires_ms, np.int64), np.array(tags, np.int32))
 
@@ -61,6 +70,18 @@ class PendingRuns(NamedTuple):
     def at(self, where: NDArray[np.bool_] | NDArray[np.intp] | slice) -> PendingRuns:
         """Return the pairs at ``where``."""
         return PendingRuns(self.ids[where], self.fire_ms[where], self.tag[where])
+
+    def outdated(self, where: NDArray[np.bool_]) -> PendingRuns:
+        """Return all pairs, those at ``where`` marked as outdated."""
+        return self._replace(tag=np.where(where, self.tag | OUTDATED, self.tag))
+
+    def current(self) -> PendingRuns:
+        """Return all pairs, none of them marked as outdated."""
+        return self._replace(tag=self.tag & ~OUTDATED) if (self.tag & OUTDATED).any() else self
+
+    def by_fire_time(self) -> PendingRuns:
+        """Return all pairs, sorted by fire time."""
+        return self.at(np.argsort(self.fire_ms, kind="stable"))
 
     def accounted(self) -> int:
         """Return the number of pairs in the accounting sum: all but the reoffered ones."""
@@ -117,3 +138,100 @@ class PendingQueue:
         self.chunks.clear()
         self.count = 0
         return pairs
+
+
+class RunLease(NamedTuple):
+    """Runs that are in flight together."""
+
+    token: int
+    runs: PendingRuns
+    size_bytes: int = 0
+    """Bytes of arguments that their messages hold; 0 until a lane sets it."""
+
+
+class RunLeases:
+    """The runs in flight: columns of runs, each with one token. A lease can be split; each part has its own token."""
+
+    def __init__(self) -> None:
+        self.strays = 0
+        """Number of tokens whose lease had ended before; must be 0."""
+        self.size_bytes = 0
+        """Sum of the ``size_bytes`` of all leases."""
+        self._leases: dict[int, RunLease] = {}
+        self._next_token = 0
+
+    def __len__(self) -> int:
+        """Return the number of runs."""
+        return sum(len(lease.runs.ids) for lease in self._leases.values())
+
+    def all_runs(self) -> PendingRuns:
+        """Return the runs of all leases."""
+        return joined([lease.runs for lease in self._leases.values()])
+
+    def begin(self, runs: PendingRuns) -> RunLease:
+        """Return a new lease."""
+        lease = self._leases[self._next_token] = RunLease(self._next_token, runs)
+        self._next_token += 1
+        return lease
+
+    def end(self, tokens: Iterable[int]) -> PendingRuns:
+        """End leases and return their runs."""
+        found = []
+        for token in tokens:
+            lease = self._leases.pop(token, None)
+            if lease is None:
+                self.strays += 1
+            else:
+                found.append(lease.runs)
+                self.size_bytes -= lease.size_bytes
+        return joined(found)
+
+    def clear(self) -> None:
+        """End all leases."""
+        self._leases.clear()
+        self.size_bytes = 0
+
+    def split(self, token: int, *groups: Sequence[int] | NDArray[np.intp]) -> list[RunLease]:
+        """Lease the runs at each group of positions apart, in that order; the rest of the lease keeps its token."""
+        lease = self._leases[token]
+        rest = np.ones(len(lease.runs.ids), np.bool_)
+        parts = []
+        for positions in groups:
+            where = np.asarray(positions, np.intp)
+            rest[where] = False
+            parts.append(self.begin(lease.runs.at(where)))
+        self._leases[token] = lease._replace(runs=lease.runs.at(rest))
+        if not rest.any():
+            del self._leases[token]
+        return parts
+
+    def split_singly(self, token: int) -> dict[int, PendingRun]:
+        """Split a lease into leases of one run each; returns the runs by token."""
+        runs = self._leases.pop(token).runs
+        parts = (self.begin(runs.at(slice(at, at + 1))) for at in range(len(runs.ids)))
+        return {part.token: run for part, run in zip(parts, runs.singly(), strict=True)}
+
+    def runs_of(self, token: int) -> PendingRuns:
+        """Return the runs of a lease; none if it has ended."""
+        lease = self._leases.get(token)
+        return joined(()) if lease is None else lease.runs
+
+    def weigh(self, token: int, size_bytes: int) -> None:
+        """Set the bytes of a lease, which has none yet."""
+        self._leases[token] = self._leases[token]._replace(size_bytes=size_bytes)
+        self.size_bytes += size_bytes
+
+    def outdate(self, ids: Int64s) -> None:
+        """Mark the leased runs of redefined jobs as outdated."""
+        leases = list(self._leases.values())
+        if not leases:
+            return
+        found = np.isin(np.concatenate([lease.runs.ids for lease in leases]), ids)
+        if not found.any():
+            return
+        start = 0
+        for lease in leases:
+            where = found[start : start + len(lease.runs.ids)]
+            start += len(where)
+            if where.any():
+                self._leases[lease.token] = lease._replace(runs=lease.runs.outdated(where))

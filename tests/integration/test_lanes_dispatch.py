@@ -191,21 +191,21 @@ def test_another_process_asks_for_everything_anew(bench: FastBench) -> None:
     bench.pass_minutes()
     bench.drain()
     fast = bench.fast
-    fast.answers.look()
+    fast.answers.reset_if_outdated()
     assert len(fast.forms.answers()) == 1
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of forks in a process with threads: this child needs none of them
         child = os.fork()
     if not child:
-        fast.answers.look()
+        fast.answers.reset_if_outdated()
         os.write(writing, b"%d" % len(fast.forms.answers()))
         os._exit(0)
     os.close(writing)
     assert os.read(reading, 10) == b"0"
     os.close(reading)
     os.waitpid(child, 0)
-    fast.answers.look()
+    fast.answers.reset_if_outdated()
     assert len(fast.forms.answers()) == 1
 
 
@@ -373,8 +373,8 @@ def test_arguments_that_do_not_fit_the_task_concern_their_job_alone(bench: FastB
     bench.pass_minutes()
     bench.drain()
     assert bench.slow_runs == 1
-    assert list(bench.fast.outsiders.unfit) == [5000]
-    assert "TypeError" in bench.fast.outsiders.unfit[5000]
+    assert list(bench.fast.choice.unfit) == [5000]
+    assert "TypeError" in bench.fast.choice.unfit[5000]
     assert bench.ledger.skipped["error"] == 1
     assert client.llen("celery") == 50
     bench.redefine(replace(bad, payload=b"[[1], {}]"))
@@ -386,7 +386,7 @@ def test_arguments_that_do_not_fit_the_task_concern_their_job_alone(bench: FastB
 
 def test_many_jobs_that_do_not_fit_cost_no_more_memory(bench: FastBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not remembered is found out again: the runs go the same way."""
-    monkeypatch.setattr("celery_wheelbeat.dispatch.lane_exceptions.REMEMBERED_MAX", 3)
+    monkeypatch.setattr("celery_wheelbeat.dispatch.fast_lane.lane_choice.REMEMBERED_MAX", 3)
     route = bench.route()
     bad = [Job(id=at, interval_ms=MINUTE_MS, route_index=route, payload=b"[[1, 2, 3, 4], {}]") for at in range(90, 100)]
     bench.load([*numbered(50, route), *bad])
@@ -395,7 +395,7 @@ def test_many_jobs_that_do_not_fit_cost_no_more_memory(bench: FastBench, monkeyp
         bench.drain()
         assert bench.slow_runs == 10 * minutes
         assert bench.ledger.skipped["error"] == 10 * minutes
-        assert len(bench.fast.outsiders.unfit) == 3
+        assert len(bench.fast.choice.unfit) == 3
 
 
 def test_an_edit_is_in_the_next_message(bench: FastBench, client: redis.Redis) -> None:

@@ -18,8 +18,8 @@ from support.lanes.fast_lane import make_app
 
 from celery_wheelbeat.beat import fast_assembly as fast_parts
 from celery_wheelbeat.beat.supervision import RouteSweep
-from celery_wheelbeat.dispatch.fast_lane.answers import QUESTIONS_MAX
 from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
+from celery_wheelbeat.dispatch.fast_lane.lane_choice import QUESTIONS_MAX
 from celery_wheelbeat.dispatch.lane_rules import TOO_MANY_FORMS, UNFIT
 from celery_wheelbeat.jobs.definitions import OVERLAP_SHIFT, ChangeBatch, Overlap
 from celery_wheelbeat.schedules.intervals import INTERVAL_MAX_MS
@@ -135,7 +135,7 @@ def test_messages_are_those_of_the_celery_lane(server: PrivateRedis, client: red
             bench.load([job(at, route) for at, route in enumerate(routes)])
             bench.pass_minutes()
             if dispatch != "auto":
-                monkey = bench.fast.outsiders
+                monkey = bench.fast.choice
                 monkey.unfit = dict.fromkeys(range(20), UNFIT)
             bench.drain()
             assert bench.slow_runs == (0 if dispatch == "auto" else 20)
@@ -214,7 +214,7 @@ def test_an_answer_to_a_question_from_before_a_change_counts_for_nothing(
     bench.until(lambda: bool(asked), "the question")
     fast = bench.fast
     fast.answers._guard = "somebody connected a signal"
-    fast.answers.look()
+    fast.answers.reset_if_outdated()
     ask(*asked[0])
     bench.until(lambda: len(asked) == 2, "the second question")
     assert not fast.forms.answers()

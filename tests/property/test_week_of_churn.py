@@ -100,8 +100,8 @@ class Site:
         if step in OUTAGE:
             self.backlog.squeeze()
         else:
-            while taken := self.backlog.take(1_000):
-                self.backlog.confirm(taken)
+            while self.backlog.waiting:
+                self.backlog.confirm([self.backlog.take(1_000).token])
         self.sweeps += 1
         report = self.engine.sweep(self.sweeps % SHARDS)
         assert report.healthy, report

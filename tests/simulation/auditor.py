@@ -13,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.dispatch import Confirmed, FailureKind
+from celery_wheelbeat.dispatch.pending import REOFFERED, STEP_SHIFT
 from celery_wheelbeat.jobs.definitions import Offer
 from celery_wheelbeat.runtime.clock import Motion
 from celery_wheelbeat.sources.messages import Changed, Loaded, Opened
@@ -263,7 +264,7 @@ class Auditor:
         self._lift(job.id)
 
     def _take_back(self) -> None:
-        self.fates.take_back(_held(self.beat.dispatcher.lanes[-1]), self.clock.elapsed_ms)
+        self.fates.take_back(_deferred(self.beat.dispatcher.lanes[-1]), self.clock.elapsed_ms)
 
     def _lift(self, job_id: int) -> None:
         """A job that was redefined may be sent again, and what is on its way says nothing about it any more."""
@@ -399,12 +400,11 @@ def run_id(key: str, run: Offered) -> str:
 def _waiting(backlog: Any) -> set[Offered]:
     chunks = [*backlog._offered, *backlog._late.chunks, *backlog._fresh.chunks]
     return {
-        Offered(job_id, fire_ms, tag >> 1, bool(tag & 1))
+        Offered(job_id, fire_ms, tag >> STEP_SHIFT, bool(tag & REOFFERED))
         for pairs in chunks
         for job_id, fire_ms, tag in zip(pairs.ids.tolist(), pairs.fire_ms.tolist(), pairs.tag.tolist(), strict=True)
     }
 
 
-def _held(lane: Any) -> set[Offered]:
-    pairs = [lane.backlog._in_flight[token] for token in lane._held.tokens()]
-    return {Offered(pair.job_id, pair.fire_ms, pair.step, pair.reoffered) for pair in pairs}
+def _deferred(lane: Any) -> set[Offered]:
+    return {Offered(run.job_id, run.fire_ms, run.step, run.reoffered) for run in lane.backlog._deferred}

@@ -426,4 +426,4 @@ def test_large_arguments_are_handed_over_a_few_at_a_time(monkeypatch: pytest.Mon
         bench.settle(there)
     assert sorted(run.job_id for run in bench.publisher.submitted) == list(range(1, len(lengths) + 1))
     assert bench.backlog.pending == 0
-    assert bench.lane._bytes == 0
+    assert bench.backlog.leases.size_bytes == 0

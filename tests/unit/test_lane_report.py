@@ -15,7 +15,6 @@ from support.engine.definitions import Job, batch_of
 from celery_wheelbeat.dispatch import PublisherHealth
 from celery_wheelbeat.dispatch import lane_report as lane_census
 from celery_wheelbeat.dispatch.backlog import Backlog
-from celery_wheelbeat.dispatch.deferred import DeferredRuns
 from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
 from celery_wheelbeat.dispatch.lane_report import (
     BEHIND_S,
@@ -54,7 +53,7 @@ class Bench:
         self.forms = EnvelopeRegistry(
             self.engine.routes, lambda _interval, _expires, overlap: {"overlap": overlap.name}
         )
-        self.outsiders: Mapping[str, Collection[int]] = {}
+        self.exceptions: Mapping[str, Collection[int]] = {}
         slow = SimpleNamespace(
             rendering=object(),
             backlog=self.backlog,
@@ -62,7 +61,7 @@ class Bench:
         )
         fast = SimpleNamespace(
             forms=self.forms,
-            outsiders=SimpleNamespace(by_reason=lambda: self.outsiders),
+            choice=SimpleNamespace(by_reason=lambda: self.exceptions),
             canary=SimpleNamespace(differences=0),
         )
         lanes: Any = (fast, slow)
@@ -87,7 +86,7 @@ class Bench:
         self.backlog.offer(DueBatch(0, rows, ids, np.full(runs, fire_ms), rows))
 
     def confirm(self, runs: int) -> None:
-        self.backlog.confirm(self.backlog.take(runs))
+        self.backlog.confirm([self.backlog.take(runs).token])
 
 
 @pytest.fixture
@@ -146,7 +145,7 @@ def test_every_job_is_counted_in_one_lane_with_the_reason_it_leaves_for(
     bench.load(*jobs(40, 5), flags=Flag.OVERLAP_HIGH)
     bench.load(*jobs(60, 2), flags=Flag.OVERLAP_LOW)
     bench.load(*jobs(50, 6, route=7))
-    bench.outsiders = {CHECKED_IN: {0, 1, 11, 20, -1, 15, 999}}
+    bench.exceptions = {CHECKED_IN: {0, 1, 11, 20, -1, 15, 999}}
     bench.answer(0, envelope("Sentry"))
     bench.answer(1, "a signal")
     bench.answer(0, "a reason of its own", Overlap.QUEUE_ONE)
@@ -191,7 +190,7 @@ def test_jobs_that_leave_alone_count_even_where_nobody_asks_about_their_kind(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.load(*jobs(0, 5), *jobs(5, 3, route=1))
-    bench.outsiders = {CHECKED_IN: {0, 5, 6, 7}}
+    bench.exceptions = {CHECKED_IN: {0, 5, 6, 7}}
     bench.answer(0, envelope())
     bench.look(3)
     assert bench.report.as_json()["celery"] == {CHECKED_IN: 4}
@@ -290,14 +289,13 @@ def test_runs_that_were_late_before_they_came_are_not_the_lanes_fault(bench: Ben
 
 
 def test_what_the_broker_refuses_for_minutes_is_not_the_lanes_fault(bench: Bench) -> None:
-    held = DeferredRuns(bench.backlog)
     bench.offer(500)
     for _ in range(200):
-        held.give_back(bench.now_s)
+        bench.backlog.requeue_deferred(bench.now_s)
         bench.look()
         assert not bench.report.behind
         bench.offer(10)
-        held.hold(bench.backlog.take(1_000), bench.now_s)
+        bench.backlog.defer([bench.backlog.take(1_000).token], bench.now_s)
 
 
 def test_after_an_outage_the_lane_has_a_minute_to_catch_up(bench: Bench) -> None:

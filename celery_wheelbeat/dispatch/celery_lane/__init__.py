@@ -4,8 +4,8 @@ Job: serve every job that the fast lane cannot: entries of ``beat_schedule``, on
 paths, transports other than Redis and RabbitMQ. Runs wait as (job, fire time) pairs and are rendered from the current
 definition when they are handed over.
 
-Threads and owners: the scheduling thread owns ``Dispatch``. The publisher thread owns the connection and runs all user
-code (lazy arguments, routers, overridden methods).
+Threads and owners: the scheduling thread owns ``CeleryLane``. The publisher thread owns the connection and runs all
+user code (lazy arguments, routers, overridden methods).
 
 Never: retry inside Celery (the retry loop is ours); conclude anything from the return of ``apply_entry``; let the
 exception of one run stop another; change the user's entry or options.

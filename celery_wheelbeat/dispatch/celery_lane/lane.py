@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.dispatch import Publisher
     from celery_wheelbeat.dispatch.backlog import Backlog
-    from celery_wheelbeat.dispatch.pending import PendingRun
+    from celery_wheelbeat.dispatch.pending import PendingRun, RunLease
     from celery_wheelbeat.dispatch.reports.lateness import Lateness
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.shards import JobView
@@ -46,10 +46,6 @@ class CeleryLane(Lane):
         """None until the namespace of run ids is known; runs wait until then."""
         self.one_offs = OneOffs()
         self._broken = LinePace()
-        self._sizes: dict[int, int] = {}
-        """Token → bytes of arguments, for the runs that the publisher has."""
-        self._bytes = 0
-        """Sum of ``_sizes``."""
         self._unrendered: dict[int, tuple[str, str]] = {}
         """Jobs that do not render, not reported yet: job id → (definition hash, reason)."""
 
@@ -59,7 +55,7 @@ class CeleryLane(Lane):
 
     def refresh(self, now_s: float) -> None:
         """Requeue deferred runs whose pause is over, and note whether the destination is down."""
-        self._held.give_back(now_s)
+        self.backlog.requeue_deferred(now_s)
         self._note_connection(now_s, connected=self.rendering is not None and self.publisher.health().connected)
 
     def submit_due(self, now_s: float) -> int:
@@ -69,16 +65,16 @@ class CeleryLane(Lane):
             return 0
         if self.rendering is None or not self.can_submit():
             return 0
-        pairs = self._of_size(self.backlog.take(min(self.publisher.capacity(), SUBMIT_MAX)))
-        runs = self._render(pairs, self.rendering, now_s)
-        if runs:
-            self._taken.update((run.token, pairs[run.token]) for run in runs)
-            self.publisher.submit(runs)
-        return len(pairs)
+        lease = self._of_size(self.backlog.take(min(self.publisher.capacity(), SUBMIT_MAX)))
+        runs = self.backlog.leases.split_singly(lease.token)
+        messages = self._render(runs, self.rendering, now_s)
+        if messages:
+            self.publisher.submit(messages)
+        return len(runs)
 
     def can_submit(self) -> bool:
         """Return whether ``submit_due`` would submit anything."""
-        may = self.backlog.waiting and self.rendering and self._bytes < PAYLOAD_BYTES_MAX
+        may = self.backlog.waiting and self.rendering and self.backlog.leases.size_bytes < PAYLOAD_BYTES_MAX
         return bool(may and self.publisher.capacity())
 
     def collect_outcomes(self, now_s: float) -> Settled:
@@ -91,27 +87,26 @@ class CeleryLane(Lane):
             if isinstance(outcome, Confirmed):
                 by_instant.setdefault(outcome.confirmed_ms, []).append(outcome.token)
         for at_ms, tokens in by_instant.items():
-            for pair in self.backlog.confirm(tokens):
-                self._lateness.note(at_ms - pair.fire_ms, now_s)
+            self._lateness.note_all(self.backlog.confirm(tokens).fire_ms, at_ms, now_s)
             done = (self.one_offs.confirm(token, at_ms) for token in tokens)
             settled.finished.update(one for one in done if one is not None)
         self._settle_failed([outcome for outcome in outcomes if isinstance(outcome, Failed)], settled, now_s)
         for outcome in outcomes:
-            self._taken.pop(outcome.token, None)
-            self._bytes -= self._sizes.pop(outcome.token, 0)
             self.one_offs.give_up(outcome.token)
         if settled.finished:
             self.finish(settled.finished)
         return settled
 
-    def _of_size(self, pairs: dict[int, PendingRun]) -> dict[int, PendingRun]:
-        """Return the first of ``pairs`` whose arguments fit, at least one; the others return to the backlog."""
-        ids = np.fromiter((pair.job_id for pair in pairs.values()), np.int64, len(pairs))
-        sizes = self._engine.shards.payload_sizes(ids)
-        room = max(1, int(np.searchsorted(np.cumsum(sizes), PAYLOAD_BYTES_MAX - self._bytes, "right")))
-        tokens = list(pairs)
-        self.backlog.give_back(tokens[room:])
-        return {token: pairs[token] for token in tokens[:room]}
+    def _of_size(self, lease: RunLease) -> RunLease:
+        """Return the first runs of ``lease`` whose arguments fit, at least one; the others return to the backlog."""
+        sizes = self._engine.shards.payload_sizes(lease.runs.ids)
+        left_bytes = PAYLOAD_BYTES_MAX - self.backlog.leases.size_bytes
+        room = max(1, int(np.searchsorted(np.cumsum(sizes), left_bytes, "right")))
+        if room >= len(sizes):
+            return lease
+        fits, others = self.backlog.leases.split(lease.token, np.arange(room), np.arange(room, len(sizes)))
+        self.backlog.requeue([others.token])
+        return fits
 
     def _render(self, pairs: dict[int, PendingRun], rendering: Rendering, now_s: float) -> list[Run]:
         views = self._engine.lookup(np.fromiter((pair.job_id for pair in pairs.values()), np.int64, len(pairs)))
@@ -136,8 +131,7 @@ class CeleryLane(Lane):
                 self.backlog.skip([token], "removed")
                 continue
             key, named = rendering.key_of(view.id), (rendering.run_ids.namespace, _suffix(pair.step))
-            self._sizes[token] = len(view.payload)
-            self._bytes += len(view.payload)
+            self.backlog.leases.weigh(token, len(view.payload))
             runs.append(Run(view.id, key, view.name, pair.fire_ms, run_id, entry, token, headers, *named))
         return runs
 

@@ -4,10 +4,10 @@ Job: take blocks of pending runs, group them by form, render each group from its
 their outcomes. Redis takes MULTI + LPUSH + EXEC; RabbitMQ takes pre-encoded frames and answers with publisher confirms.
 A run moves to the celery lane, with a reason, when its message cannot be proven equal to Celery's own.
 
-Threads and owners: the scheduling thread owns the lane, ``Forms``, ``Answers``, ``JobMessages`` and the canary. The
-sender thread owns the ``Wire`` (the connection); it also makes envelopes and renders comparisons, because a message
-depends on the connection. They exchange immutable values: ``Batch`` → ``Outcome``, question → ``Verdict``,
-``compare`` → ``Comparison``.
+Threads and owners: the scheduling thread owns the lane, the registry, ``LaneChoice``, ``Answers``, ``JobMessages`` and
+the canary. The sender thread owns the ``Wire`` (the connection); it also makes envelopes and renders comparisons,
+because a message depends on the connection. They exchange immutable values: ``Batch`` → ``Outcome``, question →
+``FormVerdict``, ``compare`` → ``Comparison``.
 
 States of a form::
 

@@ -6,7 +6,6 @@ A batch is immutable and belongs to the sender until its outcome has been polled
 from __future__ import annotations
 
 import os
-from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -16,20 +15,18 @@ from celery_wheelbeat.dispatch.messages.template import Hole, delivery_tags, non
 from celery_wheelbeat.dispatch.messages.tracing import new_traces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from numpy.typing import NDArray
 
     from celery_wheelbeat.dispatch import FailureKind
-    from celery_wheelbeat.dispatch.backlog import Backlog
     from celery_wheelbeat.dispatch.messages.envelope import Envelope
     from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
     from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
     from celery_wheelbeat.dispatch.messages.patterns import Form
     from celery_wheelbeat.dispatch.messages.run_ids import Octets
     from celery_wheelbeat.dispatch.messages.template import Messages
-    from celery_wheelbeat.dispatch.pending import PendingRuns
     from celery_wheelbeat.schedules.kinds import Int64s
 
 NONCE_LENGTH = 32
@@ -152,11 +149,14 @@ class Draft:
 
     def __init__(self) -> None:
         self.parcels: list[Parcel] = []
+        self.positions: list[NDArray[np.intp]] = []
+        """Positions of the runs among those that were to be submitted, in the order of the messages."""
         self._nonces: list[bytes] = []
 
-    def add(self, made: Made, where: slice) -> None:
-        """Append the messages at ``where`` (at least one)."""
+    def add(self, made: Made, where: slice, positions: NDArray[np.intp]) -> None:
+        """Append the messages at ``where`` (at least one), which are of the runs at ``positions``."""
         self.parcels.append(Parcel(made.key, where.stop - where.start, made.messages.part(where)))
+        self.positions.append(positions)
         self._nonces.append(made.nonces[where].tobytes())
 
     def batch(self, token: int, epoch: int) -> Batch:
@@ -181,7 +181,7 @@ def make_batch(token: int, epoch: int, loads: Sequence[Load], now: datetime) -> 
     """Return the batch of ``loads``."""
     draft = Draft()
     for load in loads:
-        draft.add(make(load, now), slice(0, len(load.ids)))
+        draft.add(make(load, now), slice(0, len(load.ids)), np.arange(len(load.ids)))
     return draft.batch(token, epoch)
 
 
@@ -189,76 +189,21 @@ BLOCK_BYTES = 1 << 20
 """Most bytes of job-specific parts in one block; with the shared constants, its messages have about twice that."""
 
 
-class SendBlock(NamedTuple):
-    """Pending runs that are sent together."""
+def block_ends(sizes: Int64s, most_runs: int) -> list[int]:
+    """Return where blocks of consecutive runs end: each has at most ``most_runs`` runs, and ``BLOCK_BYTES`` bytes.
 
-    token: int
-    """Token of the block in the backlog."""
-    pairs: PendingRuns
-
-
-class Layout:
-    """Maps positions in the concatenated columns of several blocks to the block and the position in it."""
-
-    def __init__(self, blocks: Sequence[SendBlock]) -> None:
-        self.blocks = blocks
-        self._ends = np.cumsum([len(block.pairs.ids) for block in blocks])
-
-    def parts(self, positions: NDArray[np.intp]) -> Iterator[tuple[int, slice, NDArray[np.intp]]]:
-        """Yield (block number, slice of ``positions``, positions in the block) per block; ``positions`` ascend."""
-        begin = start = 0
-        for number, (end, stop) in enumerate(
-            zip(self._ends.tolist(), np.searchsorted(positions, self._ends).tolist(), strict=True)
-        ):
-            if stop > start:
-                yield number, slice(start, stop), positions[start:stop] - begin
-            begin, start = end, stop
-
-
-class SendBlocks:
-    """Cuts waiting runs into blocks by count and by bytes."""
-
-    def __init__(self, backlog: Backlog, runs: int) -> None:
-        """``runs``: most runs in one block."""
-        self._backlog = backlog
-        self._runs = runs
-        self._rest: deque[SendBlock] = deque()
-
-    def count(self, most: int) -> int:
-        """Return how many blocks ``take`` can return, up to ``most``."""
-        return min(most, len(self._rest) or -(-self._backlog.waiting // self._runs))
-
-    def take(self, count: int) -> list[SendBlock]:
-        """Return the next ``count`` blocks; ``count`` must not exceed ``SendBlocks.count``."""
-        if self._rest:
-            return [self._rest.popleft() for _ in range(count)]
-        return [SendBlock(*self._backlog.take_block(self._runs)) for _ in range(count)]
-
-    def fit(self, blocks: Sequence[SendBlock], sizes: Int64s, room: int) -> list[SendBlock]:
-        """Cut ``blocks`` to at most ``BLOCK_BYTES`` and return the first ``room``; the others are kept for ``take``.
-
-        ``sizes``: bytes of each run, over all blocks.
-        """
-        fitting: list[SendBlock] = []
-        start = 0
-        for block in blocks:
-            stop = start + len(block.pairs.ids)
-            fitting += self._cut(block, sizes[start:stop])
-            start = stop
-        self._rest.extendleft(reversed(fitting[room:]))
-        return fitting[:room]
-
-    def _cut(self, block: SendBlock, sizes: Int64s) -> list[SendBlock]:
-        pieces = []
-        for at in reversed(_cuts(sizes)):
-            token = self._backlog.cut(block.token, at)
-            pieces.append(SendBlock(token, block.pairs.at(slice(at, None))))
-            block = block._replace(pairs=block.pairs.at(slice(at)))
-        return [block, *reversed(pieces)]
+    ``sizes``: bytes of each run; a larger run has a block of its own.
+    """
+    ends: list[int] = []
+    for start in range(0, len(sizes), most_runs):
+        part = sizes[start : start + most_runs]
+        ends += [start + cut for cut in _cuts(part)]
+        ends.append(start + len(part))
+    return ends
 
 
 def _cuts(sizes: Int64s) -> list[int]:
-    """Return ascending cut positions: each part has at most ``BLOCK_BYTES`` or is a single run."""
+    """Return ascending cut positions, so that each part has at most ``BLOCK_BYTES`` or is a single run."""
     if sizes.sum() <= BLOCK_BYTES:
         return []
     cuts = []

@@ -39,31 +39,30 @@ class Canary:
         self._sender = sender
         self._forms = forms
         self._messages = messages
-        self._seen: dict[Form, Arguments] = {}
+        self.seen: dict[Form, Arguments] = {}
         """Forms sent since their last comparison → arguments of one of their jobs."""
 
     def remember(self, form: Form, jobs: JobColumns, positions: NDArray[np.intp]) -> None:
         """Record that messages of ``form`` are sent; the first job at ``positions`` is used for the comparison."""
-        if form not in self._seen:
-            self._seen.update((form, arguments) for arguments in self._messages.arguments(form, jobs, positions[:1]))
+        self.seen.update((form, arguments) for arguments in self._messages.arguments(form, jobs, positions[:1]))
 
-    def look(self, now_s: float) -> None:
+    def compare_due(self, now_s: float) -> None:
         """Ask for the next comparison if it is due."""
         if now_s < self.due_s:
             return
         self.due_s = now_s + EVERY_S
         answers = dict(self._forms.answers())
-        for form in list(self._seen):
-            arguments = self._seen.pop(form)
+        for form in list(self.seen):
+            arguments = self.seen.pop(form)
             answer = answers.get(form)
             if isinstance(answer, Envelope) and self._sender.capacity():
                 self._sender.compare(answer, form, arguments)
                 return
 
-    def take_in(self, comparison: Comparison) -> None:
+    def apply(self, comparison: Comparison) -> None:
         """Apply a comparison: a difference moves the form to the celery lane."""
         if comparison.difference and comparison.epoch == self._sender.epoch:
             self.differences += 1
             reason = f"its message differs from Celery's: {comparison.difference}"
             self._forms.learn(comparison.form, reason)
-            logger.error("beat: %s goes down the celery lane: %s", comparison.form.task, reason)
+            logger.error("beat: %s takes the celery lane: %s", comparison.form.task, reason)

@@ -125,7 +125,7 @@ class EnvelopeRegistry:
         """Whether some pattern or form was turned away by the limit."""
 
     def groups(self, kind: Int64s, interval: Int64s) -> Iterator[Group]:
-        """Yield the jobs of a block grouped by form. ``kind``: from ``lane_rules.kinds``; ``interval`` ≤ 0: none."""
+        """Yield the jobs of a block grouped by form. ``kind``: of ``lane_choice.kinds_of``; ``interval`` ≤ 0: none."""
         if not len(kind):
             return
         code = (self._patterns_of(kind >> KIND_SHIFT) << KIND_SHIFT | kind & _OVERLAPS) << INTERVAL_BITS
@@ -237,8 +237,11 @@ class EnvelopeRegistry:
 
     def _patterns_of(self, routes: Int64s) -> Int64s:
         """Return the number of the pattern of each route."""
-        self._cover_routes()
-        numbers = self._pattern_of[routes]
+        try:
+            numbers = self._pattern_of[routes]
+        except IndexError:  # a route was interned since
+            self._cover_routes()
+            numbers = self._pattern_of[routes]
         if not numbers.all():
             for index in np.unique(routes[numbers == _UNSEEN]).tolist():
                 self._pattern_of[index] = self._number(index)

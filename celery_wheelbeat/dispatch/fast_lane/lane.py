@@ -1,28 +1,26 @@
 """The fast lane on the scheduling thread: from due runs to batches, from outcomes to the ledger.
 
-A run moves to the celery lane, with a reason, unless its message is certain to equal Celery's own: its form has no
-envelope, its job is a one-off, or its arguments do not render. The sender does all I/O.
+A run moves to the next lane, with a reason, unless its message is certain to equal Celery's own (``lane_choice``).
+The publisher does all I/O.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from celery_wheelbeat.dispatch import Failed, FailureKind
-from celery_wheelbeat.dispatch.fast_lane.answers import Answers
-from celery_wheelbeat.dispatch.fast_lane.batches import Comparison, Draft, Layout, Outcome, SendBlocks, make
+from celery_wheelbeat.dispatch.fast_lane.batches import Comparison, Outcome
 from celery_wheelbeat.dispatch.fast_lane.canary import Canary
-from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Group, Pending
-from celery_wheelbeat.dispatch.fast_lane.rendering import Runs, ids_of
+from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Pending
+from celery_wheelbeat.dispatch.fast_lane.lane_choice import WAITING_MAX, Answers
+from celery_wheelbeat.dispatch.fast_lane.rendering import Runs
 from celery_wheelbeat.dispatch.lane import Lane, Settled
-from celery_wheelbeat.dispatch.lane_exceptions import RefusedForms
-from celery_wheelbeat.dispatch.lane_rules import kinds
-from celery_wheelbeat.dispatch.messages.envelope import Refusal
-from celery_wheelbeat.dispatch.pending import PendingRuns, joined
+from celery_wheelbeat.dispatch.messages.envelope import Envelope, Refusal
+from celery_wheelbeat.dispatch.pending import RunLease
+from celery_wheelbeat.dispatch.refused_forms import RefusedForms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,14 +28,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.dispatch.backlog import Backlog
-    from celery_wheelbeat.dispatch.fast_lane.answers import Edges
-    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
+    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry, Group
+    from celery_wheelbeat.dispatch.fast_lane.lane_choice import ChosenLanes, Edges, LaneChoice
     from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
-    from celery_wheelbeat.dispatch.fast_lane.rendering import JobMessages, Rendered
+    from celery_wheelbeat.dispatch.fast_lane.rendering import Composed, JobMessages
     from celery_wheelbeat.dispatch.lane import Rendering
-    from celery_wheelbeat.dispatch.lane_exceptions import LaneExceptions
+    from celery_wheelbeat.dispatch.messages.patterns import Form
     from celery_wheelbeat.dispatch.messages.run_ids import RunIds
-    from celery_wheelbeat.dispatch.pending import PendingRun
     from celery_wheelbeat.dispatch.reports.lateness import Lateness
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.shards import JobColumns
@@ -49,6 +46,16 @@ logger = logging.getLogger("celery.beat")
 BLOCK_RUNS = 1_000
 CANDIDATES = 4
 """Most jobs whose arguments are passed with a question for an envelope."""
+
+
+class _Left(NamedTuple):
+    """Runs that were to be submitted and are not: skipped, parked, or moved to the next lane."""
+
+    positions: Sequence[int] | NDArray[np.intp]
+    skip: str = ""
+    """Reason for which they are skipped."""
+    wait: Form | None = None
+    """Form for whose answer they wait."""
 
 
 class FastLane(Lane):
@@ -65,7 +72,7 @@ class FastLane(Lane):
         quarantined: dict[int, str],
         forms: EnvelopeRegistry,
         messages: JobMessages,
-        outsiders: LaneExceptions,
+        choice: LaneChoice,
         edges: Edges,
         block_runs: int = BLOCK_RUNS,
     ) -> None:
@@ -75,21 +82,15 @@ class FastLane(Lane):
         self.run_ids: RunIds | None = None
         """None until the namespace of run ids is known; runs wait until then."""
         self.canary = Canary(publisher, forms, messages)
-        self.outsiders = outsiders
+        self.choice = choice
         self.answers = Answers(backlog, publisher, forms, edges)
         self.refused = RefusedForms(engine, quarantined)
-        self._blocks = SendBlocks(backlog, block_runs)
         self._next_backlog = next_backlog
         self._messages = messages
         self._edges = edges
-        self._sent: dict[int, NDArray[np.intp]] = {}
-        """Token of a batch → position in the block of each of its messages."""
-        self._singles: dict[int, list[int]] = {}
-        """Token of a batch that was sent to find a poisoned message → tokens of its runs."""
-        self._suspects: deque[list[int]] = deque()
-        """Groups of runs from batches with a poisoned message; each is sent alone, with nothing else in flight."""
-        self._next_batch = 1 << 40
-        """Last token of a batch without a block; the range lies above the backlog's tokens."""
+        self._block_runs = block_runs
+        self._alone: int | None = None
+        """Token of the last batch that was sent with nothing else on the way, to find a poisoned message."""
 
     def name_runs(self, rendering: Rendering) -> None:
         """Set the namespace of run ids; it is part of a header, so every form is dropped."""
@@ -97,28 +98,22 @@ class FastLane(Lane):
         self.forms.forget_forms()
 
     def accepts(self, due: DueBatch) -> NDArray[np.bool_]:
-        """Return which of the due runs may enter the backlog: none of an entry or of a route without an envelope."""
-        accepted = due.ids >= 0
-        if self.forms.any_slow:
-            accepted &= ~self.forms.slow(due.route_index)
-        return accepted
+        """Return which of the due runs may enter the backlog of this lane."""
+        return self.choice.accepts(due)
 
     def refresh(self, now_s: float) -> None:
         """Requeue deferred runs, reset answers that may be out of date, and note whether the destination is down."""
-        self._held.give_back(now_s)
-        self.answers.look_around(now_s)
+        self.backlog.requeue_deferred(now_s)
+        self.answers.refresh(now_s)
+        self.choice.refresh()
         self._ask_for_refused()
-        self.canary.look(now_s)
+        self.canary.compare_due(now_s)
         self._note_connection(now_s, connected=self.publisher.health().connected)
 
     def can_submit(self) -> bool:
         """Return whether ``submit_due`` would submit anything."""
-        capacity = self.publisher.capacity()
-        if self.run_ids is None or not capacity:
-            return False
-        if self._suspects:
-            return self.publisher.idle
-        return not self.answers.are_due and capacity >= self._blocks_wanted() > 0
+        wanted, room = self._blocks_wanted()
+        return room >= wanted > 0
 
     def begin_stop(self, timeout_s: float) -> None:
         """Begin to stop the publisher: batches not settled within ``timeout_s`` get no outcome."""
@@ -129,92 +124,102 @@ class FastLane(Lane):
         """Why there is no connection, else the last failure; empty if there is neither."""
         return self.publisher.trouble or self.last_error
 
-    def submit_due(self, now_s: float) -> int:  # noqa: ARG002
-        """Submit waiting runs in blocks, up to half of the sender's window; returns how many left the queue."""
-        if self._is_down:
-            self.backlog.squeeze()
-            return 0
-        if self.run_ids is None or not self.can_submit():
-            return 0
-        if self._suspects:
-            return self._send_suspects(self._suspects.popleft(), self.run_ids)
-        blocks = self._blocks.take(self._blocks_wanted())
-        pairs = joined([block for _, block in blocks])
-        jobs = self._engine.shards.columns_of(pairs.ids)
-        blocks = self._blocks.fit(blocks, self._messages.sizes(jobs), self.publisher.capacity())
-        sent = slice(sum(len(block.pairs.ids) for block in blocks))
-        pairs, jobs = pairs.at(sent), jobs.at(sent)
-        self._send(Layout(blocks), Runs(pairs, jobs, ids_of(self.run_ids, pairs)))
-        return sent.stop
-
-    def _blocks_wanted(self) -> int:
-        """Return the number of blocks for one call: rendering several together costs less per run."""
-        return self._blocks.count(max(1, self.publisher.window // 2))
-
-    def collect_outcomes(self, now_s: float) -> Settled:
-        """Apply the sender's outcomes, comparisons and verdicts; returns the changes that concern whole jobs."""
-        settled = Settled({}, {}, [])
-        for news in self.publisher.poll():
-            if isinstance(news, Outcome):
-                self._take_in_outcome(news, settled, now_s)
-            elif isinstance(news, Comparison):
-                self.canary.take_in(news)
-            elif self.answers.take_in(news) and not isinstance(news.answer, Refusal):
-                self.refused.take_back(news.form)
-        self.refused.settle(settled)
-        return settled
-
     def redefined(self, ids: Int64s) -> list[int]:
         """Forget findings about redefined jobs; returns the jobs whose quarantine was lifted."""
-        self.outsiders.redefined(ids)
+        self.choice.redefined(ids)
         for form in self.refused.redefined(ids):
             self.forms.ask_again(form)  # the edit may have removed the cause of the refusal
         return super().redefined(ids)
 
-    # Sending.
+    # Sending: take → look up → choose → render → submit.
 
-    def _send(self, layout: Layout, runs: Runs) -> None:
-        """Submit one batch per block; runs that cannot be sent here are skipped or moved, or wait for an answer."""
-        jobs = runs.jobs
-        self._skip(layout, np.flatnonzero(~jobs.enabled), "removed")
-        (stays,) = np.nonzero(jobs.enabled & ~self._leave(layout, runs.pairs, jobs))
-        drafts = [Draft() for _ in layout.blocks]
-        orders: list[list[NDArray[np.intp]]] = [[] for _ in layout.blocks]
-        for group in self._groups(stays, jobs):
-            if isinstance(group.answer, Pending):
-                self._wait(layout, group, jobs)
-            elif isinstance(group.answer, str):
-                self._move(layout, group.positions)
-            elif isinstance(group.answer, Refusal):
+    def submit_due(self, now_s: float) -> int:  # noqa: ARG002
+        """Submit waiting runs in blocks, up to half of the publisher's window; returns how many left the queue."""
+        if self._is_down:
+            self.backlog.squeeze()
+            return 0
+        wanted, room = self._blocks_wanted()
+        if self.run_ids is None or not room >= wanted > 0:
+            return 0
+        alone = bool(self.backlog.alone)
+        lease = self.backlog.take_alone() if alone else self.backlog.take(wanted * self._block_runs)
+        jobs = self._engine.shards.columns_of(lease.runs.ids)
+        ends = self._messages.block_ends(jobs, self._block_runs)[: 1 if alone else room]
+        lease, jobs = self._fitting(lease, jobs, ends[-1] if ends else 0)
+        choice = self.choice.of(lease.runs, jobs)
+        ready = [group for group in choice.groups if isinstance(group.answer, Envelope)]
+        runs = Runs.of(self.run_ids, lease.runs, jobs)
+        composed = self._messages.compose(ready, runs, ends, self._edges.now())
+        left = list(self._left_out(choice, composed, runs, alone=alone))
+        orders = [np.concatenate(draft.positions) for draft in composed.drafts]
+        parts = self.backlog.leases.split(lease.token, *(one.positions for one in left), *orders)
+        for one, part in zip(left, parts, strict=False):
+            self._leave(one, part)
+        for draft, order, part in zip(composed.drafts, orders, parts[len(left) :], strict=True):
+            self._log(order, jobs)
+            self.publisher.submit(draft.batch(part.token, self.answers.epoch))
+            if alone:
+                self._alone = part.token
+        for form in composed.forms.keys() - self.canary.seen.keys():
+            self.canary.remember(form, jobs, composed.forms[form])
+        return len(lease.runs.ids)
+
+    def _blocks_wanted(self) -> tuple[int, int]:
+        """Return how many blocks to submit at once, which costs less per run than one by one, and how many may be."""
+        room = self.publisher.capacity()
+        if self.run_ids is None or not room:
+            return 0, room
+        if self.backlog.alone:
+            return int(self.publisher.idle), room
+        if self.answers.waiting >= WAITING_MAX:
+            return 0, room
+        return min(max(1, self.publisher.window // 2), -(-self.backlog.waiting // self._block_runs)), room
+
+    def _fitting(self, lease: RunLease, jobs: JobColumns, runs: int) -> tuple[RunLease, JobColumns]:
+        """Return the first ``runs`` runs and their jobs; the others return to the queue."""
+        count = len(lease.runs.ids)
+        if runs >= count:
+            return lease, jobs
+        (rest,) = self.backlog.leases.split(lease.token, np.arange(runs, count))
+        self.backlog.requeue([rest.token])
+        return RunLease(lease.token, self.backlog.leases.runs_of(lease.token)), jobs.at(slice(runs))
+
+    def _left_out(self, choice: ChosenLanes, composed: Composed, runs: Runs, *, alone: bool) -> Iterator[_Left]:
+        """Yield the runs that are in no batch. ``alone``: runs without an answer move on instead of being parked."""
+        if len(choice.removed):
+            yield _Left(choice.removed, skip="removed")
+        if len(choice.quarantined):
+            yield _Left(choice.quarantined, skip="quarantined")
+        if len(choice.exceptions):
+            yield _Left(choice.exceptions)
+        for group in choice.groups:
+            if isinstance(group.answer, Refusal):
                 self.refused.refuse_form(group.form, group.answer, runs.pairs.ids[group.positions])
-                self._skip(layout, group.positions, "quarantined")
-            else:
-                rendered = self._messages.render(group.form, group.answer, group.positions, runs)
-                self._leave_out(layout, rendered, runs.pairs)
-                if len(rendered.positions):
-                    made = make(rendered.load, self._edges.now())
-                    for number, part, order in layout.parts(rendered.positions):
-                        drafts[number].add(made, part)
-                        orders[number].append(order)
-                    self.canary.remember(group.form, jobs, rendered.positions)
-        start = 0
-        for block, draft, parts in zip(layout.blocks, drafts, orders, strict=True):
-            if parts:
-                order = self._sent[block.token] = np.concatenate(parts)
-                self._log(start + order, jobs)
-                self.publisher.submit(draft.batch(block.token, self.answers.epoch))
-            else:
-                self.backlog.confirm_block(block.token)  # the block is empty
-            start += len(block.pairs.ids)
+                yield _Left(group.positions, skip="quarantined")
+            elif isinstance(group.answer, str) or (alone and isinstance(group.answer, Pending)):
+                yield _Left(group.positions)
+            elif isinstance(group.answer, Pending):
+                self._ask(group, runs.jobs)
+                yield _Left(group.positions, wait=group.form if self.answers.may_wait(group.form) else None)
+        if composed.unfit:
+            self.choice.note_unfit({int(runs.pairs.ids[at]): why for at, why in composed.unfit.items()})
+            yield _Left(sorted(composed.unfit))
+        if composed.unsendable:
+            self.refused.refuse_alone({int(runs.pairs.ids[at]): why for at, why in composed.unsendable.items()})
+            yield _Left(sorted(composed.unsendable), skip="quarantined")
 
-    def _leave_out(self, layout: Layout, rendered: Rendered, pairs: PendingRuns) -> None:
-        """Move runs whose jobs do not render to the celery lane; quarantine jobs whose message no broker takes."""
-        if rendered.unfit:
-            self.outsiders.note_unfit({int(pairs.ids[at]): why for at, why in rendered.unfit.items()})
-            self._move(layout, np.array(sorted(rendered.unfit), np.intp))
-        if rendered.unsendable:
-            self.refused.refuse_alone({int(pairs.ids[at]): why for at, why in rendered.unsendable.items()})
-            self._skip(layout, np.array(sorted(rendered.unsendable), np.intp), "quarantined")
+    def _leave(self, left: _Left, lease: RunLease) -> None:
+        if left.skip:
+            self.backlog.skip([lease.token], left.skip)
+        elif left.wait is not None:
+            self.answers.wait(left.wait, lease)
+        else:
+            self._next_backlog.adopt(self.backlog.release([lease.token]))
+
+    def _ask(self, group: Group, jobs: JobColumns) -> None:
+        """Ask the publisher for the envelope of a form, unless it was asked already."""
+        if group.answer is Pending.UNASKED:
+            self.answers.ask(group.form, self._messages.arguments(group.form, jobs, group.positions[:CANDIDATES]))
 
     def _ask_for_refused(self) -> None:
         """Ask again about refused forms. Their jobs are quarantined, so no run triggers the question."""
@@ -225,126 +230,39 @@ class FastLane(Lane):
             if form in self.forms:
                 self.answers.ask(form, self._messages.arguments(form, jobs, np.flatnonzero(jobs.enabled)))
 
-    def _wait(self, layout: Layout, group: Group, jobs: JobColumns) -> None:
-        """Ask about an unasked form, and park its runs until the answer, or move them while many questions are open."""
-        if group.answer is Pending.UNASKED:
-            self.answers.ask(group.form, self._messages.arguments(group.form, jobs, group.positions[:CANDIDATES]))
-        if self.answers.may_wait(group.form):
-            for tokens in self._broken_out(layout, group.positions):
-                self.answers.wait(group.form, tokens)
-        else:
-            self._move(layout, group.positions)
-
-    def _groups(self, positions: NDArray[np.intp], jobs: JobColumns) -> Iterator[Group]:
-        """Yield the jobs at ``positions``, grouped by form."""
-        for group in self.forms.groups(kinds(jobs.route[positions], jobs.flags[positions]), jobs.interval[positions]):
-            yield from self._messages.by_place(group._replace(positions=positions[group.positions]), jobs)
-
-    def _leave(self, layout: Layout, pairs: PendingRuns, jobs: JobColumns) -> NDArray[np.bool_]:
-        """Skip runs of quarantined jobs, move runs that need the celery lane; returns a mask of both."""
-        leaves = np.zeros(len(pairs.ids), np.bool_)
-        if self._quarantined:
-            quarantined = np.fromiter(self._quarantined, np.int64, len(self._quarantined))
-            leaves = jobs.enabled & np.isin(pairs.ids, quarantined)
-            self._skip(layout, np.flatnonzero(leaves), "quarantined")
-        odd = self.outsiders.among(pairs, jobs) & jobs.enabled & ~leaves
-        self._move(layout, np.flatnonzero(odd))
-        return leaves | odd
-
-    def _send_suspects(self, tokens: list[int], run_ids: RunIds) -> int:
-        """Submit part of a poisoned batch by itself, so that the next failure has fewer candidates."""
-        pairs = PendingRuns.of([self._taken[token] for token in tokens])
-        jobs = self._engine.shards.columns_of(pairs.ids)
-        runs = Runs(pairs, jobs, ids_of(run_ids, pairs))
-        gone = [token for token, enabled in zip(tokens, jobs.enabled.tolist(), strict=True) if not enabled]
-        self._give_up(gone, "removed")
-        draft = Draft()
-        order: list[int] = []
-        for group in self._groups(np.flatnonzero(jobs.enabled), jobs):
-            if isinstance(group.answer, (str, Pending)):
-                self._release([tokens[at] for at in group.positions.tolist()])
-                continue
-            if isinstance(group.answer, Refusal):
-                self.refused.refuse_form(group.form, group.answer, pairs.ids[group.positions])
-                self._give_up([tokens[at] for at in group.positions.tolist()])
-                continue
-            rendered = self._messages.render(group.form, group.answer, group.positions, runs)
-            self._release([tokens[at] for at in rendered.unfit])
-            if rendered.unsendable:
-                self.refused.refuse_alone({int(pairs.ids[at]): why for at, why in rendered.unsendable.items()})
-                self._give_up([tokens[at] for at in rendered.unsendable])
-            if count := len(rendered.positions):
-                draft.add(make(rendered.load, self._edges.now()), slice(0, count))
-                order += [tokens[at] for at in rendered.positions.tolist()]
-        if order:
-            self._next_batch += 1
-            self._singles[self._next_batch] = order
-            self.publisher.submit(draft.batch(self._next_batch, self.answers.epoch))
-        return len(tokens)
-
     def _log(self, positions: NDArray[np.intp], jobs: JobColumns) -> None:
-        if self._edges.admits_lines(len(positions)) and logger.isEnabledFor(logging.INFO):
+        if logger.isEnabledFor(logging.INFO) and self._edges.admits_lines(len(positions)):
             refs, routes = jobs.ref[positions], jobs.route[positions].tolist()
             for name, route in zip(self._messages.names(refs), routes, strict=True):
                 logger.info("Scheduler: Sending due task %s (%s)", name, self.forms.task_of(route))
 
-    # Leaving a block.
-
-    def _skip(self, layout: Layout, positions: NDArray[np.intp], reason: str) -> None:
-        for tokens in self._broken_out(layout, positions):
-            self.backlog.skip(tokens, reason)
-
-    def _move(self, layout: Layout, positions: NDArray[np.intp]) -> None:
-        for tokens in self._broken_out(layout, positions):
-            self._next_backlog.adopt(self.backlog.release(tokens))
-
-    def _broken_out(self, layout: Layout, positions: NDArray[np.intp]) -> Iterator[dict[int, PendingRun]]:
-        """Take the runs at ``positions`` out of their blocks; yields each block's runs by their new tokens."""
-        if len(positions):
-            for number, _, where in layout.parts(positions):
-                yield self.backlog.break_up(layout.blocks[number].token, where.tolist())
-
-    def _release(self, tokens: Sequence[int]) -> None:
-        if not tokens:
-            return
-        for token in tokens:
-            self._taken.pop(token, None)
-        self._next_backlog.adopt(self.backlog.release(tokens))
-
-    def _give_up(self, tokens: Sequence[int], reason: str = "quarantined") -> None:
-        for token in tokens:
-            self._taken.pop(token, None)
-        self.backlog.skip(tokens, reason)
-
     # Outcomes.
 
-    def _take_in_outcome(self, outcome: Outcome, settled: Settled, now_s: float) -> None:
-        singles = self._singles.pop(outcome.token, None)
+    def collect_outcomes(self, now_s: float) -> Settled:
+        """Settle outcomes, and apply comparisons and answers; returns the changes that concern whole jobs."""
+        settled = Settled({}, {}, [])
+        for report in self.publisher.poll():
+            if isinstance(report, Outcome):
+                self._settle(report, settled, now_s)
+            elif isinstance(report, Comparison):
+                self.canary.apply(report)
+            elif self.answers.apply(report) and not isinstance(report.answer, Refusal):
+                self.refused.take_back(report.form)
+        self.refused.settle(settled)
+        return settled
+
+    def _settle(self, outcome: Outcome, settled: Settled, now_s: float) -> None:
+        """Count a batch as confirmed except for its failures; poisoned ones are looked for in halves of the batch."""
         failed: list[Failed] = []
-        for failure in outcome.failures:
-            self.last_error = failure.reason
-            if singles is None:
-                order = self._sent[outcome.token]
-                pairs = self.backlog.break_up(outcome.token, order[list(failure.positions)].tolist())
-                self._taken.update(pairs)
-                tokens = list(pairs)
-            else:
-                tokens = [singles[position] for position in failure.positions]
-            if failure.kind is FailureKind.POISON and not (singles is not None and len(tokens) == len(singles) == 1):
-                half = (len(tokens) + 1) // 2
-                self._suspects += [part for part in (tokens[:half], tokens[half:]) if part]
-            else:
-                failed += [Failed(token, failure.kind, failure.reason) for token in tokens]
-        if singles is None:
-            del self._sent[outcome.token]
-            self._lateness.note_all(self.backlog.confirm_block(outcome.token).fire_ms, outcome.at_ms, now_s)
-        else:
-            lost = {singles[at] for failure in outcome.failures for at in failure.positions}
-            sent = [token for token in singles if token not in lost]
-            if sent:
-                self._lateness.note_all(PendingRuns.of(self.backlog.confirm(sent)).fire_ms, outcome.at_ms, now_s)
-            for token in sent:
-                self._taken.pop(token, None)
+        if outcome.failures:
+            is_single = outcome.token == self._alone and len(self.backlog.leases.runs_of(outcome.token).ids) == 1
+            lost = self.backlog.leases.split(outcome.token, *(failure.positions for failure in outcome.failures))
+            for failure, part in zip(outcome.failures, lost, strict=True):
+                self.last_error = failure.reason
+                if failure.kind is FailureKind.POISON and not is_single:
+                    self.backlog.set_alone(part.token)
+                else:
+                    failed.append(Failed(part.token, failure.kind, failure.reason))
+        if not outcome.failures or len(self.backlog.leases.runs_of(outcome.token).ids):
+            self._lateness.note_all(self.backlog.confirm([outcome.token]).fire_ms, outcome.at_ms, now_s)
         self._settle_failed(failed, settled, now_s)
-        for one in failed:
-            self._taken.pop(one.token, None)

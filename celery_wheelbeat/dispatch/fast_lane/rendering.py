@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from kombu.utils.json import loads
 
-from celery_wheelbeat.dispatch.fast_lane.batches import Load
+from celery_wheelbeat.dispatch.fast_lane.batches import Draft, Load, block_ends, make
 from celery_wheelbeat.dispatch.lane_rules import FORMS_MAX
 from celery_wheelbeat.dispatch.messages.envelope import Envelope
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
@@ -26,7 +26,8 @@ from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.jobs.rows import key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import datetime
 
     from numpy.typing import NDArray
 
@@ -55,6 +56,11 @@ class Runs(NamedTuple):
     ids: Octets
     """Run ids, n × 36."""
 
+    @classmethod
+    def of(cls, run_ids: RunIds, pairs: PendingRuns, jobs: JobColumns) -> Runs:
+        """Return runs with their ids."""
+        return cls(pairs, jobs, ids_of(run_ids, pairs))
+
 
 class Rendered(NamedTuple):
     """The columns of some runs' messages, and the runs that have no message."""
@@ -67,6 +73,17 @@ class Rendered(NamedTuple):
     """Position → why its job does not render."""
     unsendable: dict[int, str]
     """Position → why no broker takes the message of its job, from either lane."""
+
+
+class Composed(NamedTuple):
+    """The messages of runs, by block, and the runs that have no message."""
+
+    drafts: Sequence[Draft]
+    """One for each block that has a message."""
+    unfit: dict[int, str]
+    unsendable: dict[int, str]
+    forms: dict[Form, NDArray[np.intp]]
+    """Forms in use → positions of some of their runs."""
 
 
 class Unfit(Exception):
@@ -94,6 +111,32 @@ class JobMessages:
         """Envelope → its copies, or reasons, by route and by place."""
         self._payloads: Payloads | None = None
         """The payload store whose refs are the keys of the cache; a restarted engine has a new store."""
+
+    def compose(self, groups: Iterable[Group], runs: Runs, ends: Sequence[int], now: datetime) -> Composed:
+        """Render the messages of ``groups``, whose answers are envelopes, into one draft per block.
+
+        ``ends``: position behind the last run of each block.
+        """
+        drafts = [Draft() for _ in ends]
+        composed = Composed(drafts, {}, {}, {})
+        for group in groups:
+            rendered = self.render(group.form, group.answer, group.positions, runs)  # type: ignore[arg-type]
+            composed.unfit.update(rendered.unfit)
+            composed.unsendable.update(rendered.unsendable)
+            positions = rendered.positions
+            if not len(positions):
+                continue
+            composed.forms[group.form] = positions
+            made, start = make(rendered.load, now), 0
+            for draft, stop in zip(drafts, np.searchsorted(positions, ends).tolist(), strict=True):
+                if stop > start:
+                    draft.add(made, slice(start, stop), positions[start:stop])
+                start = stop
+        return composed._replace(drafts=[draft for draft in drafts if draft.parcels])
+
+    def block_ends(self, jobs: JobColumns, most_runs: int) -> list[int]:
+        """Return where the blocks of a batch each end; see ``batches.block_ends``."""
+        return block_ends(self._sizes(jobs), most_runs)
 
     def render(self, form: Form, envelope: Envelope, positions: NDArray[np.intp], runs: Runs) -> Rendered:
         """Return the columns for the messages of the runs at ``positions``, whose jobs all have ``form``."""
@@ -182,7 +225,7 @@ class JobMessages:
             payloads.on_release = self.bodies.forget
         return payloads
 
-    def sizes(self, jobs: JobColumns) -> Int64s:
+    def _sizes(self, jobs: JobColumns) -> Int64s:
         """Estimate the bytes of the parts of each job, from the cache or its payload; renders nothing."""
         payloads = self._followed()
         sizes = self.bodies.sizes(jobs.ref)

@@ -6,15 +6,14 @@ A refusal concerns thousands of runs and repeats every second, so a line per run
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from celery_wheelbeat.dispatch import FailureKind
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections import Counter
+    from collections.abc import Hashable
 
-    from celery_wheelbeat.dispatch import Failed
 
 logger = logging.getLogger("celery.beat")
 
@@ -52,11 +51,10 @@ class FailureLog:
     def __init__(self) -> None:
         self._pace = LinePace()
 
-    def note(self, failures: Iterable[Failed], now_s: float) -> None:
-        """Log one line per kind and reason among ``failures`` that is due."""
-        counts = Counter((one.kind, one.reason) for one in failures if one.kind in _KINDS)
-        for (kind, reason), runs in counts.items():
-            if not self._pace.is_due((kind, reason), now_s):
+    def note(self, failures: Counter[tuple[FailureKind, str]], now_s: float) -> None:
+        """Log one line per kind and reason that is due; ``failures``: (kind, reason) → runs."""
+        for (kind, reason), runs in failures.items():
+            if kind not in _KINDS or not self._pace.is_due((kind, reason), now_s):
                 continue
             if kind is FailureKind.REFUSED:
                 logger.error("beat: The broker refuses %d runs for now, which are sent again: %s", runs, reason)

@@ -129,7 +129,7 @@ class FastBench:
     @property
     def slow_runs(self) -> int:
         """How many runs the celery lane was given."""
-        return self.slow.backlog._next_token
+        return self.slow.backlog.left_queue
 
     def reasons(self) -> list[str]:
         """Why forms have no envelope."""
