@@ -20,6 +20,8 @@ _SEARCH_DAYS = 367
 """An event that does not occur within a year never occurs."""
 _AHEAD_DAYS = 8
 """Days that one question of the poll lane searches, beyond the present."""
+_CLIMB = math.radians(0.5)
+"""Bound in radians on the change of the sun's height at noon and at midnight from one day to the next, 0.41 degrees."""
 _EPHEM_EPOCH = 25_567.5
 """1970-01-01T00:00Z in ephem's days, counted from noon of 1899-12-31."""
 _MEAN = 0.02
@@ -93,15 +95,31 @@ class SolarSchedule:
             return next(fire_ms for noon in count(number // 2) if (fire_ms := self._noon_ms(noon)) > after_ms)
         begin = self._culmination(number)
         before = self._progress(begin)
-        for following in range(number + 1, number + 2 * days):
+        following, last = number + 1, number + 2 * days
+        while following < last:
             end = self._culmination(following)
             behind = self._progress(end)
             if before < 0 <= behind and not (begin < after and self._progress(after) >= 0):
                 fire_ms = _ms(self._passage(begin, before, end, behind))
                 if fire_ms > after_ms:
                     return fire_ms
+            quiet = 2 * self._quiet_days(before, behind)
             begin, before = end, behind
+            if quiet:
+                following += quiet
+                begin = self._culmination(following)
+                before = self._progress(begin)
+            following += 1
         return None
+
+    def _quiet_days(self, before: float, behind: float) -> int:
+        """Return how many days after two culminations cannot have an event: the sun is too far from the horizon."""
+        if (before < 0) is not (behind < 0):
+            return 0
+        horizon = float(self._observer.horizon)
+        side = 1 if EVENTS[self.event].rises else -1
+        heights = (math.asin(max(-1.0, min(1.0, side * above + math.sin(horizon)))) for above in (before, behind))
+        return max(0, int(min(abs(height - horizon) for height in heights) / _CLIMB) - 1)
 
     def ask(self, now_ms: int) -> Asked:
         """Return the event due at ``now_ms``, if any; several missed events are returned one by one.
