@@ -74,7 +74,7 @@ def _crontab(cron: Cron) -> crontab | None:
     minute, hour, day, month, weekday = fields
     try:
         found = crontab(minute=minute, hour=hour, day_of_month=day, month_of_year=month, day_of_week=weekday)
-    except (ValueError, TypeError):
+        found.tz = ZoneInfo(cron.timezone)
+        return found if translate(found) == cron else None
+    except (ValueError, TypeError):  # also if it would never fire by Celery's day rule
         return None
-    found.tz = ZoneInfo(cron.timezone)
-    return found if translate(found) == cron else None
