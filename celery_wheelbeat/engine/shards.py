@@ -127,18 +127,12 @@ class Shards:
 
     def partition(self, ids: Int64s) -> Iterator[tuple[Shard, NDArray[np.intp]]]:
         """Yield each shard that owns any of ``ids``, with the positions of its ids, ascending."""
-        if len(ids) == 1:
-            yield self.owner(int(ids[0])), np.zeros(1, np.intp)
-            return
         order, shares = self._shares(ids)
         for shard, share in shares:
             yield shard, order[share]
 
     def split(self, rows: Rows) -> Iterator[tuple[Shard, Rows]]:
         """Yield each shard that owns any of ``rows``, with its rows in their order: views into one sorted copy."""
-        if len(rows.ids) == 1:
-            yield self.owner(int(rows.ids[0])), rows
-            return
         order, shares = self._shares(rows.ids)
         ordered = rows.take(order)
         for shard, share in shares:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 PLACES_MAX = 250_000
 """Most routes of an envelope whose place is cached; the cache is cleared when full."""
 _SHORT_BYTES = 1_000
-"""If no payload is longer than this, sizes are taken as the longest instead of being read one by one."""
+"""If no payload is longer than this, sizes are taken as the longest instead of being read one by one (1.1 µs each)."""
 _loads: Callable[[bytes], Any] = loads
 
 
