@@ -151,6 +151,8 @@ class Topology:
         moved = 0
         with Connection(self.server.url) as connection:
             channel = connection.default_channel
+            if any(channel.queue_declare(name, passive=True).message_count for name in (self.classic, self.quorum)):
+                return False  # so rabbitmqctl, which takes a second of CPU, is asked only near the end
             while (message := channel.basic_get(f"{self.quorum}-parked")) is not None:
                 channel.basic_publish(amqp.Message(message.body, **message.properties), "", self.quorum)
                 channel.basic_ack(message.delivery_tag)

@@ -248,8 +248,12 @@ class Project:
         return found
 
 
+MIGRATED: dict[tuple[str, ...], bytes] = {}
+"""A migrated SQLite file per interpreter and apps: to copy one takes no process."""
+
+
 class DjangoProject(Project):
-    """A project whose monitors live in a database of Django; migrated at once."""
+    """A project whose monitors live in a database of Django, SQLite by default; it is migrated."""
 
     def __init__(
         self,
@@ -266,7 +270,13 @@ class DjangoProject(Project):
         settings = textwrap.dedent(DJANGO).format(database=dict(database or sqlite), apps=list(apps))
         (folder / "settings.py").write_text(settings)
         self.env["DJANGO_SETTINGS_MODULE"] = "settings"
+        kind = (python, *apps)
+        if database is None and kind in MIGRATED:
+            (folder / "db.sqlite3").write_bytes(MIGRATED[kind])
+            return
         self.django("from django.core.management import call_command; call_command('migrate', verbosity=0)")
+        if database is None:
+            MIGRATED[kind] = (folder / "db.sqlite3").read_bytes()
 
     def django(self, code: str) -> str:
         """Run a few lines with Django set up and ``Monitor`` imported; return what they print."""
