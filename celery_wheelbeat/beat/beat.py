@@ -103,7 +103,15 @@ class Beat:
         return reading
 
     def apply_changes(self, reading: Reading) -> None:
-        """Apply the changes from the I/O thread and from ``beat_schedule`` to the engine."""
+        """Apply the changes from the I/O thread and from ``beat_schedule`` to the engine.
+
+        After a stall the missed slots are processed first, in one or several ticks: a change must not affect fire times
+        from before it was read.
+        """
+        if self._gaps.stalled:
+            self._enqueue(self.advance(reading))
+            if self._gaps.stalled:
+                return
         for message in self.sources.take():
             self._apply_message(message, reading.now_ms)
         self.startup.stop_waiting(reading.now_ms)
@@ -126,10 +134,8 @@ class Beat:
 
     def submit_due(self, due: Iterable[DueBatch]) -> None:
         """Queue the due runs and pass as many to the publisher as it has room for."""
-        now_s = self.clock.monotonic_s()
-        self.dispatcher.refresh(now_s)
-        self.dispatcher.enqueue(due)
-        self.dispatcher.submit_due(now_s)
+        self._enqueue(due)
+        self.dispatcher.submit_due(self.clock.monotonic_s())
 
     def collect_outcomes(self) -> None:
         """Settle the outcomes that the publisher reports; pass finished one-offs and quarantines to the I/O thread."""
@@ -201,6 +207,10 @@ class Beat:
         )
 
     # Parts of the steps.
+
+    def _enqueue(self, due: Iterable[DueBatch]) -> None:
+        self.dispatcher.refresh(self.clock.monotonic_s())
+        self.dispatcher.enqueue(due)
 
     def _apply_message(self, message: News, now_ms: int) -> None:
         match message:

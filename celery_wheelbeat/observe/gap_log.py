@@ -80,6 +80,11 @@ class GapLog:
                 f"{gap.again:,}",
             )
 
+    @property
+    def stalled(self) -> bool:
+        """Whether missed slots of a stall or of a forward step are still to be processed."""
+        return self._stall is not None
+
     def begin_stall(self, reading: Reading) -> None:
         """Begin a stall; further stalls before the engine has caught up are part of it."""
         if self._stall is None:

@@ -6,6 +6,7 @@ The database is real, with its own clock; the beat's is simulated, ahead of it o
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -141,4 +142,38 @@ def test_another_instant_is_another_run(beat: SteppedBeat) -> None:
     Monitor.objects.update(once_at=earlier)
     beat.until(lambda: len(beat.sent(once.pk)) == 2, "the second run").run(5)
     assert beat.sent(once.pk) == [ms(once.once_at), ms(earlier)]
+    assert beat.difference == 0
+
+
+@pytest.mark.promise("time-that-was-missed-is-treated-by-one-rule")
+@pytest.mark.parametrize(("stall_s", "runs_per_advance"), [(60, 2_000_000), (60, 10), (600, 2_000_000)])
+@pytest.mark.parametrize("skew_ms", [0], ids=["together"])
+def test_edits_that_wait_out_a_stall_take_effect_after_the_missed_slots(
+    beat: SteppedBeat, stall_s: int, runs_per_advance: int
+) -> None:
+    every_second = {"interval_ms": 1_000, "jitter_s": 0, "args": "[1]"}
+    kept, edited, deleted = (monitor(name, **every_second) for name in ("kept", "edited", "deleted"))
+    beat.until(lambda: beat.sent(kept.pk) and beat.sent(edited.pk) and beat.sent(deleted.pk), "the first runs").run(3)
+    object.__setattr__(beat.engine, "config", replace(beat.engine.config, runs_per_advance=runs_per_advance))
+    created = monitor("created", **every_second)
+    Monitor.objects.filter(pk=edited.pk).update(interval_ms=7_000, start_at=at(beat, -3_600))
+    Monitor.objects.filter(pk=deleted.pk).delete()
+    before, begun_ms = beat.account, beat.engine.cursor_ms
+    beat.step(stall_s * 1_000)  # the I/O thread reads the edits before the scheduling thread continues
+    beat.until(lambda: beat.engine.caught_up(beat.clock.wall_ms()), "the missed slots")
+    ended_ms, stall = beat.engine.cursor_ms, beat.account - before
+    beat.run(15)
+    missed = list(range(begun_ms + 1_000, ended_ms + 1_000, 1_000))
+    replayed = stall_s == 60
+    assert stall["expected"] == 3 * len(missed), "no run of the created monitor is among them"
+    assert beat.sent(created.pk)[0] == ended_ms + 1_000
+    assert [fire_ms in beat.sent(kept.pk) for fire_ms in missed] == [replayed] * len(missed)
+    assert [fire_ms in beat.sent(edited.pk) for fire_ms in missed] == [replayed] * len(missed)
+    later = [fire_ms for fire_ms in beat.sent(edited.pk) if fire_ms > ended_ms]
+    assert {second - first for first, second in zip(later, later[1:], strict=False)} == {7_000}
+    sent = [fire_ms for fire_ms in beat.sent(deleted.pk) if fire_ms > begun_ms]
+    assert set(sent) <= set(missed)
+    assert not sent or runs_per_advance == 10, "a replay of several ticks sends runs before it ends"
+    assert len(sent) + beat.account["removed"] == (len(missed) if replayed else 0)
+    assert beat.account["stall"] == (0 if replayed else 3 * len(missed))
     assert beat.difference == 0
