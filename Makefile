@@ -32,7 +32,7 @@ help: ## show this list
 		|| sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1: \2/p' $(MAKEFILE_LIST)
 
 DEMO := $(if $(filter services,$(WHEELBEAT_EXAMPLE)),demo-services,demo)
-demo: $(VENV)/$(DEMO).stamp ## run the example project: 200 monitors, admin, beat, worker; Ctrl-C ends it
+demo: $(VENV)/$(DEMO).stamp ## run the example project: 200 monitors, admin, beat, worker; Ctrl-C stops it
 	@exec $(BIN)/python example_project/demo.py
 
 test: services axe venv venv-celery55 lint ## everything but the soak tests, against real services
@@ -57,48 +57,48 @@ package: ## wheel and sdist, each in a fresh environment of every Python that th
 	@$(PYTHON) -m tools.package
 
 SOAK := $(PYTEST) -m soak --timeout 3600
-soak: services venv ## all tests that need minutes of real time; the targets below do one promise each
+soak: services venv ## all tests that need minutes of real time; each target below covers one promise
 	$(SOAK) tests
 
-soak-schedules: venv ## a schedule is a pure function: every zone, and any text is a schedule or refused
+soak-schedules: venv ## a schedule is a pure function: every zone; any text is either a schedule or refused
 	$(SOAK) tests/property/test_schedules_cron.py tests/unit/test_cron_zones.py
 
 soak-account: venv ## every due run is accounted for: the engine against a brute-force model
 	$(SOAK) tests/property/test_engine_oracle.py
 
-soak-simulation: venv ## the same of the whole beat, under 20,000 seeds, with an auditor that recomputes every run
+soak-simulation: venv ## the whole beat under 20,000 seeds, with an auditor that recomputes every run
 	$(SOAK) tests/simulation
 
-soak-grid: services venv ## no drift: ten minutes of 5,000 monitors, exactly the computed runs arrive
+soak-grid: services venv ## no drift: 5,000 monitors for ten minutes; exactly the computed runs arrive
 	$(SOAK) tests/acceptance/test_beat_exact_set.py
 
-soak-edits: services venv ## an edit is in force, and the others on time: a million in one transaction, ten minutes of an open one
+soak-edits: services venv ## edits take effect while other jobs stay on time: a million in one transaction, a transaction open for ten minutes
 	$(SOAK) tests/acceptance/test_beat_bulk_edits.py tests/integration/changelog/test_changelog_attacks.py tests/integration/changelog/test_load_columns.py
 
-soak-broker: services venv ## brokers that are killed, cut off, away or full lose nothing; workers get all of it
+soak-broker: services venv ## brokers that are killed, cut off, unreachable or full lose nothing; workers get every message
 	$(SOAK) tests/acceptance/test_dispatch_faults.py $(wildcard tests/acceptance/test_lanes_*.py)
 
-soak-memory: venv ## a simulated week of churn: memory flat, the watchdog finds nothing
+soak-memory: venv ## a simulated week of churn: memory stays flat, the watchdog finds nothing
 	$(SOAK) tests/property/test_week_of_churn.py
 
-soak-claims: services venv ## of several copies one runs: thousands of copies, every store, workers that are killed
+soak-claims: services venv ## one of several copies runs: thousands of copies, every store, killed workers
 	$(SOAK) $(wildcard tests/acceptance/test_claims_*.py)
 
 soak-files: services venv ## a million lines are imported and exported in bounded memory
 	$(SOAK) tests/integration/admin/test_transfer_soak.py
 
-soak-signals: services venv ## SIGTERM at 2,000 random instants ends a beat within 5 s; WHEELBEAT_PYTHONS adds interpreters
+soak-signals: services venv ## SIGTERM at 2,000 random instants stops a beat within 5 s; WHEELBEAT_PYTHONS adds interpreters
 	$(SOAK) tests/acceptance/test_beat_signals.py
 
-soak-rows: services venv ## one bad row is one bad row: 100,000 of any kind through load, edits and reconcile of each database
+soak-rows: services venv ## a bad row affects only itself: 100,000 of any kind through load, edits and reconcile on each database
 	$(SOAK) tests/integration/changelog/test_any_rows.py
 
-bench: services venv ## benchmarks, in ten minutes; writes docs/explanation/benchmarks.md
+bench: services venv ## benchmarks, about ten minutes; writes docs/explanation/benchmarks.md
 	$(BIN)/python benchmarks/guard.py
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/page.py
 
-bench-full: services venv ## the same with up to 25 million monitors: an hour, 16 GB of memory, 20 GB of disk
+bench-full: services venv ## benchmarks with up to 25 million monitors: an hour, 16 GB of memory, 20 GB of disk
 	$(BIN)/python benchmarks/guard.py
 	for name in $(filter-out dispatch,$(BENCHMARKS)); do $(BIN)/python benchmarks/$$name.py --full || exit 1; done
 	$(BIN)/python benchmarks/dispatch.py
@@ -108,7 +108,7 @@ services: ## install what the tests start (PostgreSQL, Redis, RabbitMQ, MariaDB,
 	@PYTHON=$(PYTHON) tests/services/install
 
 AXE := $(VENV)/node/node_modules/axe-core/axe.min.js
-axe: $(AXE) ## axe-core, which looks for barriers in the pages of the admin (from npm)
+axe: $(AXE) ## axe-core, the accessibility checker for the admin pages (from npm)
 
 venv: $(VENV)/test.stamp ## the virtual environment for development
 

@@ -30,8 +30,8 @@ def alive(sight: HealthView, now_s: float, timeout_s: float) -> Sequence[Check]:
     age_s = max(0.0, now_s - sight.turned_s)
     stuck = ", ".join(sight.wedged)
     return (
-        Check("tick", age_s <= timeout_s, f"last loop {age_s:.1f} s ago, limit {timeout_s:g} s"),
-        Check("threads", not stuck, f"{stuck}: no loop completed for {timeout_s:g} s" if stuck else "all running"),
+        Check("tick", age_s <= timeout_s, f"last tick {age_s:.1f} s ago, limit {timeout_s:g} s"),
+        Check("threads", not stuck, f"{stuck}: no progress for {timeout_s:g} s" if stuck else "all running"),
     )
 
 

@@ -289,9 +289,9 @@ FAMILIES: tuple[Family, ...] = (
         silent=True,
     ),
     _counter("clock_steps_total", "Backward clock steps of more than five seconds.", _field("clock_steps")),
-    _gauge("thread_age_seconds", "Time since each thread last completed its loop.", _threads, "thread"),
+    _gauge("thread_age_seconds", "Time since each thread last made progress.", _threads, "thread"),
     _gauge(
-        "wedged_threads", "Threads that have not completed their loop for wheelbeat_live_timeout.", _wedged, silent=True
+        "wedged_threads", "Threads that have made no progress for wheelbeat_live_timeout.", _wedged, silent=True
     ),
 )
 """Every metric that a beat exports."""

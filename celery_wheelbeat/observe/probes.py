@@ -216,7 +216,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self.answers.of(self.path, self.headers.get("Accept", ""), self.headers.get_all("Host", []))
         except Exception:
             logger.exception("beat: The answer to GET %r failed", self.path)
-            answer = HttpAnswer(500, b"the log of the beat says why\n")
+            answer = HttpAnswer(500, b"see the log of the beat\n")
         with suppress(OSError):  # the client has disconnected
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.content_type)

@@ -220,7 +220,7 @@ class Settings:
     live_timeout: float = _setting(
         30.0,
         float,
-        "The beat counts as wedged when a thread has not completed its loop for this long.",
+        "The beat counts as wedged when a thread has made no progress for this long.",
         unit="seconds",
         low=1,
         high=3_600,

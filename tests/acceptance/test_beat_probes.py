@@ -108,12 +108,12 @@ def _is_scraped(port: Port, project: Project) -> None:
 def _lives_by_its_threads(port: Port, project: Project, beat: Process) -> None:
     (project.folder / "hang-publisher").touch()
     project.wait_for(
-        lambda: port.says("/livez", "[-] threads: publisher: no loop completed"), "the publisher that hangs"
+        lambda: port.says("/livez", "[-] threads: publisher: no progress"), "the publisher that hangs"
     )
     (project.folder / "hang-publisher").unlink()
     project.wait_for(lambda: port.get("/livez") == OK, "it lives again")
     (project.folder / "hang-scheduling").touch()
-    project.wait_for(lambda: port.says("/livez", "[-] tick: last loop "), "the scheduling thread that hangs")
+    project.wait_for(lambda: port.says("/livez", "[-] tick: last tick "), "the scheduling thread that hangs")
     assert port.get("/status")[0] == 200, "the port answers all the same"
     (project.folder / "hang-scheduling").unlink()
     project.wait_for(lambda: port.get("/livez") == OK, "it lives again")

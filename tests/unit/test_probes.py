@@ -43,11 +43,11 @@ def answers(sight: HealthView, now_s: float = NOW_S) -> ProbeAnswers:
     ("sight", "status", "said"),
     [
         (HealthView(NOW_S - 30.0), 200, "ok\n"),
-        (HealthView(NOW_S - 30.1), 503, "[-] tick: last loop 30.1 s ago, limit 30 s\nfailed\n"),
+        (HealthView(NOW_S - 30.1), 503, "[-] tick: last tick 30.1 s ago, limit 30 s\nfailed\n"),
         (
             HealthView(NOW_S, ("publisher", "desk")),
             503,
-            "[-] threads: publisher, desk: no loop completed for 30 s\nfailed\n",
+            "[-] threads: publisher, desk: no progress for 30 s\nfailed\n",
         ),
         (HealthView(NOW_S, (), {**STATUS, "state": "loading"}), 200, "ok\n"),
         (
@@ -310,7 +310,7 @@ def test_a_failure_inside_is_a_500_and_a_line_in_the_log(start: Callable[..., Pr
     port = free_port()
     start(port, HealthView(NOW_S, (), {"state": "half a document"}))
     lines.wait_for("Probes and metrics")
-    assert get(port, "/readyz") == (500, b"the log of the beat says why\n")
+    assert get(port, "/readyz") == (500, b"see the log of the beat\n")
     lines.wait_for("The answer to GET '/readyz' failed")
     assert get(port, "/livez") == (200, b"ok\n")
 

@@ -294,24 +294,24 @@ class Follower:
         wrong = [row for row in rows if not self._definitions.match(row)]
         missing = np.setdiff1d(suspects, [row.id for row in rows]).tolist()
         within_s = min(2 * self._period_s, now_s - self._known_since_s)
-        told = self._source.logged([*(row.id for row in wrong), *missing], within_s)
+        logged = self._source.logged([*(row.id for row in wrong), *missing], within_s)
         self._take_in(block.poll)
         self._take_in(again)
-        return self._heal(wrong, missing, told)
+        return self._heal(wrong, missing, logged)
 
-    def _heal(self, wrong: Sequence[MonitorRow], missing: list[int], told: set[int]) -> list[News]:
+    def _heal(self, wrong: Sequence[MonitorRow], missing: list[int], logged: set[int]) -> list[News]:
         found = [*(row.id for row in wrong), *missing]
         if not found:
             return []
-        self.findings.drift_found += len(told)
-        self.findings.reconciled_untriggered += len(found) - len(told)
-        if told:
+        self.findings.drift_found += len(logged)
+        self.findings.reconciled_untriggered += len(found) - len(logged)
+        if logged:
             logger.error(
-                "changelog.drift: monitors %s were wrong although the change log had their changes", sorted(told)[:20]
+                "changelog.drift: monitors %s were wrong although the change log had their changes", sorted(logged)[:20]
             )
-        if len(found) > len(told):
-            untold = sorted(set(found) - told)[:20]
-            logger.warning("changelog.untriggered: monitors %s changed without a row in the change log", untold)
+        if len(found) > len(logged):
+            unlogged = sorted(set(found) - logged)[:20]
+            logger.warning("changelog.untriggered: monitors %s changed without a row in the change log", unlogged)
         return [Changed(*self._definitions.translate(wrong, missing))]
 
     def _end_walk(self, now_s: float) -> None:
