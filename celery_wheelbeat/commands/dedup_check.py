@@ -34,7 +34,7 @@ PROBE_TTL_S = 60
 COPIES = 8
 CLAIM_BYTES = 150
 """Upper bound of a claim's memory in Redis; the conformance suite measures it."""
-START_IT = "start the server, or correct its address"
+START_SERVER = "start the server, or correct its address"
 
 
 class Finding(NamedTuple):
@@ -75,10 +75,10 @@ def find_all(app: Any, settings: Settings, *, timeout_s: float) -> Iterator[Find
     """Check the broker, the store, the time-outs and the workers, in this order."""
     broker, reports = _ask_workers(app, timeout_s)
     yield broker
-    yield from _found("claims", _look_at_claims(app, settings, reports))
+    yield from _found("claims", _check_claims(app, settings, reports))
     if broker.good:
-        yield from _found("time limits", _look_at_time_limits(app, settings))
-        yield from _look_at_workers(reports)
+        yield from _found("time limits", _check_time_limits(app, settings))
+        yield from _check_workers(reports)
 
 
 def _found(what: str, findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -91,12 +91,12 @@ def _found(what: str, findings: Iterator[Finding]) -> Iterator[Finding]:
 
 def _broken(what: str, error: Exception) -> Finding:
     logger.debug("%s", what, exc_info=error)
-    remedy = "" if isinstance(error, WheelbeatError) else START_IT  # our errors explain themselves
+    remedy = "" if isinstance(error, WheelbeatError) else START_SERVER  # our errors explain themselves
     expected = isinstance(error, (WheelbeatError, OperationalError, OSError))
     return Finding(False, f"{what}: {error if expected else repr(error)}", remedy)
 
 
-def _look_at_claims(app: Any, settings: Settings, reports: Mapping[str, Any]) -> Iterator[Finding]:
+def _check_claims(app: Any, settings: Settings, reports: Mapping[str, Any]) -> Iterator[Finding]:
     choice = choose_store(app, settings.dedup_url)
     if choice.store is None:
         yield Finding(
@@ -105,19 +105,19 @@ def _look_at_claims(app: Any, settings: Settings, reports: Mapping[str, Any]) ->
             "set wheelbeat_dedup_url to a redis://, postgresql://, mysql:// or sqlite:/// URL",
         )
     else:
-        yield from _look_at_store(choice.store, choice.where)
-        yield from _look_at_memory(choice.store, settings, reports)
+        yield from _check_store(choice.store, choice.where)
+        yield from _check_memory(choice.store, settings, reports)
         choice.store.close()
 
 
-def _look_at_store(store: Store, where: str) -> Iterator[Finding]:
+def _check_store(store: Store, where: str) -> Iterator[Finding]:
     try:
         store.prepare()
         key = os.urandom(16).hex()
         with ThreadPoolExecutor(COPIES) as pool:
             verdicts = list(pool.map(lambda _: store.claim(key, _copy(), PROBE_TTL_S), range(COPIES)))
     except WheelbeatError as error:
-        yield Finding(False, f"claims in {where}: {error}", START_IT)
+        yield Finding(False, f"claims in {where}: {error}", START_SERVER)
         return
     yield Finding(True, f"claims in {where}: reachable and writable")
     elected = verdicts.count(Verdict.ELECTED)
@@ -134,7 +134,7 @@ def _copy() -> ClaimRequest:
     return ClaimRequest(os.urandom(8).hex(), os.urandom(4).hex(), "0" * 8, redelivered=False)
 
 
-def _look_at_memory(store: Store, settings: Settings, reports: Mapping[str, Any]) -> Iterator[Finding]:
+def _check_memory(store: Store, settings: Settings, reports: Mapping[str, Any]) -> Iterator[Finding]:
     info = getattr(store, "info", None)
     if info is None:
         return
@@ -163,7 +163,7 @@ def _look_at_memory(store: Store, settings: Settings, reports: Mapping[str, Any]
     )
 
 
-def _look_at_time_limits(app: Any, settings: Settings) -> Iterator[Finding]:
+def _check_time_limits(app: Any, settings: Settings) -> Iterator[Finding]:
     if driver_type(app) not in VISIBILITY_TIMEOUT_S:
         return
     timeout_s = visibility_timeout_s(app)
@@ -188,7 +188,7 @@ def _look_at_time_limits(app: Any, settings: Settings) -> Iterator[Finding]:
     )
 
 
-def _look_at_workers(reports: Mapping[str, Any]) -> Iterator[Finding]:
+def _check_workers(reports: Mapping[str, Any]) -> Iterator[Finding]:
     if not reports:
         yield Finding(False, "no worker answers", "start the workers, or enable worker_enable_remote_control")
     for name, report in sorted(reports.items()):

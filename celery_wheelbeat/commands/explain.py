@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 FIRES_SHOWN = 3
 LOOK_BACK_MS = 10 * 366 * 86_400_000
 """Fire times further back than this are not searched."""
-OWED = "as soon as a beat runs: its time has passed, and no run has been confirmed"
+OVERDUE = "as soon as a beat runs: its time has passed, and no run has been confirmed"
 _FAST_TRANSPORTS = ("redis", "amqp")
 _DAY_MS = 86_400_000
 
@@ -70,7 +70,7 @@ def explanation(app: Any, settings: Settings, stored: Stored, beats: Beats, now_
     yield from _schedule(app, stored, definition, settings)
     yield "shard", f"{shard_of(definition.job_id, settings.shards)} of {settings.shards}"
     if definition.schedule is not None:
-        after = OWED if _is_owed(stored, definition, now_ms) else "never again"
+        after = OVERDUE if _is_overdue(stored, definition, now_ms) else "never again"
         zone = _zone_of(definition.schedule)
         yield from _fire_times(definition, definition.schedule, beats.namespace, zone, now_ms, after=after)
     yield "misfire", _misfire(app, definition, settings, now_ms)
@@ -190,7 +190,7 @@ def _fire_times(
         yield label, "never with the current definition"
 
 
-def _is_owed(stored: Stored, definition: Definition, now_ms: int) -> bool:
+def _is_overdue(stored: Stored, definition: Definition, now_ms: int) -> bool:
     """Return whether a one-time run is overdue; it still runs, however late, unless its misfire policy skips it."""
     row = stored.row if stored.given is None else None
     if row is None or row.once_at_ms is None or not row.enabled or row.finished_at_ms is not None:

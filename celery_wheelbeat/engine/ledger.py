@@ -81,16 +81,16 @@ def _positive(runs: int) -> int:
     return int(runs)
 
 
-STRETCHES_MAX = 20
+PERIODS_MAX = 20
 JOBS_NAMED_MAX = 8
-_LOOKED_AT = 256
+_EXAMINED_MAX = 256
 """If more runs are skipped at once, their jobs are not recorded."""
 TOGETHER_MS = 60_000
-"""Skips of one reason whose fire times lie no further apart are merged into one stretch."""
+"""Skips of one reason whose fire times lie no further apart are merged into one period."""
 
 
-class Stretch(NamedTuple):
-    """Runs skipped for one reason within a stretch of time."""
+class SkippedPeriod(NamedTuple):
+    """Runs skipped for one reason within a period of time."""
 
     reason: str
     runs: int
@@ -103,45 +103,45 @@ class Stretch(NamedTuple):
 
 
 class LastSkips:
-    """The last ``STRETCHES_MAX`` stretches, newest last."""
+    """The last ``PERIODS_MAX`` periods, newest last."""
 
     def __init__(self) -> None:
-        self._stretches: list[Stretch] = []
+        self._periods: list[SkippedPeriod] = []
 
-    def __iter__(self) -> Iterator[Stretch]:
-        return iter(self._stretches)
+    def __iter__(self) -> Iterator[SkippedPeriod]:
+        return iter(self._periods)
 
     def note_runs(self, reason: str, ids: Int64s, fire_ms: Int64s) -> None:
         """Record skipped runs with their jobs."""
         if len(ids):
-            jobs = np.unique(ids[:_LOOKED_AT]).tolist()
-            named = tuple(jobs) if len(ids) <= _LOOKED_AT and len(jobs) <= JOBS_NAMED_MAX else ()
-            self._note(Stretch(reason, len(ids), int(fire_ms.min()), int(fire_ms.max()), named))
+            jobs = np.unique(ids[:_EXAMINED_MAX]).tolist()
+            named = tuple(jobs) if len(ids) <= _EXAMINED_MAX and len(jobs) <= JOBS_NAMED_MAX else ()
+            self._note(SkippedPeriod(reason, len(ids), int(fire_ms.min()), int(fire_ms.max()), named))
 
     def note_gap(self, reason: str, runs: int, after_ms: int, until_ms: int) -> None:
         """Record ``runs`` skipped in (``after_ms``, ``until_ms``] without their jobs."""
         if runs:
-            self._note(Stretch(reason, runs, after_ms + 1, until_ms, ()))
+            self._note(SkippedPeriod(reason, runs, after_ms + 1, until_ms, ()))
 
-    def _note(self, new: Stretch) -> None:
-        for position in range(len(self._stretches) - 1, -1, -1):
-            known = self._stretches[position]
+    def _note(self, new: SkippedPeriod) -> None:
+        for position in range(len(self._periods) - 1, -1, -1):
+            known = self._periods[position]
             if known.reason == new.reason:
                 if _apart_ms(known, new) <= TOGETHER_MS:
-                    del self._stretches[position]
+                    del self._periods[position]
                     new = _together(known, new)
                 break
-        self._stretches.append(new)
-        del self._stretches[:-STRETCHES_MAX]
+        self._periods.append(new)
+        del self._periods[:-PERIODS_MAX]
 
 
-def _apart_ms(one: Stretch, other: Stretch) -> int:
+def _apart_ms(one: SkippedPeriod, other: SkippedPeriod) -> int:
     return max(one.from_ms, other.from_ms) - min(one.until_ms, other.until_ms)
 
 
-def _together(one: Stretch, other: Stretch) -> Stretch:
+def _together(one: SkippedPeriod, other: SkippedPeriod) -> SkippedPeriod:
     named = tuple(sorted({*one.job_ids, *other.job_ids})) if one.job_ids and other.job_ids else ()
-    return Stretch(
+    return SkippedPeriod(
         one.reason,
         one.runs + other.runs,
         min(one.from_ms, other.from_ms),

@@ -20,7 +20,7 @@ from celery_wheelbeat.jobs.compile import window_s
 from celery_wheelbeat.jobs.definitions import DefinitionBatch, Route
 from celery_wheelbeat.jobs.identity import cron_offset_ms
 from celery_wheelbeat.jobs.rows import MonitorRow
-from celery_wheelbeat.jobs.text_columns import proper_names, proper_payloads
+from celery_wheelbeat.jobs.text_columns import valid_names, valid_payloads
 from celery_wheelbeat.jobs.validation import MAX_TEXT
 from celery_wheelbeat.schedules.intervals import INTERVAL_MAX_MS
 from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS, Kind
@@ -168,9 +168,9 @@ class Shapes:
         spread = common.window_s == _WHOLE_INTERVAL
         window = np.where(spread, whole_s, common.window_s)
         plain = common.known & (columns.ids >= 0) & (columns.lengths <= self._max_payload_bytes + len("[, ]"))
-        plain &= proper_names(columns.names, columns.name_lengths, MAX_TEXT)
+        plain &= valid_names(columns.names, columns.name_lengths, MAX_TEXT)
         if not columns.looked_at:
-            plain &= proper_payloads(columns.payload, columns.lengths, columns.args_lengths)
+            plain &= valid_payloads(columns.payload, columns.lengths, columns.args_lengths)
         possible = (
             (columns.interval_ms >= self._min_interval_ms)
             & (columns.interval_ms <= INTERVAL_MAX_MS)

@@ -32,35 +32,35 @@ _RUN: Final = 100
 _LONGEST_FRACTION: Final = 2 * _RUN
 
 
-def proper_names(names: bytes, lengths: Int64s, longest: int) -> NDArray[np.bool_]:
+def valid_names(names: bytes, lengths: Int64s, longest: int) -> NDArray[np.bool_]:
     """Return a mask of the names that are not empty, have at most ``longest`` bytes, and no refused character."""
-    proper = (lengths > 0) & (lengths <= longest)
-    if not proper.any():
-        return proper
+    valid = (lengths > 0) & (lengths <= longest)
+    if not valid.any():
+        return valid
     ends = np.cumsum(lengths)
     first = _octets_at(names, ends - lengths)
-    proper &= (first > _BLANK) & (first < _DELETE)  # excludes names of blank or unprintable characters only
+    valid &= (first > _BLANK) & (first < _DELETE)  # excludes names of blank or unprintable characters only
     octets = np.frombuffer(names, np.uint8)
     if octets.min() < _BLANK or (octets == _DELETE).any() or not names.isascii():
-        proper[_rows_of((found.start() for found in REFUSED_IN_UTF8.finditer(names)), ends)] = False
-    return proper
+        valid[_rows_of((found.start() for found in REFUSED_IN_UTF8.finditer(names)), ends)] = False
+    return valid
 
 
-def proper_payloads(payload: bytes, lengths: Int64s, args_lengths: Int64s) -> NDArray[np.bool_]:
+def valid_payloads(payload: bytes, lengths: Int64s, args_lengths: Int64s) -> NDArray[np.bool_]:
     """Return a mask of the payloads (``[args, kwargs]``, valid JSON) that can be sent unchanged."""
-    proper = (args_lengths >= 2) & (lengths - args_lengths >= 6)
-    if not proper.any():
-        return proper
+    valid = (args_lengths >= 2) & (lengths - args_lengths >= 6)
+    if not valid.any():
+        return valid
     ends = np.cumsum(lengths)
     args_at = ends - lengths + 1
     kwargs_at = args_at + args_lengths + 2
-    proper &= _octets_at(payload, args_at) == _OPENING[0]
-    proper &= _octets_at(payload, kwargs_at - 3) == _CLOSING[0]
-    proper &= _octets_at(payload, kwargs_at) == _OPENING[1]
-    proper &= _octets_at(payload, ends - 2) == _CLOSING[1]
-    for odd in (_finds(payload, _MARKER), _finds(payload, b"\0"), _escapes(payload), _large_numbers(payload)):
-        proper[_rows_of(odd, ends)] = False
-    return proper
+    valid &= _octets_at(payload, args_at) == _OPENING[0]
+    valid &= _octets_at(payload, kwargs_at - 3) == _CLOSING[0]
+    valid &= _octets_at(payload, kwargs_at) == _OPENING[1]
+    valid &= _octets_at(payload, ends - 2) == _CLOSING[1]
+    for suspicious in (_finds(payload, _MARKER), _finds(payload, b"\0"), _escapes(payload), _large_numbers(payload)):
+        valid[_rows_of(suspicious, ends)] = False
+    return valid
 
 
 def _finds(text: bytes, sought: bytes) -> Iterator[int]:

@@ -290,8 +290,6 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _counter("clock_steps_total", "Backward clock steps of more than five seconds.", _field("clock_steps")),
     _gauge("thread_age_seconds", "Time since each thread last made progress.", _threads, "thread"),
-    _gauge(
-        "wedged_threads", "Threads that have made no progress for wheelbeat_live_timeout.", _wedged, silent=True
-    ),
+    _gauge("wedged_threads", "Threads that have made no progress for wheelbeat_live_timeout.", _wedged, silent=True),
 )
 """Every metric that a beat exports."""

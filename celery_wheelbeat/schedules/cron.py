@@ -111,7 +111,7 @@ class Cron:
             segment = self._zone.segment(instant_s)
             search_s = instant_s
             if self.fixed_time and 0 < abs(segment.shift_s) <= CORRECTION_S:
-                if instant_s == segment.start_s and self._swallowed(segment):
+                if instant_s == segment.start_s and self._skipped_slot_exists(segment):
                     return instant_s * 1000
                 # The first pass has covered local time up to the end of the repeated stretch.
                 search_s = max(instant_s, segment.start_s - segment.shift_s)
@@ -136,13 +136,13 @@ class Cron:
             begin_s = instant_s
             if self.fixed_time and 0 < abs(segment.shift_s) <= CORRECTION_S:
                 begin_s = max(instant_s, segment.start_s - segment.shift_s)
-                if instant_s == segment.start_s and self._swallowed(segment):
+                if instant_s == segment.start_s and self._skipped_slot_exists(segment):
                     # A single fire time, even if the skipped stretch ends on a slot.
                     found += 1
                     begin_s = instant_s + 1
             instant_s = min(segment.end_s, end_s)
             if begin_s < instant_s:
-                found += self._count_walls(begin_s + segment.offset_s, instant_s + segment.offset_s)
+                found += self._count_wall_times(begin_s + segment.offset_s, instant_s + segment.offset_s)
         return found
 
     def last_fire(self, after_ms: int, until_ms: int) -> int | None:
@@ -178,7 +178,7 @@ class Cron:
             shift_s = segment.shift_s
             reached_s = segment.start_s + segment.offset_s
             low_s, high_s = sorted((reached_s, reached_s - shift_s))
-            if segment.start_s <= now_s or abs(shift_s) > CORRECTION_S or not self._has_slot(low_s, high_s):
+            if segment.start_s <= now_s or abs(shift_s) > CORRECTION_S or not self._slot_exists(low_s, high_s):
                 continue
             stretch = f"{_wall(low_s)} to {_wall(high_s)[-5:]} ({self.timezone})"
             if shift_s > 0:
@@ -191,16 +191,16 @@ class Cron:
     def _either(self) -> bool:
         return _matches_either(cron_fields.parse(self.expression).day_fields, self.day_rule)
 
-    def _has_slot(self, low_s: int, high_s: int) -> bool:
+    def _slot_exists(self, low_s: int, high_s: int) -> bool:
         wall_s = self._next_wall(low_s)
         return wall_s is not None and wall_s < high_s
 
-    def _swallowed(self, segment: Segment) -> bool:
+    def _skipped_slot_exists(self, segment: Segment) -> bool:
         """Return whether a slot lies in the local time that was skipped at the start of ``segment``."""
         reached_s = segment.start_s + segment.offset_s
-        return self._has_slot(reached_s - segment.shift_s, reached_s)
+        return self._slot_exists(reached_s - segment.shift_s, reached_s)
 
-    def _count_walls(self, low_s: int, high_s: int) -> int:
+    def _count_wall_times(self, low_s: int, high_s: int) -> int:
         """Return the number of slots at wall times in [``low_s``, ``high_s``)."""
         (low_day, low_minute), (high_day, high_minute) = (divmod(-(-wall_s // 60), 1440) for wall_s in (low_s, high_s))
         found = self._days.count(low_day, high_day) * self._slots_before(1440)

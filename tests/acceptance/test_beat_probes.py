@@ -107,9 +107,7 @@ def _is_scraped(port: Port, project: Project) -> None:
 
 def _lives_by_its_threads(port: Port, project: Project, beat: Process) -> None:
     (project.folder / "hang-publisher").touch()
-    project.wait_for(
-        lambda: port.says("/livez", "[-] threads: publisher: no progress"), "the publisher that hangs"
-    )
+    project.wait_for(lambda: port.says("/livez", "[-] threads: publisher: no progress"), "the publisher that hangs")
     (project.folder / "hang-publisher").unlink()
     project.wait_for(lambda: port.get("/livez") == OK, "it lives again")
     (project.folder / "hang-scheduling").touch()

@@ -15,12 +15,12 @@ from celery_wheelbeat.jobs.headers import FIRE_MS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from celery_wheelbeat.worker.hooks.tracer_hook import Doorkeeper
+    from celery_wheelbeat.worker.hooks.tracer_hook import AdmissionGate
 
 ADMISSION = "wheelbeat_admission"
 
 
-def guard_before_start(tasks: Mapping[str, Any], gate: Doorkeeper) -> None:
+def guard_before_start(tasks: Mapping[str, Any], gate: AdmissionGate) -> None:
     """Call ``gate`` in ``before_start`` of every task's class; install before the tracers are built."""
     for task in tasks.values():
         cls = type(task)
@@ -35,7 +35,7 @@ def guard_before_start(tasks: Mapping[str, Any], gate: Doorkeeper) -> None:
     task_postrun.connect(settle, weak=False, dispatch_uid="celery_wheelbeat.settle")
 
 
-def _guarded(before_start: Any, gate: Doorkeeper) -> Any:
+def _guarded(before_start: Any, gate: AdmissionGate) -> Any:
     def admitted(self: Any, task_id: str, args: Any, kwargs: Any) -> Any:
         request = vars(self.request)
         if FIRE_MS in request:

@@ -56,7 +56,7 @@ class WorkerSide:
         self._renumbers = False
         """Whether retries need their own broker identifiers. Never in a beat: a receiver would slow its messages."""
         self._pace = ClaimRate(time.monotonic())
-        self._keeper: Renewer | None = None
+        self._renewer: Renewer | None = None
 
     def activate(self) -> None:
         """Choose hook and store; raises ``InvalidSetting``. Once per process tree, before any tracer is built."""
@@ -109,21 +109,21 @@ class WorkerSide:
         if self._renumbers:
             renumber_attempts()
 
-    def start_keeper(self) -> None:
+    def start_renewer(self) -> None:
         """Start the keeper, once, in the main process."""
-        if self.gate is not None and self._keeper is None:
+        if self.gate is not None and self._renewer is None:
             lease_s = self.gate.shortest_lease_s()
             executions = Executions(self.gate)
-            self._keeper = Renewer(
+            self._renewer = Renewer(
                 self.gate.store, self.deliveries, executions, self.counters, self._pace, lease_s=lease_s
             )
-            self._keeper.start()
+            self._renewer.start()
 
-    def stop_keeper(self) -> None:
+    def stop_renewer(self) -> None:
         """Stop the keeper."""
-        if self._keeper is not None:
-            self._keeper.stop()
-            self._keeper = None
+        if self._renewer is not None:
+            self._renewer.stop()
+            self._renewer = None
 
     def receive(self, request: Any) -> None:
         """Register a message that the main process passes to the pool."""
@@ -175,11 +175,11 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no
         """After ``Tasks`` has built the tracers of the main process."""
         side = side_of(consumer.app)
         side.guard_tracers()
-        side.start_keeper()
+        side.start_renewer()
 
     def shutdown(self, consumer: Any) -> None:
         """Stop the keeper when the worker ends."""
-        side_of(consumer.app).stop_keeper()
+        side_of(consumer.app).stop_renewer()
 
 
 _sides: dict[int, WorkerSide] = {}

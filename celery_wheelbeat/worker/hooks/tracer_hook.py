@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
     from typing import Protocol
 
-    class Doorkeeper(Protocol):
+    class AdmissionGate(Protocol):
         """The gate as the hook uses it."""
 
         def admit(
@@ -42,14 +42,14 @@ REFUSALS_KEPT = 64
 PROBE = "celery_wheelbeat.probe"
 
 
-def guard_all(tasks: Mapping[str, Any], gate: Doorkeeper) -> None:
+def guard_all(tasks: Mapping[str, Any], gate: AdmissionGate) -> None:
     """Wrap the tracer of every task that has one with ``gate``; idempotent."""
     for task in tasks.values():
         if task.__trace__ is not None and not hasattr(task.__trace__, "wheelbeat_gate"):
             task.__trace__ = guarded(task, task.__trace__, gate)
 
 
-def guarded(task: Any, trace: Callable[..., Any], gate: Doorkeeper) -> Callable[..., Any]:
+def guarded(task: Any, trace: Callable[..., Any], gate: AdmissionGate) -> Callable[..., Any]:
     """Return ``trace`` with ``gate`` in front of it. Messages of other publishers cost one look-up."""
 
     def trace_if_admitted(uuid: str, args: Any, kwargs: Any, request: Any = None) -> Any:
@@ -78,11 +78,11 @@ def _refused(refusal: Exception) -> Any:
     """Return the tracer's result for a task that raises ``Ignore`` or ``Reject``."""
     state = REJECTED if isinstance(refusal, Reject) else IGNORED
     kind: Callable[..., Exception] = type(refusal)
-    return trace_ok_t(_told(kind, refusal.args), TraceInfo(state, refusal), 0.0, None)
+    return trace_ok_t(_exception_info(kind, refusal.args), TraceInfo(state, refusal), 0.0, None)
 
 
 @lru_cache(maxsize=REFUSALS_KEPT)
-def _told(kind: Callable[..., Exception], arguments: tuple[Any, ...]) -> ExceptionInfo:
+def _exception_info(kind: Callable[..., Exception], arguments: tuple[Any, ...]) -> ExceptionInfo:
     """Return the refusal as Celery passes it on, one cached object per kind: a traceback costs more than a claim."""
     try:
         raise kind(*arguments)
