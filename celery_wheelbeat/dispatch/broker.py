@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import logging
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery_wheelbeat.errors import InvalidSetting
+import amqp.exceptions
+
+from celery_wheelbeat.errors import InvalidSetting, reason_of
 from celery_wheelbeat.settings.urls import UNREADABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 logger = logging.getLogger("celery.beat")
 
@@ -85,3 +90,30 @@ def close_connection(connection: Any, *, broken: bool) -> None:
 def is_amqp(connection: Any) -> bool:
     """Return whether this connection has publisher confirms and returns."""
     return bool(connection.get_transport_cls().driver_type == "amqp")
+
+
+def refusal_in_trial(publish: Callable[[Any], None], open_connection: Callable[[], Any]) -> str:
+    """Return why RabbitMQ refuses what ``publish`` writes; empty if it accepts it or cannot be asked.
+
+    ``publish`` is called with a py-amqp channel of a new connection, in a transaction that is rolled back: RabbitMQ
+    answers a refused message by closing the channel.
+    """
+    connection = open_connection()
+    selected = False
+    refusal = ""
+    try:
+        connection.connect()
+        channel = connection.connection.channel()
+        channel.tx_select()
+        selected = True
+        publish(channel)
+        channel.tx_rollback()
+    except Exception as error:
+        close_connection(connection, broken=True)
+        if selected and isinstance(error, amqp.exceptions.AMQPError) and error.method_sig is not None:
+            refusal = reason_of(error)  # sent by the broker, not raised by py-amqp
+        else:
+            logger.debug("beat: A message could not be tried: %r", error)
+    else:
+        close_connection(connection, broken=False)
+    return refusal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,9 @@ from services import PrivateRabbit, PrivateRedis, TcpProxy
 from support.lanes.celery_lane import StartedLane, a_run
 
 from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind
+from celery_wheelbeat.dispatch.broker import open_connection
+from celery_wheelbeat.dispatch.celery_lane.amqp_guard import REFUSED_S
+from celery_wheelbeat.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +45,15 @@ def drained(app: Celery, name: str = "celery") -> list[Any]:
 
 def failures(outcomes: Any) -> list[tuple[int, FailureKind]]:
     return [(outcome.token, outcome.kind) for outcome in outcomes if isinstance(outcome, Failed)]
+
+
+class SteppedClock(SystemClock):
+    """The system's clock, with a monotonic time that a test moves on."""
+
+    step_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.step_s
 
 
 @pytest.fixture
@@ -187,6 +200,73 @@ def test_what_rabbitmq_cannot_route_comes_back(amqp_url: str, options: dict[str,
     lane.when_connected().submit([a_run(app, 2)])
     assert isinstance(lane.outcomes(1)[0], Confirmed)
     assert "id-1" not in {message.headers["id"] for message in drained(app)}
+    lane.lane.close(5)
+
+
+REFUSED = {
+    "no such exchange": ({"exchange": "nope", "routing_key": "x"}, FailureKind.UNROUTABLE, "no exchange 'nope'"),
+    "an internal exchange": (
+        {"exchange": "amq.rabbitmq.trace", "routing_key": "x"}, FailureKind.UNROUTABLE, "ACCESS_REFUSED",
+    ),
+    "too many headers": ({"headers": {"x": "ü" * 70_000}}, FailureKind.POISON, "ends the connection with more"),
+    "many small headers": ({"headers": {"x": [1] * 30_000}}, FailureKind.POISON, "ends the connection with more"),
+    "a number of 65 bits": ({"headers": {"x": 2**65}}, FailureKind.ERROR, "too large"),
+}  # fmt: skip
+
+
+@pytest.mark.amqp
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_rabbitmq_refuses_does_not_reach_the_channel(
+    private_rabbit: PrivateRabbit, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once each such run closed the channel, and the runs around it were sent again."""
+    options, kind, reason = REFUSED[what]
+    app = an_app(private_rabbit.url)
+    drained(app)
+    opened: list[Any] = []
+
+    def counted() -> Any:
+        opened.append(1)
+        return open_connection(app)
+
+    clock = SteppedClock()
+    lane = StartedLane(app, options={"mandatory": True}, open_connection=counted, clock=clock)
+    lane.when_connected()
+    for fire in range(4):
+        bad = [a_run(app, 10 * fire + at, **options) for at in (1, 2)]
+        lane.lane.submit([a_run(app, 10 * fire), *bad, a_run(app, 10 * fire + 3)])
+        outcomes = lane.outcomes(4)
+        assert failures(outcomes) == [(10 * fire + 1, kind), (10 * fire + 2, kind)]
+        for outcome in outcomes:
+            assert not isinstance(outcome, Failed) or re.search(reason, outcome.reason), outcome
+        if fire == 2:
+            clock.step_s += REFUSED_S
+    assert len(opened) == 1 + (2 if kind is FailureKind.UNROUTABLE else 0), "the lane's own, and one for each trial"
+    ids = [message.headers["id"] for message in drained(app)]
+    assert ids == [f"id-{10 * fire + at}" for fire in range(4) for at in (0, 3)], "each once"
+    lane.lane.close(5)
+
+
+@pytest.mark.amqp
+def test_an_exchange_that_appears_takes_messages_within_a_minute(private_rabbit: PrivateRabbit) -> None:
+    app = an_app(private_rabbit.url)
+    clock = SteppedClock()
+    lane = StartedLane(app, options={"mandatory": True}, clock=clock)
+    exchange, options = Exchange("later", "topic"), {"exchange": "later", "routing_key": "x"}
+    lane.when_connected().submit([a_run(app, 0, **options)])
+    assert failures(lane.outcomes(1)) == [(0, FailureKind.UNROUTABLE)]
+    with app.connection_for_write() as connection:
+        Queue("later", exchange, "#")(connection.default_channel).declare()
+    clock.step_s += REFUSED_S
+    lane.lane.submit([a_run(app, 1, **options)])
+    assert isinstance(lane.outcomes(1)[0], Confirmed)
+    with app.connection_for_write() as connection:
+        exchange(connection.default_channel).delete()
+    lane.lane.submit([a_run(app, 2, **options)])
+    assert failures(lane.outcomes(1)) == [(2, FailureKind.UNROUTABLE)]
+    lane.when_connected().submit([a_run(app, 3, **options), a_run(app, 4)])
+    assert failures(lane.outcomes(2)) == [(3, FailureKind.UNROUTABLE)]
+    assert lane.lane.health().connected, "the channel was closed once"
     lane.lane.close(5)
 
 

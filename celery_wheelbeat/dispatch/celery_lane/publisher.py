@@ -14,6 +14,7 @@ import amqp.exceptions
 
 from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind, PublisherHealth, Run
 from celery_wheelbeat.dispatch.broker import close_connection, is_amqp
+from celery_wheelbeat.dispatch.celery_lane.amqp_guard import AmqpGuard
 from celery_wheelbeat.dispatch.celery_lane.run_sender import AGAIN, BATCH_MAX, RunSender
 from celery_wheelbeat.dispatch.messages.attempt import watched
 from celery_wheelbeat.dispatch.reconnection import TURN_S, Reconnection
@@ -54,6 +55,7 @@ class CeleryPublisher:
             self._turn, self._stumbled, end=self._end, may_end=self._inbox.empty, interrupt=self._inbox.close
         )
         self._thread = OwnedThread("wheelbeat-celery-lane", edges.clock, body)
+        self._guard = AmqpGuard(edges.open_connection, edges.clock)
         self._sender = RunSender(edges, self._thread.stamp)
 
     # The scheduling thread's side.
@@ -129,6 +131,8 @@ class CeleryPublisher:
                     self._connection.transport_options.update(on_blocked=self._alarmed, on_unblocked=self._calmed)
             self._connection.connect()
             self._producer = watched(self._edges.make_producer(self._connection))
+            if is_amqp(self._connection):
+                self._guard.watch(self._producer.channel)
             self._connected = self._producer.channel is not None
         except Exception as exc:
             self._disconnect()

@@ -6,15 +6,11 @@ skips the run. A return from a named exchange is final, because its bindings bel
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import amqp.exceptions
-
 from celery_wheelbeat.dispatch import FailureKind
-from celery_wheelbeat.dispatch.broker import close_connection
+from celery_wheelbeat.dispatch.broker import refusal_in_trial
 from celery_wheelbeat.dispatch.fast_lane.batches import Failure
-from celery_wheelbeat.errors import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -75,35 +71,17 @@ class Returns:
         return FailureKind.UNROUTABLE
 
 
-logger = logging.getLogger("celery.beat")
-
 _FRAME_EXTRA = 8
 """Bytes of a frame besides its payload: type, channel, size and end."""
 
 
 def refusal_of(recording: Recording, open_connection: Callable[[], Any]) -> str:
     """Return why the broker refuses the message, tried in a rolled-back transaction; empty if it accepts or is away."""
-    kombu = open_connection()
-    selected = False
-    try:
-        kombu.connect()
-        channel = kombu.connection.channel()
-        channel.tx_select()
-        selected = True
-        kombu.connection.transport.write(on_channel(recording.wire, channel.channel_id))
-        channel.tx_rollback()
-    except amqp.exceptions.AMQPError as error:
-        close_connection(kombu, broken=True)
-        if selected and error.method_sig is not None:  # sent by the broker, not raised by py-amqp
-            return reason_of(error)
-        logger.debug("beat: A message to %s could not be tried: %r", recording.exchange, error)
-        return ""
-    except Exception as error:
-        close_connection(kombu, broken=True)
-        logger.debug("beat: A message to %s could not be tried: %r", recording.exchange, error)
-        return ""
-    close_connection(kombu, broken=False)
-    return ""
+
+    def write(channel: Any) -> None:
+        channel.connection.transport.write(on_channel(recording.wire, channel.channel_id))
+
+    return refusal_in_trial(write, open_connection)
 
 
 def on_channel(frames: bytes, channel_id: int) -> bytes:
