@@ -66,6 +66,9 @@ _ADDRESSES = {
 _IDS = {"task_id": names.id_problem}
 CALLBACKS = ("link", "link_error")
 """Options that hold signatures; workers send them."""
+_OPTION_KEYS = (*CALLBACKS, "chain", "chord")
+_CANVAS_KEYS = ("tasks", "header", "body", "task")
+"""Arguments of a group, chain, chord or map that hold signatures."""
 
 
 class SendOptions(NamedTuple):
@@ -119,7 +122,7 @@ def sent_besides(sending: SendOptions) -> Iterator[tuple[str, Signature]]:
         for signature in signatures_in(given.get(option)):
             yield option, signature
     if "reply_to" in given:
-        yield "reply_to", Signature("", given["reply_to"], "", "", "", "", ())
+        yield "reply_to", Signature("", given["reply_to"])
 
 
 def _shortest(number: float | None) -> float | None:
@@ -204,26 +207,36 @@ class Signature(NamedTuple):
     """The fields of a signature that determine where its message goes; missing texts are empty."""
 
     task: str
-    queue: str
-    exchange: str
-    routing_key: str
-    reply_to: str
-    task_id: str
-    headers: tuple[str, ...]
+    queue: str = ""
+    exchange: str = ""
+    routing_key: str = ""
+    reply_to: str = ""
+    task_id: str = ""
+    headers: tuple[str, ...] = ()
     """Names of the headers."""
 
 
 def signatures_in(value: object) -> Iterator[Signature]:
-    """Yield every object with a task or options in a JSON value, at any depth."""
-    waiting = [value]
+    """Yield every signature in the value of a callback option, at any depth.
+
+    A text where a signature is expected counts too: workers execute the task of that name.
+    """
+    waiting: list[tuple[object, bool, tuple[str, ...]]] = [(value, True, ())]
+    """(value, whether a text in its place is a task, keys with tasks if it is an object)."""
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, list):
-            waiting += one
+        one, is_task, keys = waiting.pop()
+        if isinstance(one, str):
+            if is_task:
+                yield Signature(one)
+        elif isinstance(one, list):
+            waiting += [(item, is_task, keys) for item in one]
         elif isinstance(one, dict):
-            waiting += one.values()
             if "task" in one or "options" in one:
                 yield _signature(one)
+            is_canvas = bool(one.get("subtask_type"))
+            for key, item in one.items():
+                below = _OPTION_KEYS if key == "options" else _CANVAS_KEYS if key == "kwargs" and is_canvas else ()
+                waiting.append((item, key in keys, below))
 
 
 def _signature(value: dict[str, Any]) -> Signature:

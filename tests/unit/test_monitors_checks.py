@@ -349,6 +349,8 @@ ALLOWED = Limits(allowed_tasks=("proj.*", "billing.charge"), allowed_queues=("ch
         {"task": "billing.charge", "queue": "checks"},
         {"queue": "checks-eu"},
         {"options": '{"link": {"task": "proj.next", "options": {"queue": "checks"}}}'},
+        {"options": '{"link": ["proj.next"]}'},
+        {"options": '{"link": {"task": "proj.next", "args": ["x"], "kwargs": {"body": "x", "link": "http://x"}}}'},
     ],
 )
 def test_what_the_settings_allow_passes(columns: dict[str, object]):
@@ -369,6 +371,19 @@ def test_what_the_settings_allow_passes(columns: dict[str, object]):
         ({"routing_key": "checks"}, "routing_key", "can route to any queue"),
         ({"options": '{"reply_to": "mail"}'}, "options", "'reply_to': 'mail' matches no pattern"),
         ({"options": '{"link": {"task": "evil"}}'}, "options", "'link': 'evil' matches no pattern"),
+        ({"options": '{"link": ["evil"]}'}, "options", "'link': 'evil' matches no pattern"),
+        ({"options": '{"link_error": [["evil"]]}'}, "options", "'link_error': 'evil' matches no pattern"),
+        (
+            {"options": '{"link": {"task": "proj.a", "options": {"link_error": "evil"}}}'},
+            "options",
+            "'link': 'evil' matches",
+        ),
+        ({"options": '{"link": {"task": "proj.a", "options": {"chain": ["evil"]}}}'}, "options", "'link': 'evil'"),
+        (
+            {"options": '{"link": {"task": "proj.a", "subtask_type": "group", "kwargs": {"tasks": ["evil"]}}}'},
+            "options",
+            "'link': 'evil' matches",
+        ),
         (
             {"options": '{"link_error": [{"task": "proj.a", "options": {"link": [{"task": "evil"}]}}]}'},
             "options",
