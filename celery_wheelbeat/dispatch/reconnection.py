@@ -72,8 +72,11 @@ class Reconnection:
         """Record that the connection works: the next wait is the shortest again."""
         self._backoff.reset()
 
-    def wait(self, wait_s: float, thread: OwnedThread, inbox: Mailbox[T], give_up: Callable[[T], None]) -> None:
-        """Wait; values submitted meanwhile are given up, because only the backlog knows which runs to keep."""
+    def wait(self, wait_s: float, thread: OwnedThread, inbox: Mailbox[T], give_up: Callable[[T], None]) -> float:
+        """Wait; values submitted meanwhile are given up, because only the backlog knows which runs to keep.
+
+        A stop of the thread ends the wait; returns the seconds that were left.
+        """
         until_s = self._clock.monotonic_s() + wait_s
         while (left_s := until_s - self._clock.monotonic_s()) > 0 and not thread.is_stopping:
             thread.stamp()
@@ -82,3 +85,6 @@ class Reconnection:
             except Empty:
                 continue
             give_up(value)
+        while thread.is_stopping and not inbox.empty():
+            give_up(inbox.get())
+        return max(0.0, left_s)

@@ -126,7 +126,9 @@ class OwnedThread:
             self.stamp()
             self._body.begin()
             while not self._is_over():
-                self._turn()
+                rest_s = self._turn()
+                if rest_s > 0 and not self._is_over():
+                    self._rest_between(rest_s)
         except BaseException as error:  # kept for the owner
             self._end_by(error)
         try:
@@ -137,13 +139,19 @@ class OwnedThread:
     def _is_over(self) -> bool:
         return self.is_stopping and (self._body.may_end() or self.is_late)
 
-    def _turn(self) -> None:
+    def _turn(self) -> float:
         self.stamp()
         try:
-            rest_s = self._body.turn()
+            return self._body.turn()
         except Exception as error:
-            rest_s = self._body.failed(error)
-        self.rest(rest_s)
+            return self._body.failed(error)
+
+    def _rest_between(self, seconds: float) -> None:
+        """Rest between two turns; ``stop`` ends the rest, and a later one ends at the deadline."""
+        if self._stop_at_s is None:
+            self.rest(seconds)
+        else:
+            Wake().wait(min(seconds, self._stop_at_s - self._clock.monotonic_s()))
 
     def _end_by(self, error: BaseException) -> None:
         if self.ended_by is None:

@@ -90,7 +90,7 @@ def test_what_is_left_is_done_after_a_stop_up_to_the_deadline() -> None:
         left.pop()
         if len(left) == 1:
             clock.now_s = 6.0
-        return LONG_S
+        return 0.001
 
     thread = owned(ThreadBody(turn, may_end=lambda: not left, interrupt=stopped.set), clock)
     thread.start()

@@ -1,9 +1,10 @@
-"""The sender of a fast lane, with a wire that is not one."""
+"""The publisher of the fast lane, on a wire without a broker."""
 
 from __future__ import annotations
 
 import threading
 
+from celery_wheelbeat.dispatch.fast_lane.batches import NONCE_LENGTH, Batch, Outcome
 from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
 from celery_wheelbeat.runtime.clock import SystemClock
 
@@ -35,3 +36,44 @@ def test_what_would_end_the_thread_is_left_for_the_scheduling_thread() -> None:
     assert sender.capacity() == 0
     assert wire.closed == [True]
     sender.close(PATIENCE_S)
+
+
+class LosingWire(EndingWire):
+    """Loses its connection after the first batch, and does not get another one."""
+
+    def __init__(self) -> None:
+        super().__init__(ConnectionError("refused"))
+        self.attempts = 0
+        self.lost = threading.Event()
+
+    def connect(self) -> None:
+        self.attempts += 1
+        if self.attempts > 1:
+            self.lost.set()
+            raise self.error
+
+    def send(self, batch: Batch) -> None:
+        raise ConnectionError("reset")
+
+    def receive(self, _timeout_s: float) -> list[Outcome]:
+        return []
+
+
+def a_batch(token: int, epoch: int) -> Batch:
+    return Batch(token, (), b"0" * NONCE_LENGTH, epoch)
+
+
+def test_a_stop_without_a_connection_tries_again_at_the_pace_of_the_backoff_and_gives_up_what_waits() -> None:
+    """A batch that was written may still be settled on a new connection, up to the deadline of the stop."""
+    wire, connected = LosingWire(), threading.Event()
+    publisher = FastPublisher("test", wire, SystemClock(), connected.set)  # type: ignore[arg-type]
+    publisher.start()
+    assert connected.wait(PATIENCE_S)
+    publisher.submit(a_batch(1, publisher.epoch))
+    assert wire.lost.wait(PATIENCE_S)
+    publisher.stop(0.5)
+    publisher.submit(a_batch(2, publisher.epoch))
+    publisher.close(PATIENCE_S)
+    assert not publisher._thread.is_alive
+    assert [one.token for one in publisher.poll() if isinstance(one, Outcome)] == [2]
+    assert 2 <= wire.attempts <= 20, "thousands if it did not rest between them"

@@ -114,8 +114,7 @@ class CeleryPublisher:
         kinds = dict.fromkeys(self._in_hand, FailureKind.UNCERTAIN) | {culprit: FailureKind.ERROR}
         self._settle([Failed(token, kinds[token], reason_of(error)) for token in self._in_hand])
         self._disconnect()
-        self._wait(self._reconnection.failed(reason_of(error)))
-        return 0.0
+        return self._wait(self._reconnection.failed(reason_of(error)))
 
     def _end(self) -> None:
         if self._connected:
@@ -143,8 +142,8 @@ class CeleryPublisher:
         self._edges.wake()
         return True
 
-    def _wait(self, wait_s: float) -> None:
-        self._reconnection.wait(wait_s, self._thread, self._inbox, self._give_up)
+    def _wait(self, wait_s: float) -> float:
+        return self._reconnection.wait(wait_s, self._thread, self._inbox, self._give_up)
 
     def _give_up(self, runs: Sequence[Run]) -> None:
         self._settle([Failed(run.token, FailureKind.NOT_SENT, "not connected") for run in runs])

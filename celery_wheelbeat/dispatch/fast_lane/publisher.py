@@ -142,9 +142,10 @@ class FastPublisher:
     # The sender's own thread.
 
     def _turn(self) -> float:
-        if self._connected or self._connect():
+        rest_s = 0.0 if self._connected else self._connect()
+        if self._connected:
             self._work()
-        return 0.0
+        return rest_s
 
     def _end(self) -> None:
         self._wire.close(broken=not self._connected or self.ended_by is not None)
@@ -197,7 +198,8 @@ class FastPublisher:
         self._outbox.put(news)
         self._wake()
 
-    def _connect(self) -> bool:
+    def _connect(self) -> float:
+        """Connect, or return the seconds to rest before the next attempt."""
         try:
             self._wire.connect()
             if self._on_wire:
@@ -205,25 +207,23 @@ class FastPublisher:
                 self._report(settled)
         except Exception as error:
             self._wire.close(broken=True)
-            self._wait(self._reconnection.failed(reason_of(error)))
-            return False
+            return self._wait(self._reconnection.failed(reason_of(error)))
         self.epoch += 1
         self._connected = True
         if self._reconnection.is_over():
             logger.info("beat: The fast lane is connected again")
         self._wake()
-        return True
+        return 0.0
 
     def _failed(self, error: Exception) -> float:
         self._connected = False
         self._lost = reason_of(error)
         self._questions.clear()  # ``Answers`` asks again on a new connection
         self._wire.close(broken=True)
-        self._wait(self._reconnection.failed(self._lost))
-        return 0.0
+        return self._wait(self._reconnection.failed(self._lost))
 
-    def _wait(self, wait_s: float) -> None:
-        self._reconnection.wait(wait_s, self._thread, self._inbox, self._refuse)
+    def _wait(self, wait_s: float) -> float:
+        return self._reconnection.wait(wait_s, self._thread, self._inbox, self._refuse)
 
     def _refuse(self, order: Batch | _Question) -> None:
         if isinstance(order, Batch):
