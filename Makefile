@@ -11,9 +11,9 @@ VENV55 := .venv-celery55
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/pytest
-# Most tests wait for a server or a process, so three at a time suit two cores; a file shares what it starts.
-SPREAD := -n 3 --dist loadfile
-# Real processes beside two others of the kind on two cores: one failed test gets a second try, alone, and it is printed.
+# Most tests wait for a server or a process, so four at a time suit two cores; a file shares what it starts.
+SPREAD := -n 4 --dist loadfile
+# Real processes beside three others of the kind on two cores: one failed test gets a second try, alone, and it is printed.
 TRY := $(BIN)/python tests/run.py
 
 export PYTHONUNBUFFERED := 1

@@ -1,7 +1,8 @@
-"""How tests are spread over the processes of ``--dist loadfile``: long files first, and no file that is the tail.
+"""How tests are spread over the processes of ``--dist loadfile``.
 
 A process runs whole files, because the tests of a file share what its fixtures start. The tests of a file in ``APART``
-share nothing and only compute: they fill the gaps, one by one.
+share nothing, so they go one by one. Files that wait for servers and processes are mixed with files that compute, so
+that the cores are busy all the time. None of the former comes last: one long file would be waited for alone.
 """
 
 from __future__ import annotations
@@ -14,15 +15,22 @@ from xdist.scheduler import LoadFileScheduling
 if TYPE_CHECKING:
     from xdist.remote import Producer
 
-LONG_FIRST = ("tests/acceptance", "tests/integration", "tests/property", "tests/simulation", "tests/unit")
-APART = ("tests/simulation/test_simulation.py",)
+WAITING = ("tests/acceptance/", "tests/integration/")
+APART = ("tests/simulation/test_simulation.py::",)
+LATEST = 0.8
+"""The share of the queue before which every file that waits has begun."""
+
+
+def unit_of(nodeid: str) -> str:
+    """Return the name of what goes to one process: a file, or a test of ``APART``."""
+    return nodeid if nodeid.startswith(APART) else nodeid.partition("::")[0]
 
 
 class SpreadScheduling(LoadFileScheduling):
-    """Files in the order in which they were collected, those of ``APART`` test by test."""
+    """Units in the order in which they were collected."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid if nodeid.startswith(APART) else super()._split_scope(nodeid)
+        return unit_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -35,5 +43,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SpreadS
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by folder; within one, the order stays random."""
-    items.sort(key=lambda item: next((at for at, folder in enumerate(LONG_FIRST) if folder in item.nodeid), 0))
+    """Mix both kinds of files evenly; the order within a kind stays random."""
+    units = list(dict.fromkeys(unit_of(item.nodeid) for item in items))
+    waiting = [unit for unit in units if unit.startswith(WAITING)]
+    computing = [unit for unit in units if not unit.startswith(WAITING)]
+    places = {unit: at / len(waiting) * LATEST for at, unit in enumerate(waiting)}
+    places |= {unit: at / len(computing) for at, unit in enumerate(computing)}
+    items.sort(key=lambda item: places[unit_of(item.nodeid)])

@@ -1,0 +1,25 @@
+"""Files that wait and files that compute are mixed, and no test leaves its file."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from types import SimpleNamespace
+from typing import Any
+
+from support.spread import pytest_collection_modifyitems, unit_of
+
+
+def test_kinds_are_mixed_and_what_computes_comes_last() -> None:
+    files = [
+        f"tests/{folder}/test_{at}.py" for folder in ("unit", "acceptance", "integration/admin") for at in range(9)
+    ]
+    worlds = [f"tests/simulation/test_simulation.py::test_worlds[{part}]" for part in range(9)]
+    items: list[Any] = [SimpleNamespace(nodeid=f"{file}::test_{at}") for file in files for at in range(3)]
+    items += [SimpleNamespace(nodeid=world) for world in worlds]
+    pytest_collection_modifyitems(items)
+
+    units = [unit for unit, _ in groupby(unit_of(item.nodeid) for item in items)]
+    assert sorted(units) == sorted([*files, *worlds]), "each unit is in one piece"
+    waits = [unit.startswith(("tests/acceptance", "tests/integration")) for unit in units]
+    assert all(any(waits[at : at + 4]) and not all(waits[at : at + 4]) for at in range(24))
+    assert not any(waits[-3:])
