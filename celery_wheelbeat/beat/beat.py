@@ -91,7 +91,7 @@ class Beat:
 
     def read_clock(self) -> Reading:
         """Read the clock; a backward step rebuilds the wheel."""
-        reading = self._guard.look(self.clock.wall_ms(), self.clock.monotonic_s())
+        reading = self._guard.read(self.clock.wall_ms(), self.clock.monotonic_s())
         if reading.motion is Motion.BACK and self.startup.has_begun:
             logger.critical("beat: The clock was set back by %.1f s; following it", reading.gap_ms / 1000)
             self.engine.step_back(reading.now_ms, reading.steps)
@@ -186,7 +186,7 @@ class Beat:
         self.dispatcher.close(timeout_s)
         if settle:
             self.collect_outcomes()
-            self.move_mark(self._guard.look(self.clock.wall_ms(), self.clock.monotonic_s()))
+            self.move_mark(self._guard.read(self.clock.wall_ms(), self.clock.monotonic_s()))
         self.startup.state = "stopped"
 
     def close(self, timeout_s: float) -> None:

@@ -27,7 +27,7 @@ RESERVED_QUEUES: Final = {
     "amq.*": "RabbitMQ",
     "celery-task*-meta-*": "Celery on Redis, for results",
     "wb:*": "workers on Redis, for claims",
-    "wheelbeat:*": "beats on Redis, for the record of what they have sent",
+    "wheelbeat:*": "beats on Redis, for the record of sent batches",
 }
 """Queue name pattern → system that uses keys or queues of that name."""
 RESERVED_ANYWHERE: Final = {

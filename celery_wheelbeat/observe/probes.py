@@ -58,20 +58,20 @@ class ProbeAnswers:
 
     def __init__(
         self,
-        look: Callable[[], HealthView],
+        health: Callable[[], HealthView],
         monotonic_s: Callable[[], float],
         timeout_s: float,
         hosts: Sequence[str] = (),
     ) -> None:
-        """``look`` returns the beat's last ``HealthView``; ``monotonic_s`` is the clock of its stamps.
+        """``health`` returns the beat's last ``HealthView``; ``monotonic_s`` is the clock of its stamps.
 
         ``hosts``: patterns of host names that clients may use.
         """
         self._hosts = hosts
-        self._look = look
+        self._health = health
         self._monotonic_s = monotonic_s
         self._timeout_s = timeout_s
-        self._render = _exposition(lambda: look().status)
+        self._render = _exposition(lambda: health().status)
 
     def of(self, target: str, accept: str, hosts: Sequence[str] = ()) -> HttpAnswer:
         """Answer GET ``target`` (path and query), given the headers ``Accept`` and ``Host``."""
@@ -84,9 +84,9 @@ class ProbeAnswers:
     def _of_path(self, parts: SplitResult, accept: str) -> HttpAnswer:
         verbose = "verbose" in parse_qs(parts.query, keep_blank_values=True)
         if parts.path == "/livez":
-            return _checked(alive(self._look(), self._monotonic_s(), self._timeout_s), verbose=verbose)
+            return _checked(alive(self._health(), self._monotonic_s(), self._timeout_s), verbose=verbose)
         if parts.path == "/readyz":
-            return _checked(ready(self._look(), self._monotonic_s(), self._timeout_s), verbose=verbose)
+            return _checked(ready(self._health(), self._monotonic_s(), self._timeout_s), verbose=verbose)
         if parts.path == "/metrics":
             return (
                 HttpAnswer(501, _NO_METRICS.encode())
@@ -94,7 +94,7 @@ class ProbeAnswers:
                 else HttpAnswer(200, *self._render(accept))
             )
         if parts.path == "/status":
-            status = self._look().status
+            status = self._health().status
             if not status:
                 return HttpAnswer(503, b"no status yet\n")
             return HttpAnswer(200, json.dumps(dict(status)).encode(), "application/json")

@@ -31,7 +31,7 @@ def status_text(report: Mapping[str, Any], *, alive_s: float) -> str:
         ),
     ]
     for name, state in status["destinations"].items():
-        away = "closed" if status["state"] == "stopped" else f"away: {state['last_error'] or 'not connected yet'}"
+        away = "closed" if status["state"] == "stopped" else f"not connected: {state['last_error'] or 'no attempt yet'}"
         link = "connected" if state["connected"] else away
         lines.append(f"  {name:<10} {link}, {state['waiting']:,} waiting, {state['in_flight']:,} in flight")
     names = jobs.get("names", {})  # missing in documents of older versions

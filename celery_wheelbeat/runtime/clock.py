@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 WAIT_MS: Final = 5_000
 """A wall clock that is behind by at most this is waited for."""
 JUMP_MS: Final = 1_000
-"""Largest difference between the two clocks' progress from one look to the next that does not count as a step."""
+"""Largest difference between the two clocks' progress from one reading to the next that does not count as a step."""
 HOLD_S: Final = 60.0
 """A step forward moves the stored mark only after it has held for this long, in monotonic seconds."""
 
@@ -41,11 +41,11 @@ class SystemClock:
 
 
 class Motion(Enum):
-    """How the clocks moved since the last look."""
+    """How the clocks moved since the last reading."""
 
     STEADY = "steady"
     STALLED = "stalled"
-    """The process did not look for a while: garbage collection, SIGSTOP, a long load."""
+    """The process did not read the clocks for a while: garbage collection, SIGSTOP, a long load."""
     FORWARD = "forward"
     """The wall clock moved ahead of the monotonic one: it was stepped, or the machine was suspended."""
     WAIT = "wait"
@@ -55,7 +55,7 @@ class Motion(Enum):
 
 
 class Reading(NamedTuple):
-    """One look at the clock."""
+    """One reading of the clocks."""
 
     motion: Motion
     now_ms: int
@@ -83,7 +83,7 @@ class ClockGuard:
     """Compares successive readings of a clock."""
 
     def __init__(self, *, steps: int = 0, stall_ms: int = 2_000) -> None:
-        """``steps``: the number stored with the mark. ``stall_ms``: a longer pause between looks is a stall."""
+        """``steps``: the number stored with the mark. ``stall_ms``: a longer pause between readings is a stall."""
         self.steps = steps
         self._stall_ms = stall_ms
         self._reached_ms: int | None = None
@@ -91,7 +91,7 @@ class ClockGuard:
         self._monotonic_s = 0.0
         self._hold: _Hold | None = None
 
-    def look(self, wall_ms: int, monotonic_s: float) -> Reading:
+    def read(self, wall_ms: int, monotonic_s: float) -> Reading:
         """Classify one pair of clock values. The first pair is always ``STEADY``."""
         if self._reached_ms is None:
             self._reached_ms = wall_ms

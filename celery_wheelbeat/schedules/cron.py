@@ -180,13 +180,13 @@ class Cron:
             low_s, high_s = sorted((reached_s, reached_s - shift_s))
             if segment.start_s <= now_s or abs(shift_s) > CORRECTION_S or not self._slot_exists(low_s, high_s):
                 continue
-            stretch = f"{_wall(low_s)} to {_wall(high_s)[-5:]} ({self.timezone})"
+            period = f"{_wall(low_s)} to {_wall(high_s)[-5:]} ({self.timezone})"
             if shift_s > 0:
                 effect = f"the run comes at {_wall(high_s)[-5:]}" if self.fixed_time else "these runs do not happen"
-                yield f"{stretch} is skipped by the clock: {effect}"
+                yield f"{period} is skipped by the clock: {effect}"
             else:
                 effect = "only the first pass runs" if self.fixed_time else "both passes run"
-                yield f"{stretch} comes twice: {effect}"
+                yield f"{period} is repeated by the clock: {effect}"
 
     def _either(self) -> bool:
         return _matches_either(cron_fields.parse(self.expression).day_fields, self.day_rule)

@@ -88,7 +88,7 @@ class Settings:
     tick: float = _setting(
         1.0,
         float,
-        "Resolution of the wheel. Fire times do not depend on it, only how late they are seen.",
+        "Resolution of the wheel. Fire times do not depend on it; a due run leaves the wheel up to one tick late.",
         unit="seconds",
         choices=(0.1, 0.125, 0.2, 0.25, 0.5, 1.0),
     )

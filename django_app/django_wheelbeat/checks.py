@@ -50,7 +50,7 @@ def check_triggers(databases: Sequence[str] | None = None, **_kwargs: Any) -> li
         if not triggers.supported(connection.vendor):
             found.append(
                 checks.Error(
-                    f"Monitors cannot be kept in a database of vendor {connection.vendor!r} ({alias}).",
+                    f"Monitors cannot be stored in a database of vendor {connection.vendor!r} ({alias}).",
                     hint="Route the app 'wheelbeat' to PostgreSQL, MariaDB or SQLite.",
                     id="wheelbeat.E002",
                 )

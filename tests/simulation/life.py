@@ -109,8 +109,8 @@ class _Guard(ClockGuard):
         self._auditor = auditor
         self._reach = reach
 
-    def look(self, wall_ms: int, monotonic_s: float) -> Reading:
-        reading = super().look(wall_ms, monotonic_s)
+    def read(self, wall_ms: int, monotonic_s: float) -> Reading:
+        reading = super().read(wall_ms, monotonic_s)
         self._auditor.looked(wall_ms, monotonic_s, reading)
         self._reach("looked")
         return reading

@@ -23,7 +23,7 @@ class Desk:
     def look(self, *, wall_s: float = 0.0, monotonic_s: float = 0.0) -> Reading:
         self.wall_ms += round(wall_s * 1000)
         self.monotonic_s += monotonic_s
-        return self.guard.look(self.wall_ms, self.monotonic_s)
+        return self.guard.read(self.wall_ms, self.monotonic_s)
 
 
 def test_second_after_second_is_steady():
@@ -108,11 +108,11 @@ def test_a_clock_set_back_during_a_longer_pause_has_not_gone_back():
 def test_time_goes_back_only_where_it_says_so(moves: list[tuple[int, int]]):
     guard = ClockGuard()
     wall_ms, monotonic_s = NOON_MS, 0.0
-    before = guard.look(wall_ms, monotonic_s)
+    before = guard.read(wall_ms, monotonic_s)
     for wall_move_ms, elapsed_ms in moves:
         wall_ms += wall_move_ms
         monotonic_s += elapsed_ms / 1000
-        reading = guard.look(wall_ms, monotonic_s)
+        reading = guard.read(wall_ms, monotonic_s)
         assert (reading.now_ms < before.now_ms) == (reading.motion is Motion.BACK)
         assert reading.steps - before.steps == (reading.motion is Motion.BACK)
         assert reading.now_ms - wall_ms <= 5_000

@@ -331,9 +331,11 @@ def test_warnings_of_clock_changes_in_the_coming_year() -> None:
         "2026-03-08 02:00 to 03:00 (America/New_York) is skipped by the clock: the run comes at 03:00",
     )
     assert warned("30 1 * * *") == (
-        "2025-11-02 01:00 to 02:00 (America/New_York) comes twice: only the first pass runs",
+        "2025-11-02 01:00 to 02:00 (America/New_York) is repeated by the clock: only the first pass runs",
     )
-    assert warned("*/30 1 * * *") == ("2025-11-02 01:00 to 02:00 (America/New_York) comes twice: both passes run",)
+    assert warned("*/30 1 * * *") == (
+        "2025-11-02 01:00 to 02:00 (America/New_York) is repeated by the clock: both passes run",
+    )
     assert warned("*/30 2 * * *") == (
         "2026-03-08 02:00 to 03:00 (America/New_York) is skipped by the clock: these runs do not happen",
     )

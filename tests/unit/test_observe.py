@@ -63,7 +63,7 @@ def test_the_account_and_the_ages_are_computed() -> None:
         ({"state": "stopped"}, 60.0, "stopped, reported 60 s ago"),
         ({"wedged": ["desk"]}, 1.0, "WEDGED     hung threads: desk"),
         ({"pending": 0}, 1.0, "ACCOUNT    differs by 1 runs"),
-        ({}, 1.0, "away: refused, 0 waiting, 1 in flight"),
+        ({}, 1.0, "not connected: refused, 0 waiting, 1 in flight"),
         ({"state": "stopped"}, 1.0, "closed, 0 waiting, 1 in flight"),
         ({}, 1.0, "monitor:7, 'nightly': cron: no"),
         ({}, 1.0, "entry:a: never"),

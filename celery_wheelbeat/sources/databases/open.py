@@ -71,7 +71,7 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
     except ImportError as error:
         extra = "postgres" if vendor == "postgresql" else vendor
         raise SourceError(f"no driver for {vendor}: {error}; pip install 'celery-wheelbeat[{extra}]'") from error
-    raise SourceError(f"monitors cannot be kept in a database of vendor {vendor!r}: use postgresql, sqlite or mysql")
+    raise SourceError(f"monitors cannot be stored in a database of vendor {vendor!r}: use postgresql, sqlite or mysql")
 
 
 def database_of(app: Any, settings: Settings) -> MonitorDatabase | None:

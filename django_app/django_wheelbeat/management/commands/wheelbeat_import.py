@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 class Command(ImportCommand):
     """Monitors are identified by name: new ones are added, differing ones are changed, none is deleted."""
 
-    help = "Import monitors from a file (or - for the standard input): JSON lines or CSV, as wheelbeat_export writes."
+    help = (
+        "Import monitors from a file (or - for the standard input): JSON lines or CSV, as written by wheelbeat_export."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options."""
