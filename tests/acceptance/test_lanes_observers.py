@@ -58,8 +58,8 @@ RUN = """
     logging.getLogger("celery.beat").setLevel(logging.INFO)
     compared = []
     with FastBench(app) as bench:
-        take_in = bench.fast.canary.take_in
-        bench.fast.canary.take_in = lambda one: (compared.append(one.difference), take_in(one))
+        apply = bench.fast.canary.apply
+        bench.fast.canary.apply = lambda one: (compared.append(one.difference), apply(one))
         bench.load(numbered(20, bench.route()))
         bench.load(numbered(10, bench.route(), first=20), more_flags=Overlap.SKIP.value << OVERLAP_SHIFT)
         for minute in range(2):
