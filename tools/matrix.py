@@ -2,7 +2,7 @@
 
 ``all`` runs everything that needs no browser in each combination. ``newest`` runs a minute of it in the newest one.
 ``oldest`` only makes the environment of the oldest one, in which tests of ``make test`` start beats and workers.
-Environments are made again when ``pyproject.toml`` or the interpreter changes.
+Environments are made again when the dependencies in ``pyproject.toml`` or the interpreter change.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -52,17 +53,21 @@ class Combination:
         return ROOT / (".venv-celery55" if oldest else f".venv-matrix/{self.name}")
 
     @property
+    def allows_celery_beat(self) -> bool:
+        """Whether django-celery-beat can be installed, which requires Django < 6."""
+        return self.django.startswith("5.")
+
+    @property
     def requirements(self) -> list[str]:
         """Return what pip installs: the package, every extra, what the tests need."""
-        # django-celery-beat requires Django < 6.
-        group = "test" if self.django.startswith("5.") else "test-without-celery-beat"
+        group = "test" if self.allows_celery_beat else "test-without-celery-beat"
         pins = (f"Django=={self.django}.*", f"celery=={self.celery}.*", f"kombu=={self.celery}.*")
         return ["--editable", ".[all]", "--group", group, "--group", "types", *pins]
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """Marker of the tests that this combination cannot run."""
-        return () if self.django.startswith("5.") else ("django_celery_beat",)
+        return () if self.allows_celery_beat else ("django_celery_beat",)
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,8 @@ def combinations(pythons: list[str]) -> list[Combination]:
 def prepared(combination: Combination, interpreter: str) -> Path:
     """Return the interpreter of the combination's environment, which is made if there is none, or an outdated one."""
     python, stamp = combination.folder / "bin/python", combination.folder / "installed"
-    wanted = "\n".join([interpreter, *combination.requirements, (ROOT / "pyproject.toml").read_text()])
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = repr([interpreter, combination.requirements, declared["project"], declared["dependency-groups"]])
     if stamp.exists() and stamp.read_text() == wanted:
         return python
     print(f"Installing {combination.name} …", flush=True)
@@ -145,15 +151,17 @@ def main(which: str) -> int:
     """Make and test the environments; return the exit code."""
     pythons = find_pythons()
     if not pythons:
-        raise Failed("no supported Python was found on PATH or among the versions of pyenv")
+        raise Failed("no supported Python with its module venv was found on PATH or among the versions of pyenv")
     oldest, between, newest = combinations([*pythons])
     if which == "oldest":
         prepared(oldest, pythons[oldest.python])
         return 0
-    print(line_of_absent(pythons), end="")
-    if which == "newest" and newest.django == "5.2":
-        print("The main environment has the newest versions that this Python can run.")
+    absent = line_of_absent(pythons)
+    if which == "newest" and newest.python == "3.11":
+        print(f"{absent} The main environment has the newest versions that Python 3.11 can run.")
         return 0
+    if absent:
+        print(absent)
     chosen = [newest] if which == "newest" else [oldest, between, newest]
     outcomes = {}
     for combination in chosen:

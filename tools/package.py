@@ -119,9 +119,10 @@ def tried(distribution: Path, interpreter: str, folder: Path) -> int:
 def main() -> int:
     """Try both distributions with every Python; return the exit code."""
     pythons = find_pythons()
-    print(line_of_absent(pythons), end="")
+    if absent := line_of_absent(pythons):
+        print(absent)
     if not pythons:
-        raise Failed("no supported Python was found on PATH or among the versions of pyenv")
+        raise Failed("no supported Python with its module venv was found on PATH or among the versions of pyenv")
     failed = 0
     with tempfile.TemporaryDirectory(prefix="wheelbeat-package-") as name:
         folder = Path(name)

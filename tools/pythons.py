@@ -53,9 +53,9 @@ def find_pythons() -> dict[str, str]:
 
 
 def line_of_absent(pythons: Collection[str]) -> str:
-    """Return a line that names the supported versions that are not among ``pythons``; nothing if all are."""
+    """Return a sentence that names the supported versions that are not among ``pythons``; nothing if all are."""
     absent = [version for version in SUPPORTED if version not in pythons]
-    return f"Not on this machine, so left out: Python {', '.join(absent)}.\n" if absent else ""
+    return f"Not on this machine, so left out: Python {', '.join(absent)}." if absent else ""
 
 
 if __name__ == "__main__":

@@ -49,5 +49,5 @@ def test_an_interpreter_counts_only_if_it_starts(tmp_path: Path, monkeypatch: py
 
 
 def test_absent_versions_are_named_in_one_line() -> None:
-    assert line_of_absent(["3.12"]) == "Not on this machine, so left out: Python 3.11, 3.13.\n"
+    assert line_of_absent(["3.12"]) == "Not on this machine, so left out: Python 3.11, 3.13."
     assert line_of_absent(SUPPORTED) == ""
