@@ -21,6 +21,7 @@ from celery_wheelbeat.beat.supervision import RouteSweep
 from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
 from celery_wheelbeat.dispatch.fast_lane.lane_choice import QUESTIONS_MAX
 from celery_wheelbeat.dispatch.lane_rules import TOO_MANY_FORMS, UNFIT
+from celery_wheelbeat.dispatch.messages.envelope_maker import MOVED
 from celery_wheelbeat.jobs.definitions import OVERLAP_SHIFT, ChangeBatch, Overlap
 from celery_wheelbeat.schedules.intervals import INTERVAL_MAX_MS
 
@@ -310,6 +311,14 @@ def test_options_that_cannot_be_read_concern_their_job_alone(bench: FastBench, c
     )
 
 
+def taken_in(bench: FastBench, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list in which the difference of every comparison will stand."""
+    compared: list[str] = []
+    take_in = bench.fast.canary.apply
+    monkeypatch.setattr(bench.fast.canary, "apply", lambda one: (compared.append(one.difference), take_in(one)))
+    return compared
+
+
 KEYS = {"eu.{}": ["eu"], "as.{}": ["as"], "eu.as.{}": ["both", "eu"], "nobody.{}": []}
 
 
@@ -335,13 +344,26 @@ def test_routing_keys_are_a_jobs_own_on_redis(
             bench.drain()
         assert len(asked) == 1
         assert bench.slow_runs == 2 * 2 * 20
+        compared = taken_in(bench, monkeypatch)
         bench.fast.canary.due_s = 0
-        bench.until(lambda: not bench.fast.publisher._questions, "a comparison")
+        bench.until(lambda: compared == [""], "a comparison")
+        with app.connection_for_write() as connection:
+            Queue("late", topics, "nobody.#")(connection.default_channel).declare()
+        bench.pass_minutes()
+        bench.drain()
+        bench.fast.canary.due_s = 0
+        bench.until(lambda: compared[1:] == [MOVED], "a comparison")
+        bench.pass_minutes()
+        bench.drain()
+        assert len(asked) == 2
+        assert bench.slow_runs == (3 + 3 + 1) * 20, "once for nobody's keys, which have a list now"
+        assert client.llen("late\x06\x163") == 2 * 20
         assert bench.fast.canary.differences == 0
+        client.delete("late\x06\x163")
     for name in bindings:
         lists = client.lrange(f"{name}\x06\x163", 0, -1)
         found = [json.loads(message)["properties"]["delivery_info"]["routing_key"] for message in lists]
-        assert sorted(found) == sorted(2 * [key.format(at) for key in KEYS if name in KEYS[key] for at in range(20)])
+        assert sorted(found) == sorted(4 * [key.format(at) for key in KEYS if name in KEYS[key] for at in range(20)])
 
 
 @pytest.mark.amqp

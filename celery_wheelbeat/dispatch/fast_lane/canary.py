@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from celery_wheelbeat.dispatch.messages.envelope import Envelope
+from celery_wheelbeat.dispatch.messages.envelope_maker import MOVED
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +62,9 @@ class Canary:
 
     def apply(self, comparison: Comparison) -> None:
         """Apply a comparison: a difference moves the form to the celery lane."""
-        if comparison.difference and comparison.epoch == self._sender.epoch:
+        if comparison.difference == MOVED:
+            self._forms.ask_again(comparison.form)
+        elif comparison.difference and comparison.epoch == self._sender.epoch:
             self.differences += 1
             reason = f"its message differs from Celery's: {comparison.difference}"
             self._forms.learn(comparison.form, reason)

@@ -71,6 +71,9 @@ class Places(Protocol):
     def key_of(self, routing_key: str) -> bytes | str:
         """Return the key of the only place, or a reason for the celery lane."""
 
+    def are_outdated(self) -> bool:
+        """Return whether routing keys may lead elsewhere by now."""
+
 
 class Envelope(ABC):
     """Base of the envelopes of all transports. Envelopes of equal ``identity`` make equal messages."""

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 _serialize: Any = serialization.dumps
 _OF_ROUTE = (FailureKind.POISON, FailureKind.UNROUTABLE)
 """Failures that apply to every message of a form."""
+MOVED = "the bindings of its exchange have changed"
+"""Result of a comparison: the envelope has to be made again, and is not to blame."""
 _KEY_LENGTH = 32
 _TRIES = 4
 """Most recordings for one proof: a time that ends in zeros is written with fewer digits and is of no use."""
@@ -133,6 +135,8 @@ class EnvelopeMaker:
     def differs(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
         """Compare ``envelope`` with a message that Celery makes now; returns the difference, empty if none."""
         try:
+            if envelope.places is not None and envelope.places.are_outdated():
+                return MOVED
             recording, sample = self._record(form, arguments)
             key = envelope.key_of(sample.own)
             if recording.key != key:

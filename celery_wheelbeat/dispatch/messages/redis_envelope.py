@@ -55,11 +55,22 @@ _WIDTHS: Mapping[Hole | TextHole, int] = {
 class RedisLists:
     """The lists that the routing keys of one exchange lead to, by the bindings at the time of ``of``."""
 
-    def __init__(self, find: Callable[[str], Collection[str]], expiring: Collection[str], key: bytes) -> None:
-        """``find``: routing key → queues; ``key``: of a list, with ``ANYWHERE`` instead of the name of the queue."""
+    def __init__(
+        self,
+        find: Callable[[str], Collection[str]],
+        expiring: Collection[str],
+        key: bytes,
+        bindings: Callable[[], object],
+    ) -> None:
+        """``find``: routing key → queues; ``key``: of a list, with ``ANYWHERE`` instead of the name of the queue.
+
+        ``bindings`` reads the bindings of the exchange.
+        """
         self._find = find
         self._expiring = expiring
         self._before, self._after = key.split(ANYWHERE.encode())
+        self._bindings = bindings
+        self._found = bindings()
 
     @classmethod
     def of(cls, channel: Any, recording: Recording) -> RedisLists:
@@ -72,7 +83,14 @@ class RedisLists:
         def find(routing_key: str) -> set[str]:
             return {queue for queue in kind.lookup(table, exchange, routing_key, None) if queue} - {dead_letter}
 
-        return cls(find, frozenset(getattr(channel, "_expires", None) or ()), recording.key)
+        def bindings() -> object:
+            return channel.typeof(exchange).type, set(channel.get_table(exchange))
+
+        return cls(find, frozenset(getattr(channel, "_expires", None) or ()), recording.key, bindings)
+
+    def are_outdated(self) -> bool:
+        """Read the bindings again; return whether they have changed. For the thread that made the envelope."""
+        return self._bindings() != self._found
 
     def key_of(self, routing_key: str) -> bytes | str:
         """See ``envelope.Places``."""
