@@ -108,7 +108,7 @@ def assemble(
         engine,
         dispatcher,
         entries,
-        monitor_entries=monitor_entries,
+        listeners=(dispatcher, monitor_entries),
         naming=_naming(app, settings, entries),
         clock=clock,
         guard=edges.guard or ClockGuard(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -24,15 +24,14 @@ from celery_wheelbeat.schedules.zones import database_version
 from celery_wheelbeat.sources.messages import Changed, Loaded, Opened, Remembered, Sized
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from celery_wheelbeat.beat.entry_changes import EntryChanges
-    from celery_wheelbeat.beat.schedule_view import MonitorEntries
     from celery_wheelbeat.beat.startup import Naming
     from celery_wheelbeat.dispatch.dispatcher import Dispatcher
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.watchdog import SweepReport
-    from celery_wheelbeat.jobs.definitions import DefinitionBatch, Finished
+    from celery_wheelbeat.jobs.definitions import DefinitionBatch
     from celery_wheelbeat.runtime.clock import Clock, ClockGuard, Reading
     from celery_wheelbeat.runtime.wake import Wake
     from celery_wheelbeat.sources.messages import News, SourceIO
@@ -41,6 +40,13 @@ logger = logging.getLogger("celery.beat")
 
 REST_MAX_S = 1.0
 """Longest sleep between two ticks."""
+
+
+class DefinitionListener(Protocol):
+    """An object that keeps something per definition."""
+
+    def redefined(self, changes: ChangeBatch) -> None:
+        """Take note of changes that the engine has applied."""
 
 
 class Beat:
@@ -53,7 +59,7 @@ class Beat:
         dispatcher: Dispatcher,
         entries: EntryChanges,
         *,
-        monitor_entries: MonitorEntries,
+        listeners: Iterable[DefinitionListener],
         naming: Naming,
         clock: Clock,
         guard: ClockGuard,
@@ -63,7 +69,8 @@ class Beat:
         self.engine = engine
         self.dispatcher = dispatcher
         self.entries = entries
-        self.monitor_entries = monitor_entries
+        self.listeners = [*listeners]
+        """Objects that keep something per definition and have to drop it when the definition changes."""
         self.clock = clock
         self.wake = wake
         self.pid = os.getpid()
@@ -141,7 +148,7 @@ class Beat:
         """Settle the outcomes that the publisher reports; pass finished one-offs and quarantines to the I/O thread."""
         settled = self.dispatcher.collect_outcomes(self.clock.monotonic_s())
         if settled.finished:
-            self._report_finished(settled.finished)
+            self.sources.finish({job_id: done for job_id, done in settled.finished.items() if job_id >= 0})
         if settled.poisoned:
             key_of = self.entries.key_of
             self.quarantine.add_unsendable({job: (key_of(job), why) for job, why in settled.poisoned.items()})
@@ -227,8 +234,7 @@ class Beat:
                 self._load(batch)
                 self.startup.note_block(last=last)
             case Changed(changes, refused):
-                changed_ids = np.concatenate((changes.upserts.ids, changes.deleted_ids))
-                self.quarantine.update_monitors(refused, changed_ids)
+                self.quarantine.update_monitors(refused, changes.ids)
                 monitors = changes.deleted_ids[changes.deleted_ids >= 0]  # an id below 0 may be that of an entry
                 self.entries.note_replacement(changes.upserts, monitors.tolist())
                 self._apply(ChangeBatch(changes.upserts, monitors, changes.cursor))
@@ -247,26 +253,9 @@ class Beat:
         if known is not None:
             self._apply(ChangeBatch(known, np.empty(0, np.int64)))
         self.startup.load(block)
-        self._keep_finished(self.dispatcher.one_offs.load(block))
+        self.dispatcher.loaded(block)
 
     def _apply(self, changes: ChangeBatch) -> None:
         self.engine.apply(changes)
-        touched = np.concatenate((changes.upserts.ids, changes.deleted_ids))
-        lifted = self.dispatcher.redefined(touched)
-        self.quarantine.lift(lifted)
-        one_offs = self.dispatcher.one_offs.redefine(changes.upserts, changes.deleted_ids.tolist(), self.engine.reached)
-        self._keep_finished(one_offs.done)
-        if len(changes.deleted_ids) or one_offs.withdrawn:
-            withdrawn = np.array(one_offs.withdrawn, np.int64)
-            self.dispatcher.drop(np.concatenate((changes.deleted_ids, withdrawn)), "removed")
-        self.monitor_entries.redefined(touched)
-
-    def _keep_finished(self, finished: Mapping[int, Finished]) -> None:
-        """Finish one-offs again that an edit older than their end has re-enabled, and report them again."""
-        if finished:
-            self.dispatcher.finish(finished)
-            self._report_finished(finished)
-
-    def _report_finished(self, finished: Mapping[int, Finished]) -> None:
-        """Ask the I/O thread to store ``finished_at`` of finished monitors."""
-        self.sources.finish({job_id: done for job_id, done in finished.items() if job_id >= 0})
+        for listener in self.listeners:
+            listener.redefined(changes)

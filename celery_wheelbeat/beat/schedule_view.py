@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.shards import JobView
-    from celery_wheelbeat.schedules.kinds import Int64s
+    from celery_wheelbeat.jobs.definitions import ChangeBatch
 
 
 class ScheduleView(MutableMapping[str, Any]):
@@ -151,10 +151,10 @@ class MonitorEntries:
         """Return the jobs whose entries were handed out by name and may have been modified."""
         return frozenset(known[0] for known in list(self._handed_out.values()))
 
-    def redefined(self, ids: Int64s) -> None:
-        """Drop the cached entries of these jobs, whose definitions have changed."""
+    def redefined(self, changes: ChangeBatch) -> None:
+        """Drop the cached entries of jobs whose definitions have changed."""
         if self._handed_out:
-            changed = set(ids.tolist())
+            changed = set(changes.ids.tolist())
             there = list(self._handed_out.items())
             self._handed_out = {name: known for name, known in there if known[0] not in changed}
 

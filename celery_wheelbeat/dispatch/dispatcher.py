@@ -16,12 +16,12 @@ from celery_wheelbeat.dispatch.backlog import Leftover
 from celery_wheelbeat.dispatch.lane import Settled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
     from celery_wheelbeat.dispatch.lane import Lane, Rendering
     from celery_wheelbeat.dispatch.one_offs import OneOffs
-    from celery_wheelbeat.jobs.definitions import DueBatch
+    from celery_wheelbeat.jobs.definitions import ChangeBatch, DefinitionBatch, DueBatch, Finished
     from celery_wheelbeat.schedules.kinds import Int64s
 
 
@@ -35,6 +35,10 @@ class Dispatcher:
         """``last`` takes the runs that no ``preferred`` lane accepts, and every run of a one-off job."""
         self.lanes: Sequence[Lane] = (*preferred, last)
         self._last = last
+        self._lifted: list[int] = []
+        """Jobs whose quarantine a redefinition has lifted, for the next ``collect_outcomes``."""
+        self._finished: dict[int, Finished] = {}
+        """Jobs that a redefinition has re-enabled although they are done, for the next ``collect_outcomes``."""
 
     # One tick.
 
@@ -66,13 +70,14 @@ class Dispatcher:
 
     def collect_outcomes(self, now_s: float) -> Settled:
         """Settle the outcomes of all publishers; returns the changes that concern whole jobs."""
-        settled = Settled({}, {}, [])
+        settled = Settled(self._finished, {}, self._lifted)
+        self._finished, self._lifted = {}, []
         for lane in reversed(self.lanes):
             of_lane = lane.collect_outcomes(now_s)
             settled.finished.update(of_lane.finished)
             settled.poisoned.update(of_lane.poisoned)
             settled.lifted.extend(of_lane.lifted)
-        return settled
+        return settled._replace(lifted=[job_id for job_id in settled.lifted if job_id not in self.quarantined])
 
     # Definitions.
 
@@ -81,9 +86,24 @@ class Dispatcher:
         for lane in self.lanes:
             lane.name_runs(rendering)
 
-    def redefined(self, ids: Int64s) -> list[int]:
-        """Record that the definitions of ``ids`` changed; returns the jobs whose quarantine was lifted."""
-        return [job_id for lane in self.lanes for job_id in lane.redefined(ids)]  # the lanes share the quarantine
+    def loaded(self, batch: DefinitionBatch) -> None:
+        """Take note of jobs that the engine has loaded."""
+        self._keep_finished(self.one_offs.load(batch))
+
+    def redefined(self, changes: ChangeBatch) -> None:
+        """Take note of changes that the engine has applied; ``collect_outcomes`` returns what follows from them."""
+        for lane in self.lanes:
+            self._lifted += lane.redefined(changes.ids)  # the lanes share the quarantine
+        one_offs = self._last.redefine_one_offs(changes)
+        self._keep_finished(one_offs.done)
+        if len(changes.deleted_ids) or one_offs.withdrawn:
+            self.drop(np.concatenate((changes.deleted_ids, np.array(one_offs.withdrawn, np.int64))), "removed")
+
+    def _keep_finished(self, finished: Mapping[int, Finished]) -> None:
+        """Finish one-offs again that an edit older than their end has re-enabled."""
+        if finished:
+            self.finish(finished)
+            self._finished.update(finished)
 
     def finish(self, job_ids: Iterable[int]) -> None:
         """Disable one-off jobs that are done; their waiting runs are skipped(ended)."""

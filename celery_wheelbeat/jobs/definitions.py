@@ -232,6 +232,11 @@ class ChangeBatch:
     cursor: Any = None
     """Opaque position in the change log after this batch; None for sources without a change log."""
 
+    @property
+    def ids(self) -> Int64s:
+        """Ids of all changed jobs, deleted ones included."""
+        return np.concatenate((self.upserts.ids, self.deleted_ids))
+
 
 class Offer(Enum):
     """Why a run is offered to the publisher."""

@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import replace
 from datetime import timedelta, timezone
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -189,6 +190,18 @@ def test_a_row_with_the_id_of_an_entry_leaves_the_entry_alone(make: Callable[...
     bench.beat._apply_message(Changed(changes, {job_id: problem}), 0)
     assert bench.engine.lookup([job_id])[0] is not None
     assert bench.beat.quarantine.monitors == {f"monitor:{job_id}": problem}
+
+
+def test_a_listener_is_called_with_every_change_of_definitions(make: Callable[..., Bench]) -> None:
+    bench = make()
+    seen: list[list[int]] = []
+    bench.beat.listeners.append(SimpleNamespace(redefined=lambda changes: seen.append(changes.ids.tolist())))
+    bench.turn_until(lambda: "a" in bench.beat.entries.in_force)
+    compiled = compile_rows([PLAIN._replace(id=5, name="m")], crons=CronTable())
+    bench.beat._apply_message(Changed(ChangeBatch(compiled.batch, np.array([7])), {}), 0)
+    bench.scheduler.add(name="b", task="t", schedule=5.0)
+    bench.turn_until(lambda: "b" in bench.beat.entries.in_force)
+    assert seen == [[5, 7], [bench.beat.entries.in_force.id_of("b")]]
 
 
 def test_the_status_names_refused_jobs_by_key_and_counts_them_all(make: Callable[..., Bench]) -> None:

@@ -75,12 +75,12 @@ class Bench:
         self.dispatch.name_runs(Rendering(RunIds("tests"), key_of, lambda view, fire_ms: (view.name, fire_ms)))
         self.now_s = 0.0
 
-    def define(self, *rows: MonitorRow) -> list[int]:
+    def define(self, *rows: MonitorRow) -> None:
         compiled = compile_rows(rows, crons=self.crons)
         assert not compiled.refused
-        self.engine.apply(ChangeBatch(compiled.batch, np.empty(0, np.int64)))
-        self.dispatch.one_offs.redefine(compiled.batch, (), self.engine.reached)
-        return self.dispatch.redefined(compiled.batch.ids)
+        changes = ChangeBatch(compiled.batch, np.empty(0, np.int64))
+        self.engine.apply(changes)
+        self.dispatch.redefined(changes)
 
     def define_entry(self) -> None:
         """Define the same job as an entry of ``beat_schedule``."""
@@ -158,7 +158,8 @@ def test_a_poisoned_job_is_quarantined_until_it_changes(bench: Bench) -> None:
     assert (len(digest), reason) == (32, "why")
     assert [run.job_id for run in bench.pass_time(1)] == [2]
     assert bench.skipped() == {"error": 1, "quarantined": 1}
-    assert bench.define(ROW._replace(args="[1]")) == [1]
+    bench.define(ROW._replace(args="[1]"))
+    assert bench.settle([]).lifted == [1]
     assert [run.job_id for run in bench.pass_time(1)] == [1, 2]
 
 
@@ -403,7 +404,8 @@ def test_an_entry_that_is_redefined_before_it_is_settled_is_not_written_down(ben
     break_entries(bench)
     bench.define(ROW)
     bench.pass_time(1)
-    assert bench.define(ROW._replace(args="[1]")) == [1]
+    bench.define(ROW._replace(args="[1]"))
+    assert bench.settle([]).lifted == [1]
     assert bench.settle([]).poisoned == {}
 
 

@@ -47,8 +47,9 @@ class Bench:
 
     def define(self, *rows: MonitorRow) -> None:
         batch = compile_rows(rows, crons=self.crons).batch
-        self.engine.apply(ChangeBatch(batch, np.empty(0, np.int64)))
-        self.entries.redefined(batch.ids)
+        changes = ChangeBatch(batch, np.empty(0, np.int64))
+        self.engine.apply(changes)
+        self.entries.redefined(changes)
 
     def entry(self, job_id: int, fire_ms: int = START_MS) -> Any:
         (view,) = self.engine.lookup([job_id])
@@ -180,10 +181,11 @@ def test_names_may_be_looked_up_in_another_thread(bench: Bench, short_turns: Non
     names = [f"job {number}" for number in range(1, 400)]
     bench.define(*(ROW._replace(id=number, name=name) for number, name in enumerate(names, 1)))
     found: list[Any] = []
+    changes = ChangeBatch(compile_rows([], crons=bench.crons).batch, np.array([1], np.int64))
     reader = threading.Thread(target=lambda: found.extend(map(bench.entries.find, names)))
     reader.start()
     while reader.is_alive():
         bench.entries.handed_out()
-        bench.entries.redefined(np.array([1], np.int64))
+        bench.entries.redefined(changes)
     reader.join()
     assert [entry.name for entry in found] == names

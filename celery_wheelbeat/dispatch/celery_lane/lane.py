@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.dispatch import Publisher
     from celery_wheelbeat.dispatch.backlog import Backlog
+    from celery_wheelbeat.dispatch.one_offs import Redefined
     from celery_wheelbeat.dispatch.pending import PendingRun, RunLease
     from celery_wheelbeat.dispatch.reports.lateness import Lateness
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.shards import JobView
+    from celery_wheelbeat.jobs.definitions import ChangeBatch
 
 logger = logging.getLogger("celery.beat")
 
@@ -96,6 +98,10 @@ class CeleryLane(Lane):
         if settled.finished:
             self.finish(settled.finished)
         return settled
+
+    def redefine_one_offs(self, changes: ChangeBatch) -> Redefined:
+        """Apply changes that the engine has applied to the one-off jobs."""
+        return self.one_offs.redefine(changes.upserts, changes.deleted_ids.tolist(), self._engine.reached)
 
     def _of_size(self, lease: RunLease) -> RunLease:
         """Return the first runs of ``lease`` whose arguments fit, at least one; the others return to the backlog."""

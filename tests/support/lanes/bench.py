@@ -49,7 +49,7 @@ class FastBench:
         self.rendering = Rendering(
             RunIds("tests"),
             key_of,
-            self.beat.monitor_entries.entry_for,
+            self.scheduler.schedule.monitors.entry_for,
             lambda view, entry: claims.of(
                 key_of(view.id), overlap_of(view.flags).name.lower(), entry.schedule, entry.options.get("expires")
             ),
@@ -85,8 +85,9 @@ class FastBench:
     def redefine(self, *jobs: Job) -> None:
         """Change definitions."""
         batch = batch_of(jobs, self.engine.crons)
-        self.engine.apply(ChangeBatch(batch, np.empty(0, np.int64)))
-        self.lanes.redefined(batch.ids)
+        changes = ChangeBatch(batch, np.empty(0, np.int64))
+        self.engine.apply(changes)
+        self.lanes.redefined(changes)
 
     def pass_minutes(self, minutes: int = 1) -> int:
         """Let time pass for the engine and offer what is due; returns how many runs."""
