@@ -85,7 +85,7 @@ def test_the_database_goes_away_and_comes_back(tmp_path: Path, redis_url: str) -
                 assert fires == list(range(fires[0], fires[0] + 1000 * len(fires), 1000))
 
 
-def test_ping_falls_silent_when_a_thread_hangs_and_the_wheel_goes_on(tmp_path: Path, redis_url: str) -> None:
+def test_ping_falls_silent_when_a_thread_hangs_and_the_wheel_continues(tmp_path: Path, redis_url: str) -> None:
     hang = """
     from celery.signals import before_task_publish
 

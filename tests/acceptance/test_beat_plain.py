@@ -103,7 +103,7 @@ def test_a_stopped_process_replays_every_slot_in_order_when_it_goes_on(project: 
 
 
 @pytest.mark.promise("a-bad-job-affects-only-itself")
-def test_one_broken_entry_is_named_and_the_others_go_on(tmp_path: Path, redis_url: str) -> None:
+def test_one_broken_entry_is_named_and_the_others_continue(tmp_path: Path, redis_url: str) -> None:
     broken = {
         "no task": {"schedule": 1.0},
         "text": {"task": "proj.note", "schedule": "every minute"},

@@ -341,7 +341,7 @@ def test_large_arguments_get_through_a_slow_line(server: PrivateRedis, client: r
         assert len(found) == found.total() == 800
 
 
-def test_a_wrong_password_is_said_and_recovered_from(
+def test_a_wrong_password_is_reported_and_recovered_from(
     bench: FastBench, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     def lock() -> None:

@@ -47,7 +47,7 @@ def test_a_write_lock_of_the_web_process_delays_nothing_but_the_edit(
         assert "Traceback" not in beat.output
 
 
-def test_a_read_only_file_is_followed_and_a_replaced_one_is_read_anew(tmp_path: Path, redis_url: str) -> None:
+def test_a_read_only_file_is_followed_and_a_replaced_one_is_reread(tmp_path: Path, redis_url: str) -> None:
     """B95: whatever the file is, sending goes on."""
     with DjangoProject(tmp_path, redis_conf(redis_url)) as project:
         project.django(ONE)

@@ -43,7 +43,7 @@ TRY_AGAIN = """
 """
 
 
-def test_what_can_be_sent_by_now_is_sent_after_trying_again(tmp_path: Path) -> None:
+def test_what_can_be_sent_meanwhile_is_sent_after_trying_again(tmp_path: Path) -> None:
     flag, done = tmp_path / "not-today", tmp_path / "done"
     flag.touch()
     apps = ("django.contrib.admin", "django.contrib.sessions", "django.contrib.messages", "django_wheelbeat")

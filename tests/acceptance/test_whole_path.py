@@ -85,7 +85,7 @@ def test_a_one_off_runs_once_and_is_finished_in_the_database(project: DjangoProj
 
 
 @pytest.mark.promise("a-bad-job-affects-only-itself")
-def test_bad_rows_are_quarantined_and_the_others_go_on(project: DjangoProject) -> None:
+def test_bad_rows_are_quarantined_and_the_others_continue(project: DjangoProject) -> None:
     project.django(
         """
         from django.db import connection

@@ -81,7 +81,7 @@ def test_posted_commands_are_answered_before_what_comes_next_and_a_refused_one_i
     assert losses.take() == 1
 
 
-def test_a_server_that_has_forgotten_the_prelude_is_told_it_again_before_the_next_post() -> None:
+def test_a_server_that_has_forgotten_the_prelude_gets_it_again_before_the_next_post() -> None:
     losses = Losses()
     server = Scripted(b"+OK\r\n-NOSCRIPT no matching script\r\n:7\r\n+OK\r\n:8\r\n:9\r\n", 1)
     line = RedisLine(server, losses, b"prelude.")

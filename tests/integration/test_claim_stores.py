@@ -210,7 +210,7 @@ def test_a_table_of_an_older_release_gets_its_column(kind: Any, request: pytest.
 
 
 @pytest.mark.redis
-def test_a_claim_in_redis_stands_where_an_older_release_looks_for_it(redis_url: str) -> None:
+def test_a_claim_in_redis_is_where_an_older_release_looks_for_it(redis_url: str) -> None:
     key, older = new_key(), struct.Struct(">c8s4s4s6s4s")
     with closing(open_store(redis_url)) as store, redis.Redis.from_url(redis_url) as client:
         assert store.claim(key, asked(), 60) is Verdict.ELECTED

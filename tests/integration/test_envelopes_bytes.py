@@ -137,7 +137,7 @@ def test_further_headers_are_part_of_the_message(wire: Any) -> None:
     assert rendered(made(wire, form), recording, sample) == recording.wire
 
 
-def test_the_key_of_the_job_stands_beside_its_name(wire: Any) -> None:
+def test_the_key_of_the_job_is_next_to_its_name(wire: Any) -> None:
     overlap = (("wheelbeat_overlap", "skip"), ("wheelbeat_job", 'name"space/'))
     form = form_of("lanes.check", {"headers": {"mine": 1}}, ("wheelbeat_claim_ttl", 8192), *overlap)
     envelope = made(wire, form)

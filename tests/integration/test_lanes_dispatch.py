@@ -186,7 +186,7 @@ def test_a_function_patched_at_run_time_changes_the_lane_and_back(
     assert bench.fast.canary.differences == 0
 
 
-def test_another_process_asks_for_everything_anew(bench: FastBench) -> None:
+def test_another_process_asks_for_everything_again(bench: FastBench) -> None:
     bench.load(numbered(10, bench.route()))
     bench.pass_minutes()
     bench.drain()
@@ -217,7 +217,7 @@ class Sends(Task):
 
 
 @pytest.mark.parametrize(("dispatch", "slow_runs"), [("auto", 20), ("fast", 0)])
-def test_what_is_passed_by_is_said_at_the_start_and_passed_by(
+def test_what_is_bypassed_is_reported_at_the_start(
     app: Celery, client: redis.Redis, caplog: pytest.LogCaptureFixture, dispatch: str, slow_runs: int
 ) -> None:
 

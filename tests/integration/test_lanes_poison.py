@@ -81,7 +81,7 @@ def test_a_deleted_queue_of_the_default_exchange_is_declared_again(
     assert len(set(received(server, "vanishing"))) == 50, "those of the last minute; the others went with the queue"
 
 
-def test_what_a_named_exchange_does_not_route_holds_up_nobody(
+def test_what_a_named_exchange_does_not_route_blocks_nothing_else(
     server: PrivateRabbit, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its bindings are the user's: counted, said, and not tried again."""

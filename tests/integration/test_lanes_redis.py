@@ -131,7 +131,7 @@ def test_a_slow_line_is_not_taken_for_a_dead_one(server: PrivateRedis, client: r
 
 
 @pytest.mark.parametrize("denied", [("client|kill", "client|list"), ("client",), ("hmget",)])
-def test_where_the_proof_is_denied_the_outcome_is_uncertain_and_that_is_said(
+def test_where_the_proof_is_denied_the_outcome_is_uncertain_and_that_is_reported(
     server: PrivateRedis, client: redis.Redis, caplog: pytest.LogCaptureFixture, denied: Sequence[str]
 ) -> None:
     client.execute_command("ACL", "SETUSER", "small", "on", ">pw", "~*", "&*", "+@all", *[f"-{one}" for one in denied])
@@ -270,7 +270,7 @@ def test_a_failed_batch_before_an_applied_one_is_not_taken_for_applied(
         assert kinds(lane.outcomes[second.token]) == []
 
 
-def test_all_that_may_be_on_its_way_is_told_apart(server: PrivateRedis, client: redis.Redis) -> None:
+def test_all_that_may_be_on_its_way_is_distinguished(server: PrivateRedis, client: redis.Redis) -> None:
     """Whatever their tokens are, and as many as the greatest window allows: no applied batch hides another one."""
     window = 100_000 // BLOCK_RUNS
     with TcpProxy(server.port) as proxy, Lane(through(proxy), kind="redis", window=window).connected() as lane:
@@ -289,7 +289,7 @@ def test_all_that_may_be_on_its_way_is_told_apart(server: PrivateRedis, client: 
         assert {outcome.failures for outcome in lane.outcomes.values()} == {()}
 
 
-def test_a_replica_is_left_for_whoever_is_master_now(server: PrivateRedis, client: redis.Redis) -> None:
+def test_a_replica_is_left_for_the_current_master(server: PrivateRedis, client: redis.Redis) -> None:
     with PrivateRedis() as master, Lane(make_app(server.url), kind="redis").connected() as lane:
         envelope, epoch = lane.envelope(), lane.sender.epoch
         client.replicaof("127.0.0.1", master.port)

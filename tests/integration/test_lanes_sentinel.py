@@ -98,7 +98,7 @@ def test_the_death_of_a_master_is_followed(secured: Certificates | None) -> None
         assert set(ids.values()) == {1}
 
 
-def test_a_sentinel_that_dies_with_the_master_holds_nobody_up(secured: Certificates | None) -> None:
+def test_a_sentinel_that_dies_with_the_master_blocks_nothing_else(secured: Certificates | None) -> None:
     """It keeps silent as a host does whose power is gone; the next one is asked in time."""
     with Failing(secured) as servers, TcpProxy(servers.sentinel.port) as dying:
 

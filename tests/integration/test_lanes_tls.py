@@ -91,7 +91,7 @@ def test_redis_over_tls_takes_everything_once(redis_server: PrivateRedis, tls: C
 
 
 @pytest.mark.redis
-def test_an_authority_that_is_not_trusted_is_said(redis_server: PrivateRedis) -> None:
+def test_an_authority_that_is_not_trusted_is_reported(redis_server: PrivateRedis) -> None:
     url = f"rediss://127.0.0.1:{redis_server.options['tls-port']}/0?ssl_cert_reqs=required"
     with FastBench(make_app(url)) as bench:
         bench.load(numbered(10, bench.route()))

@@ -81,7 +81,7 @@ def another_service() -> Any:
 
 
 @pytest.mark.parametrize("code", [missing_file, another_redis, another_service])
-def test_a_lazy_argument_that_cannot_reach_something_else_holds_up_nobody(bench: Bench, code: Any) -> None:
+def test_a_lazy_argument_that_cannot_reach_something_else_blocks_nothing_else(bench: Bench, code: Any) -> None:
     for _ in range(2):
         outcomes = bench.send({"args": (BeatLazyFunc(code),)})
         failed = {token: outcome.kind for token, outcome in outcomes.items() if hasattr(outcome, "kind")}
@@ -112,7 +112,7 @@ class Thing:
     ],
     ids=str,
 )
-def test_what_cannot_be_written_into_a_message_holds_up_nobody(bench: Bench, bad: dict[str, Any]) -> None:
+def test_what_cannot_be_written_into_a_message_blocks_nothing_else(bench: Bench, bad: dict[str, Any]) -> None:
     settled = bench.send(bad)
     again = [token for token, one in settled.items() if getattr(one, "kind", None) in AGAIN]
     assert again == [] or again == list(GOOD), "a batch that cannot be written is sent singly"
@@ -129,7 +129,7 @@ AGAIN = (FailureKind.UNCERTAIN, FailureKind.NOT_SENT)
 @pytest.mark.parametrize(
     "route", [5, {"queue": 7}, {"exchange": 5}, ["a", "b"], Thing(), {"queue": Thing()}, {"nonsense": 1}], ids=str
 )
-def test_a_router_that_returns_garbage_holds_up_nobody(bench: Bench, route: Any) -> None:
+def test_a_router_that_returns_garbage_blocks_nothing_else(bench: Bench, route: Any) -> None:
     bench.app.conf.task_routes = [lambda name, *_args, **_kwargs: route if name == "lane.bad" else None]
     outcomes = bench.send({"task": "lane.bad"})
     assert not [token for token in GOOD if hasattr(outcomes[token], "kind")]

@@ -396,7 +396,7 @@ def test_a_mark_ahead_of_the_clock_falls_back_to_where_the_engine_begins(make: C
     assert bench.beat.mark.mark_ms == bench.engine.cursor_ms == now_ms - 846
 
 
-def test_a_schedule_that_raises_is_named_and_the_others_go_on(
+def test_a_schedule_that_raises_is_named_and_the_others_continue(
     make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
     from celery.schedules import schedule

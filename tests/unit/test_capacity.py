@@ -81,7 +81,7 @@ def test_a_load_that_does_not_fit_ends_the_beat(monkeypatch: pytest.MonkeyPatch)
         Loading(started_engine()).begin(1_000_000, 100.0, 0.0)
 
 
-def test_progress_is_told_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_is_reported_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "celery.beat")
     progress = Loading(started_engine())
     progress.begin(1_000_000, 100.0, 100.0)

@@ -235,7 +235,7 @@ def test_a_run_that_has_expired_is_counted_as_such_and_is_no_error(
 
 
 @pytest.mark.parametrize(("kind", "reason"), [(FailureKind.UNROUTABLE, "unroutable"), (FailureKind.ERROR, "error")])
-def test_one_lost_run_is_counted_and_the_job_goes_on(bench: Bench, kind: FailureKind, reason: str) -> None:
+def test_one_lost_run_is_counted_and_the_job_continues(bench: Bench, kind: FailureKind, reason: str) -> None:
     bench.define(ROW)
     bench.settle(bench.pass_time(1), kind)
     assert bench.dispatch.last_error == "a: why"

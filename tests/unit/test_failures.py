@@ -127,7 +127,7 @@ def test_what_is_said_about_sentinels_stands_and_the_rest_is_bounded() -> None:
     assert options["socket_timeout"] == REPLY_TIMEOUT_S
 
 
-def test_waits_double_up_to_a_bound_and_begin_anew() -> None:
+def test_waits_double_up_to_a_bound_and_begin_again() -> None:
     backoff = Backoff()
     waits = [backoff.next_s() for _ in range(20)]
     assert FIRST_S / 2 <= waits[0] <= FIRST_S

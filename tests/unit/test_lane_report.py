@@ -162,7 +162,7 @@ def test_every_job_is_counted_in_one_lane_with_the_reason_it_leaves_for(
     assert f"7 jobs: {ONE_OFF}; 5 jobs: a reason of its own; 4 jobs: a signal" in caplog.messages[1]
 
 
-def test_it_is_said_once_answers_have_come_and_again_only_when_they_change(
+def test_it_is_reported_once_answers_have_come_and_again_only_when_they_change(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.load(*jobs(0, 5))
@@ -198,7 +198,7 @@ def test_jobs_that_leave_alone_count_even_where_nobody_asks_about_their_kind(
     assert said.startswith("beat: 4 jobs take the fast lane, 4 the celery lane")
 
 
-def test_nothing_is_said_while_monitors_are_loaded(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_reported_while_monitors_are_loaded(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.load(*jobs(-3, 3))
     for _ in range(100):
         bench.now_s += LOOK_S

@@ -79,7 +79,7 @@ def beat(monkeypatch: pytest.MonkeyPatch) -> Iterator[SteppedBeat]:
     made.close()
 
 
-def test_what_is_read_already_fires_on_time_while_the_load_goes_on(beat: SteppedBeat) -> None:
+def test_what_is_read_already_fires_on_time_while_the_load_continues(beat: SteppedBeat) -> None:
     for _ in range(200):
         beat.step()
         now_ms = beat.clock.wall_ms()

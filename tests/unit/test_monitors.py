@@ -182,7 +182,7 @@ def test_how_messages_are_sent_is_interned():
     assert routes[2] == Route("proj.check", expires_next=True)
 
 
-def test_one_bad_row_stops_nobody():
+def test_one_bad_row_stops_no_other():
     bad = row(2, cron="61 * * * *", args="[1,\n2,,]")
     result, _, _ = compiled(row(1), bad, row(3))
     assert result.batch.ids.tolist() == [1, 3]

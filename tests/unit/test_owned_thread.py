@@ -101,7 +101,7 @@ def test_what_is_left_is_done_after_a_stop_up_to_the_deadline() -> None:
     assert left == [3], "it is late after two turns"
 
 
-def test_an_exception_goes_to_the_body_and_the_loop_goes_on() -> None:
+def test_an_exception_goes_to_the_body_and_the_loop_continues() -> None:
     errors = [ValueError("first"), KeyError("second")]
     seen: list[Exception] = []
     done = threading.Event()

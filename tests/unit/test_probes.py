@@ -121,7 +121,7 @@ def test_known_hosts_are_answered(host: str) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/status", "/livez", "/metrics", "/"])
-def test_other_hosts_are_told_nothing(host: str, path: str) -> None:
+def test_other_hosts_get_no_answer(host: str, path: str) -> None:
     made = ProbeAnswers(
         lambda: HealthView(NOW_S, (), STATUS), lambda: NOW_S, 30.0, ("beat.monitoring.svc", "*.beats.example")
     )

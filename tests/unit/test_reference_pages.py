@@ -68,7 +68,7 @@ def fits(shown: Line, logged: Line) -> bool:
     return shown.level == logged.level and re.fullmatch(pattern, logged.text) is not None
 
 
-def test_every_line_that_is_logged_stands_in_the_page() -> None:
+def test_every_line_that_is_logged_is_in_the_page() -> None:
     shown = shown_lines()
     missing = {line for line in logged_lines() if not any(fits(one, line) for one in shown)}
     # Celery has the same words for one run; the fast lane says them in its place
@@ -80,7 +80,7 @@ def test_the_page_shows_no_line_that_nothing_logs() -> None:
     assert {one for one in shown_lines() if not any(fits(one, line) for line in logged)} == set()
 
 
-def test_every_header_stands_in_the_page() -> None:
+def test_every_header_is_in_the_page() -> None:
     ours = {value for name, value in vars(headers).items() if name.isupper() and str(value).startswith("wheel")}
     literals = {
         node.value
@@ -96,7 +96,7 @@ def test_every_header_stands_in_the_page() -> None:
     assert {name for name in shown if name.startswith("wheelbeat_")} <= ours | settings
 
 
-def test_every_field_about_the_source_stands_in_the_status_page() -> None:
+def test_every_field_about_the_source_is_in_the_status_page() -> None:
     keys = {
         key.value
         for path in ("sources/changelog/reader.py", "sources/files/file_io.py")
@@ -111,7 +111,7 @@ def test_every_field_about_the_source_stands_in_the_status_page() -> None:
     assert set(re.findall(r"`source\.(\w+)`", page("status.md"))) == keys
 
 
-def test_every_error_stands_in_the_page_under_its_parents() -> None:
+def test_every_error_is_in_the_page_under_its_parents() -> None:
     for module in pkgutil.walk_packages(celery_wheelbeat.__path__, "celery_wheelbeat."):
         importlib.import_module(module.name)
     found: set[type[Exception]] = set()

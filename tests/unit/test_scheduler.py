@@ -373,7 +373,7 @@ def test_what_is_replaced_while_it_runs_is_followed(app: Celery, make: MakeSched
     assert scheduler._beat.entries.view is scheduler.schedule
 
 
-def test_garbage_in_the_schedule_is_refused_and_the_others_go_on(app: Celery, make: MakeScheduler) -> None:
+def test_garbage_in_the_schedule_is_refused_and_the_others_continue(app: Celery, make: MakeScheduler) -> None:
     app.conf.beat_schedule = {"good": every(0.1)}
     scheduler = make()
     tick_until(scheduler, lambda: sent(app))
@@ -626,7 +626,7 @@ def test_no_wait_of_a_stop_is_longer_than_three_seconds(app: Celery, make: MakeS
     assert sum(waits) <= 3
 
 
-def test_another_process_starts_anew(make: MakeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_starts_again(make: MakeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = make()
     scheduler.tick()
     first, supervision = scheduler._beat, scheduler._supervision

@@ -23,7 +23,7 @@ def a_report(version: str, age_s: float = 1.0) -> dict[str, Any]:
         ([a_report("2025b"), a_report("2026a", age_s=3_600)], ""),
     ],
 )
-def test_beats_that_read_different_zone_databases_are_told_of(
+def test_beats_that_read_different_zone_databases_are_reported(
     reports: list[dict[str, Any]], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B22: they disagree about when a job is due, and so about its run ids."""

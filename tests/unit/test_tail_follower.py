@@ -208,7 +208,7 @@ def test_the_reconcile_heals_and_counts_what_no_trigger_saw() -> None:
     assert beat.follower.findings.drift_found == 0
 
 
-def test_the_reconcile_calls_it_drift_when_the_log_had_told() -> None:
+def test_the_reconcile_calls_it_drift_when_the_log_had_the_change() -> None:
     table = TableOfMonitors(30)
     beat = Beat(table)
     beat.settle()

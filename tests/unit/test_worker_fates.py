@@ -307,7 +307,7 @@ def test_a_worker_of_a_broadcast_does_not_take_it_from_another(store: Store) -> 
 
 
 @pytest.mark.parametrize("odd", ["rejected", 7, None, {}, [None], [{}], ["rejected"], [{"reason": ["rejected"]}]])
-def test_a_history_of_dead_letters_that_somebody_made_up_is_none(odd: object, store: Store) -> None:
+def test_a_history_of_dead_letters_that_is_invented_is_ignored(odd: object, store: Store) -> None:
     bench = Bench(store)
     assert bench.outcome({"x-death": odd}) == "runs"
     assert bench.counters.totals()["elected"] == 1

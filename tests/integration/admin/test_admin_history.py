@@ -159,7 +159,7 @@ def test_claims_say_when_it_started_and_how_long_it_took(db: Any, tmp_path: Path
         app.close()
 
 
-def test_what_cannot_be_looked_up_is_said(db: Any, login: Callable[..., Any]) -> None:
+def test_what_cannot_be_looked_up_is_reported(db: Any, login: Callable[..., Any]) -> None:
     from django_wheelbeat.admin.past_runs import look_up_results
     from django_wheelbeat.models import Monitor
 
@@ -194,7 +194,7 @@ def test_django_s_own_results_are_found(pg: Any) -> None:
             editor.delete_model(TaskResult)
 
 
-def test_whoever_may_look_may_see_the_runs(db: Any, login: Callable[..., Any]) -> None:
+def test_viewers_may_see_the_runs(db: Any, login: Callable[..., Any]) -> None:
     monitor = monitor_since(1)
     address = f"/admin/wheelbeat/monitor/{monitor.pk}/runs/"
     assert login("a", only=("run_monitor", "view_scheduler")).get(address).status_code == 403

@@ -148,7 +148,7 @@ def test_the_last_due_time_is_computed_like_the_next(either: Any, login: Callabl
     assert "Last due: <time data-local-time" in page
 
 
-def test_an_instant_is_said_in_three_zones_without_a_script(db: Any, login: Callable[..., Any]) -> None:
+def test_an_instant_is_shown_in_three_zones_without_a_script(db: Any, login: Callable[..., Any]) -> None:
     from django.test import override_settings
 
     from django_wheelbeat.admin.local_times import local_time

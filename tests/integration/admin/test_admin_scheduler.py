@@ -154,7 +154,7 @@ def test_what_is_upcoming_is_the_minute_from_now_on(either: Any, login: Callable
         assert "firings" not in browser.get(PAGE, {"upcoming": "1", **odd}).context
 
 
-def test_silent_and_stopped_beats_are_told_apart(db: Any, login: Callable[..., Any]) -> None:
+def test_silent_and_stopped_beats_are_distinguished(db: Any, login: Callable[..., Any]) -> None:
     report(document(), ago=timedelta(minutes=5), beat_id="hangs")
     report(document(state="stopped"), ago=timedelta(minutes=6), beat_id="gone")
     page = login().get(PAGE).content.decode()

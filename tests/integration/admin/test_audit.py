@@ -137,7 +137,7 @@ def test_a_bulk_is_one_row(pg: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.postgres
-def test_a_bulk_of_many_statements_is_one_row_where_it_is_said(pg: Any) -> None:
+def test_a_bulk_of_many_statements_is_one_row_where_it_is_requested(pg: Any) -> None:
     from django_wheelbeat.database.actors import acting, gather_audit, gathered_audit
     from django_wheelbeat.models import Monitor
 

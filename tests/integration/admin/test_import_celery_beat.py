@@ -173,7 +173,7 @@ def test_repeating_it_keeps_both_in_step(dcb: Any) -> None:
     assert dcb.PeriodicTask.objects.count() == 1
 
 
-def test_what_is_gone_there_is_named_and_pruned_only_if_the_import_made_it(dcb: Any) -> None:
+def test_what_the_source_no_longer_has_is_named_and_pruned_only_if_the_import_made_it(dcb: Any) -> None:
     from django_wheelbeat.models import Change, Monitor
 
     hourly = dcb.IntervalSchedule.objects.create(every=1, period="hours")

@@ -131,7 +131,7 @@ BAD = [
 ]
 
 
-def test_errors_are_told_by_line_and_nothing_is_imported(either: Any, tmp_path: Path) -> None:
+def test_errors_are_reported_by_line_and_nothing_is_imported(either: Any, tmp_path: Path) -> None:
     from django.core.management.base import CommandError
 
     from django_wheelbeat.models import Monitor
@@ -182,7 +182,7 @@ def test_a_million_lines_need_no_more_memory_than_a_block(db: Any, monkeypatch: 
     assert [piece.count("\n") for piece in pieces] == [10] * 10
 
 
-def test_names_are_kept_with_the_line_on_which_they_stood_first() -> None:
+def test_names_are_kept_with_the_line_of_their_first_appearance() -> None:
     from django_wheelbeat.transfer.names import Names
 
     with Names() as names:

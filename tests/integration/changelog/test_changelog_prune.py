@@ -40,7 +40,7 @@ def prune(place: Place, meanwhile: Callable[[], Any] = lambda: None) -> int:
     return prune_changelog(place.connection, timedelta(0), wait)
 
 
-def test_whoever_is_up_to_date_is_spared_and_whoever_is_not_notices(place: Place, reader: Reader) -> None:
+def test_beats_that_are_up_to_date_are_spared_and_others_notice(place: Place, reader: Reader) -> None:
     late = Reader(place)
     Monitor.objects.bulk_create(many(5))
     assert len(reader.news()) == 5

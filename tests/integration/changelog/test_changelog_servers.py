@@ -80,7 +80,7 @@ def before(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch, action: Calla
 
 
 @pytest.mark.parametrize("reading", ["columns", "edits", "resync"])
-def test_a_table_that_is_written_anew_is_never_read_as_empty(
+def test_a_table_that_is_rewritten_is_never_read_as_empty(
     quiet: Place, beat: SteppedBeat, migration: Migration, monkeypatch: pytest.MonkeyPatch, reading: str
 ) -> None:
     """Who waits for such a table with a snapshot in hand finds it empty: rewriting keeps no old versions of rows."""

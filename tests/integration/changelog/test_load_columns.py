@@ -269,7 +269,7 @@ def test_a_connection_lost_amid_many_edits_loses_none(
     assert_engine_is_the_table(beat, postgres)
 
 
-def test_a_lost_connection_begins_the_load_anew_where_it_stood(
+def test_a_lost_connection_resumes_the_load(
     beat: LoadingBeat, postgres: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follower, "BLOCK_ROWS", 500)

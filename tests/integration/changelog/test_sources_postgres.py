@@ -136,7 +136,9 @@ def test_a_truncated_log_loses_the_cursor(place: Place, reader: Reader) -> None:
     assert lost.value.reason == "replaced"
 
 
-def test_a_long_transaction_elsewhere_holds_nothing_back_and_its_age_is_told(place: Place, postgres_url: str) -> None:
+def test_a_long_transaction_elsewhere_holds_nothing_back_and_its_age_is_reported(
+    place: Place, postgres_url: str
+) -> None:
     """A writer in another database of the server keeps the oldest transaction id where it is."""
     reader = Reader(place)
     name = f"{OWN_NAME}_other"
