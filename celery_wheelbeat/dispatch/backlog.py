@@ -289,8 +289,9 @@ class Backlog:
         return offered
 
     def _fires(self, *, newest: bool = False) -> Iterable[int]:
-        for runs in (*self._offered, *self._late.chunks, *self._fresh.chunks, *self.alone, self.leases.all_runs()):
-            if len(runs.ids):
-                yield int(runs.fire_ms.max() if newest else runs.fire_ms.min())
+        chunks = (*self._offered, *self._late.chunks, *self._fresh.chunks, *self.alone)
+        for fires_ms in (*(runs.fire_ms for runs in chunks), self.leases.fires_ms()):
+            if len(fires_ms):
+                yield int(fires_ms.max() if newest else fires_ms.min())
         for run in self._deferred:
             yield run.fire_ms

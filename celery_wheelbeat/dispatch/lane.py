@@ -173,9 +173,10 @@ class Lane(ABC):
         runs = Counter[tuple[FailureKind, str]]()
         tokens: dict[FailureKind, list[int]] = {}
         for one in failed:
-            runs[one.kind, one.reason] += len(self.backlog.leases.runs_of(one.token).ids)
+            count = self.backlog.leases.count_of(one.token)
+            runs[one.kind, one.reason] += count
+            self.failures[one.kind.value] += count
             tokens.setdefault(one.kind, []).append(one.token)
-            self.failures[one.kind.value] += len(self.backlog.leases.runs_of(one.token).ids)
         self._failure_log.note(runs, now_s)
         errors = [one for one in failed if one.kind is not FailureKind.EXPIRED]
         if errors:

@@ -149,6 +149,13 @@ class RunLease(NamedTuple):
     """Bytes of arguments that their messages hold; 0 until a lane sets it."""
 
 
+class _SingleRun(NamedTuple):
+    """A lease of one run; columns of one row would take ten times the memory and time."""
+
+    run: PendingRun
+    size_bytes: int = 0
+
+
 class RunLeases:
     """The runs in flight: columns of runs, each with one token. A lease can be split; each part has its own token."""
 
@@ -157,16 +164,18 @@ class RunLeases:
         """Number of tokens whose lease had ended before; must be 0."""
         self.size_bytes = 0
         """Sum of the ``size_bytes`` of all leases."""
-        self._leases: dict[int, RunLease] = {}
+        self._leases: dict[int, RunLease | _SingleRun] = {}
         self._next_token = 0
 
     def __len__(self) -> int:
         """Return the number of runs."""
-        return sum(len(lease.runs.ids) for lease in self._leases.values())
+        return sum(1 if isinstance(lease, _SingleRun) else len(lease.runs.ids) for lease in self._leases.values())
 
-    def all_runs(self) -> PendingRuns:
-        """Return the runs of all leases."""
-        return joined([lease.runs for lease in self._leases.values()])
+    def fires_ms(self) -> Int64s:
+        """Return the fire times of all runs, in no order."""
+        singles = [lease.run.fire_ms for lease in self._leases.values() if isinstance(lease, _SingleRun)]
+        columns = [lease.runs.fire_ms for lease in self._leases.values() if isinstance(lease, RunLease)]
+        return np.concatenate([np.array(singles, np.int64), *columns])
 
     def begin(self, runs: PendingRuns) -> RunLease:
         """Return a new lease."""
@@ -176,15 +185,19 @@ class RunLeases:
 
     def end(self, tokens: Iterable[int]) -> PendingRuns:
         """End leases and return their runs."""
-        found = []
+        chunks: list[PendingRuns] = []
+        singles: list[PendingRun] = []
         for token in tokens:
             lease = self._leases.pop(token, None)
             if lease is None:
                 self.strays += 1
+                continue
+            self.size_bytes -= lease.size_bytes
+            if isinstance(lease, _SingleRun):
+                singles.append(lease.run)
             else:
-                found.append(lease.runs)
-                self.size_bytes -= lease.size_bytes
-        return joined(found)
+                chunks.append(lease.runs)
+        return joined([*chunks, PendingRuns.of(singles)] if singles else chunks)
 
     def clear(self) -> None:
         """End all leases."""
@@ -193,27 +206,36 @@ class RunLeases:
 
     def split(self, token: int, *groups: Sequence[int] | NDArray[np.intp]) -> list[RunLease]:
         """Lease the runs at each group of positions apart, in that order; the rest of the lease keeps its token."""
-        lease = self._leases[token]
+        lease = RunLease(token, self.runs_of(token))
         rest = np.ones(len(lease.runs.ids), np.bool_)
         parts = []
         for positions in groups:
             where = np.asarray(positions, np.intp)
             rest[where] = False
             parts.append(self.begin(lease.runs.at(where)))
-        self._leases[token] = lease._replace(runs=lease.runs.at(rest))
-        if not rest.any():
+        if rest.any():
+            self._leases[token] = lease._replace(runs=lease.runs.at(rest))
+        else:
             del self._leases[token]
         return parts
 
     def split_singly(self, token: int) -> dict[int, PendingRun]:
         """Split a lease into leases of one run each; returns the runs by token."""
-        runs = self._leases.pop(token).runs
-        parts = (self.begin(runs.at(slice(at, at + 1))) for at in range(len(runs.ids)))
-        return {part.token: run for part, run in zip(parts, runs.singly(), strict=True)}
+        singles = dict(enumerate(self.end([token]).singly(), self._next_token))
+        self._next_token += len(singles)
+        self._leases.update((number, _SingleRun(run)) for number, run in singles.items())
+        return singles
+
+    def count_of(self, token: int) -> int:
+        """Return the number of runs of a lease; 0 if it has ended."""
+        lease = self._leases.get(token)
+        return 0 if lease is None else 1 if isinstance(lease, _SingleRun) else len(lease.runs.ids)
 
     def runs_of(self, token: int) -> PendingRuns:
         """Return the runs of a lease; none if it has ended."""
         lease = self._leases.get(token)
+        if isinstance(lease, _SingleRun):
+            return PendingRuns.of([lease.run])
         return joined(()) if lease is None else lease.runs
 
     def weigh(self, token: int, size_bytes: int) -> None:
@@ -223,15 +245,15 @@ class RunLeases:
 
     def outdate(self, ids: Int64s) -> None:
         """Mark the leased runs of redefined jobs as outdated."""
-        leases = list(self._leases.values())
-        if not leases:
-            return
-        found = np.isin(np.concatenate([lease.runs.ids for lease in leases]), ids)
-        if not found.any():
-            return
-        start = 0
-        for lease in leases:
-            where = found[start : start + len(lease.runs.ids)]
-            start += len(where)
-            if where.any():
-                self._leases[lease.token] = lease._replace(runs=lease.runs.outdated(where))
+        columns = [lease for lease in self._leases.values() if isinstance(lease, RunLease)]
+        if columns:
+            found = np.isin(np.concatenate([lease.runs.ids for lease in columns]), ids)
+            ends = np.cumsum([len(lease.runs.ids) for lease in columns])
+            for lease, where in zip(columns, np.split(found, ends[:-1]), strict=True):
+                if where.any():
+                    self._leases[lease.token] = lease._replace(runs=lease.runs.outdated(where))
+        if len(columns) < len(self._leases):
+            changed = set(ids.tolist())
+            for token, single in self._leases.items():
+                if isinstance(single, _SingleRun) and single.run.job_id in changed:
+                    self._leases[token] = single._replace(run=single.run._replace(tag=single.run.tag | OUTDATED))

@@ -289,10 +289,11 @@ def test_runs_that_are_sent_alone_are_taken_in_halves_and_count_as_in_flight():
 def test_a_run_is_outdated_until_it_is_taken_again():
     desk = Desk()
     desk.offer((1, 1000), (2, 1000), (3, 1000))
-    one, two = desk.backlog.take(2), desk.backlog.take(1)
+    one, (single,) = desk.backlog.take(2), desk.take(1)
     desk.backlog.leases.outdate(np.array([2, 3, 9]))
     assert [run.outdated for run in desk.backlog.leases.runs_of(one.token).singly()] == [False, True]
-    desk.backlog.requeue([one.token, two.token])
+    assert [run.outdated for run in desk.backlog.leases.runs_of(single).singly()] == [True]
+    desk.backlog.requeue([one.token, single])
     assert not any(run.outdated for run in desk.take(3).values())
 
 

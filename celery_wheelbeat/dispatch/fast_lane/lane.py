@@ -160,8 +160,9 @@ class FastLane(Lane):
             self.publisher.submit(draft.batch(part.token, self.answers.epoch))
             if alone:
                 self._alone = part.token
-        for form in composed.forms.keys() - self.canary.seen.keys():
-            self.canary.remember(form, jobs, composed.forms[form])
+        for form, positions in composed.forms.items():
+            if form not in self.canary.seen:
+                self.canary.remember(form, jobs, positions)
         return len(lease.runs.ids)
 
     def _blocks_wanted(self) -> tuple[int, int]:
@@ -255,7 +256,7 @@ class FastLane(Lane):
         """Count a batch as confirmed except for its failures; poisoned ones are looked for in halves of the batch."""
         failed: list[Failed] = []
         if outcome.failures:
-            is_single = outcome.token == self._alone and len(self.backlog.leases.runs_of(outcome.token).ids) == 1
+            is_single = outcome.token == self._alone and self.backlog.leases.count_of(outcome.token) == 1
             lost = self.backlog.leases.split(outcome.token, *(failure.positions for failure in outcome.failures))
             for failure, part in zip(outcome.failures, lost, strict=True):
                 self.last_error = failure.reason
@@ -263,6 +264,6 @@ class FastLane(Lane):
                     self.backlog.set_alone(part.token)
                 else:
                     failed.append(Failed(part.token, failure.kind, failure.reason))
-        if not outcome.failures or len(self.backlog.leases.runs_of(outcome.token).ids):
+        if not outcome.failures or self.backlog.leases.count_of(outcome.token):
             self._lateness.note_all(self.backlog.confirm([outcome.token]).fire_ms, outcome.at_ms, now_s)
         self._settle_failed(failed, settled, now_s)

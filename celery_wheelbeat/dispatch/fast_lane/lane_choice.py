@@ -147,7 +147,7 @@ class Answers:
         self._open.discard(verdict.form)
         self._forms.learn(verdict.form, verdict.answer)
         tokens = self._parked.pop(verdict.form, [])
-        self.waiting -= sum(len(self._backlog.leases.runs_of(token).ids) for token in tokens)
+        self.waiting -= sum(self._backlog.leases.count_of(token) for token in tokens)
         self._backlog.requeue(tokens)
         return True
 
