@@ -20,6 +20,7 @@ from celery_wheelbeat import __version__
 from celery_wheelbeat.engine.packing import DEAD
 from celery_wheelbeat.engine.watchdog import FINDINGS
 from celery_wheelbeat.observe.forecast import Surveyor
+from celery_wheelbeat.observe.gap_log import OutageLog
 from celery_wheelbeat.observe.health import HealthView
 from celery_wheelbeat.observe.otel import instruments
 from celery_wheelbeat.observe.probes import ProbeAnswers, Probes
@@ -91,6 +92,7 @@ class Supervision:
         self._swept = 0
         self._findings: Counter[str] = Counter()
         self._last_fires: dict[str, tuple[int | None, int | None]] = {}
+        self._outage_log = OutageLog(beat.engine.ledger)
         self._route_sweep = RouteSweep(beat.engine)
         self._surveyor = Surveyor(beat.engine, beat.clock.monotonic_s)
         self.health_view = HealthView(beat.clock.monotonic_s())
@@ -128,6 +130,7 @@ class Supervision:
                 logger.warning("beat: All threads complete their loops again")
             self._wedged = wedged
         self._note_busy(now_s)
+        self._outage_log.update(now_s, self._outage())
         self.send_log.turn(self._engine.cursor)
         if now_s >= self._sweep_due_s and self._beat.state in ("loading", "running"):
             self._sweep_due_s = now_s + SWEEP_EVERY_S
@@ -141,6 +144,12 @@ class Supervision:
                 self.lane_report.look(now_s, loading=self._beat.state != "running")
             self.report(reading.now_ms)
         self.health_view = self.health_view._replace(turned_s=now_s, wedged=tuple(wedged))
+
+    def _outage(self) -> str:
+        """Return why no run can be sent; empty if runs are sent."""
+        if self._beat.startup.namespace is None:
+            return "run ids waited for the database"
+        return "" if self._beat.dispatcher.health().connected else "the broker was down"
 
     def _note_busy(self, now_s: float) -> None:
         """Log once when a task has been running inside beat for longer than the live timeout, and once when it ends."""

@@ -1,7 +1,7 @@
-"""Log lines about missed time: one line per start, stall and forward step of the clock.
+"""Log lines about missed time: one line per start, stall, forward step of the clock, and outage of the broker.
 
-A line reports the runs offered for sending and the runs skipped, by reason; their sum is the growth of the ledger's
-*expected* in that time. Runs that are offered again are not included, as in the ledger.
+A line of the first three kinds reports the runs offered for sending and the runs skipped, by reason; their sum is the
+growth of the ledger's *expected* in that time. Runs that are offered again are not included, as in the ledger.
 """
 
 from __future__ import annotations
@@ -120,6 +120,48 @@ class GapLog:
             else:
                 gap.replayed += len(batch)
         return due
+
+
+OVERFLOW_EVERY_S = 60.0
+"""Seconds between two lines about runs that were skipped as backlog although the broker was connected."""
+
+
+class OutageLog:
+    """Counts and logs the runs of one beat that were skipped as backlog."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._logged = 0
+        """Runs in the lines so far."""
+        self._outage = ""
+        """Cause of the current outage; empty if there is none."""
+        self._begun_s = self._overflow_due_s = 0.0
+
+    def update(self, now_s: float, outage: str) -> None:
+        """Log the runs skipped in an outage at its end. ``outage``: why nothing can be sent, empty if runs are sent."""
+        if outage:
+            if not self._outage:
+                self._begun_s = now_s
+            self._outage = outage
+            return
+        ended, self._outage = self._outage, ""
+        runs = self._ledger.skipped["backlog"] - self._logged
+        if not runs or not (ended or now_s >= self._overflow_due_s):
+            return
+        self._logged += runs
+        self._overflow_due_s = now_s + OVERFLOW_EVERY_S
+        if ended:
+            logger.warning("beat: %s skipped as backlog while %s (%.0f s)", _were(runs), ended, now_s - self._begun_s)
+        else:
+            logger.warning(
+                "beat: %s skipped as backlog with the broker connected: it refused the runs of these jobs, or more than"
+                " wheelbeat_backlog_max runs waited",
+                _were(runs),
+            )
+
+
+def _were(count: int) -> str:
+    return f"{_runs(count)} {'was' if count == 1 else 'were'}"
 
 
 def _runs(count: int) -> str:

@@ -190,9 +190,9 @@ def test_an_exchange_that_is_there_again_lifts_the_quarantine(
             bench.redefine(bad_jobs(bench, {"exchange": "nope", "routing_key": "x"})[0])
             bench.pass_minutes()
         bench.until(lambda: not bench.lanes.quarantined, "the lifting of the quarantine")
-        lifted = BAD if by == "time" else BAD[1:]
-        assert sorted(watch.lifted) == list(lifted)
-        assert f"{len(lifted)} monitors of lanes.check are no longer quarantined" in caplog.text
+        with_the_form = BAD if by == "time" else BAD[1:]
+        assert sorted(watch.lifted) == list(BAD)
+        assert f"{len(with_the_form)} monitors of lanes.check are no longer quarantined" in caplog.text
         before = bench.ledger.sent
         bench.pass_minutes()
         bench.drain()

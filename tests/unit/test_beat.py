@@ -154,6 +154,8 @@ def test_no_run_is_sent_under_another_id_than_the_database_would_give_it(
     bench.turn_until(lambda: bench.ledger.sent)
     sent = ids_of_messages(bench.app)
     assert list(sent) == [run_id("entry:a", fire_ms, INSTALLATION) for fire_ms in sent.values()] != []
+    skipped = bench.ledger.skipped["backlog"]
+    assert f"beat: {skipped} runs were skipped as backlog while run ids waited for the database" in caplog.text
 
 
 def test_the_installation_is_remembered_for_a_start_without_its_database(

@@ -16,7 +16,8 @@ from support.beat.observed import observed
 
 from celery_wheelbeat.dispatch.reports.lateness import Lateness, Quantiles
 from celery_wheelbeat.dispatch.reports.send_log import LINES_MAX, SendLog
-from celery_wheelbeat.engine.ledger import REASONS
+from celery_wheelbeat.engine.ledger import REASONS, Ledger
+from celery_wheelbeat.observe.gap_log import OutageLog
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.observe.status import document
 from celery_wheelbeat.observe.status_text import status_text
@@ -162,3 +163,30 @@ def test_many_sends_of_one_tick_are_one_line_in_the_lanes_thread_only(caplog: py
         f"Scheduler: Sending {LINES_MAX + 1} due tasks (one line each up to {LINES_MAX})",
     ]
     assert lines not in logger.filters
+
+
+def test_an_outage_ends_with_the_number_of_runs_that_were_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    ledger = Ledger()
+    log = OutageLog(ledger)
+    log.update(0.0, "")
+    for second in range(1, 15):
+        ledger.skip("backlog", 100)
+        log.update(float(second), "the broker was down")
+    assert caplog.messages == []
+    log.update(15.0, "")
+    log.update(16.0, "")
+    assert caplog.messages == ["beat: 1,400 runs were skipped as backlog while the broker was down (14 s)"]
+    log.update(17.0, "the broker was down")
+    log.update(18.0, "")
+    assert len(caplog.messages) == 1, "nothing was skipped"
+
+
+def test_runs_that_are_skipped_without_an_outage_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    ledger = Ledger()
+    log = OutageLog(ledger)
+    for second in range(100):
+        ledger.skip("backlog", 1)
+        log.update(float(second), "")
+    first, second_line = caplog.messages
+    assert first.startswith("beat: 1 run was skipped as backlog with the broker connected")
+    assert second_line.startswith("beat: 60 runs were skipped as backlog with the broker connected")
