@@ -155,7 +155,7 @@ class EditForm(OperationForm):
         required=False, max_length=255, label=gettext_lazy("Add tags"), help_text=gettext_lazy("Separated by commas.")
     )
     tags_removed = TagsField(required=False, max_length=255, label=gettext_lazy("Remove tags"))
-    emptied = forms.MultipleChoiceField(
+    cleared = forms.MultipleChoiceField(
         required=False,
         label=gettext_lazy("Clear these fields"),
         choices=[
@@ -177,7 +177,7 @@ class EditForm(OperationForm):
         cleaned = super().clean() or self.cleaned_data
         if self.errors:
             return cleaned
-        for name in cleaned["emptied"]:
+        for name in cleaned["cleared"]:
             if cleaned.get(name) not in (None, ""):
                 self.add_error(name, _("Set this field or clear it, not both."))
         asked = [name for name in self.fields if name != "reason" and cleaned.get(name) not in (None, "", [])]
@@ -189,7 +189,7 @@ class EditForm(OperationForm):
         """See ``OperationForm``."""
         cleaned = self.cleaned_data
         values: dict[str, Any] = {}
-        for name in cleaned["emptied"]:
+        for name in cleaned["cleared"]:
             values |= CLEARED[name]
         for name in ("interval_ms", "timezone", "queue", "priority"):
             if cleaned[name] not in (None, ""):

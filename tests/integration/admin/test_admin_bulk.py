@@ -80,7 +80,7 @@ def test_an_edit_sets_what_was_filled_in_and_nothing_else(any_vendor: Any, login
     changes = Change.objects.count()
     act(browser, "edit_monitors", ids, confirmed="Change", queue="new", priority="7")
     assert Change.objects.count() == changes, "what is so already is not written again"
-    act(browser, "edit_monitors", ids, confirmed="Change", emptied=["queue", "priority", "expires", "tags"])
+    act(browser, "edit_monitors", ids, confirmed="Change", cleared=["queue", "priority", "expires", "tags"])
     assert set(Monitor.objects.values_list("queue", "priority", "expires_s", "expires_next", "tags")) == {
         ("", None, None, False, "")
     }
