@@ -24,8 +24,8 @@ _BLANK, _DELETE = 0x20, 0x7F
 _OPENING: Final = (ord("["), ord("{"))
 _CLOSING: Final = (ord("]"), ord("}"))
 _MARKER: Final = b'"__type__"'
-_ESCAPES: Final = re.compile(rb"\\u(?:00[567]|[dD][89a-fA-F])")
-"""Escapes that may spell a letter of the marker, or half of a surrogate pair."""
+_ESCAPES: Final = re.compile(rb"\\u(?:00[567]|[dD][89a-fA-F])|(?<!\\)(?:\\\\)*\\(?![\"\\/bfnrt]|u[0-9a-fA-F]{4})")
+"""Escapes that may spell a letter of the marker, or half of a surrogate pair; and those that are not JSON's."""
 _LONG_EXPONENT: Final = re.compile(rb"[\[,:\s]-?\d+(?:\.\d+)?[eE]\+?\d{3}")
 _RUN: Final = 100
 """Numbers with twice as many digits fail. A shorter one with an exponent below 100 is never infinite."""
@@ -47,7 +47,10 @@ def valid_names(names: bytes, lengths: Int64s, longest: int) -> NDArray[np.bool_
 
 
 def valid_payloads(payload: bytes, lengths: Int64s, args_lengths: Int64s) -> NDArray[np.bool_]:
-    """Return a mask of the payloads (``[args, kwargs]``, valid JSON) that can be sent unchanged."""
+    """Return a mask of the payloads (``[args, kwargs]``) that can be sent unchanged.
+
+    They are valid JSON except for escapes, because MariaDB's ``json_valid`` takes any character behind a backslash.
+    """
     valid = (args_lengths >= 2) & (lengths - args_lengths >= 6)
     if not valid.any():
         return valid
@@ -58,7 +61,12 @@ def valid_payloads(payload: bytes, lengths: Int64s, args_lengths: Int64s) -> NDA
     valid &= _octets_at(payload, kwargs_at - 3) == _CLOSING[0]
     valid &= _octets_at(payload, kwargs_at) == _OPENING[1]
     valid &= _octets_at(payload, ends - 2) == _CLOSING[1]
-    for suspicious in (_finds(payload, _MARKER), _finds(payload, b"\0"), _escapes(payload), _large_numbers(payload)):
+    for suspicious in (
+        _finds(payload, _MARKER),
+        _finds(payload, b"\0"),
+        _escapes(payload),
+        _large_numbers(payload),
+    ):
         valid[_rows_of(suspicious, ends)] = False
     return valid
 
@@ -71,7 +79,7 @@ def _finds(text: bytes, sought: bytes) -> Iterator[int]:
 
 
 def _escapes(text: bytes) -> Iterator[int]:
-    if b"\\u" in text:
+    if b"\\" in text:
         yield from (found.start() for found in _ESCAPES.finditer(text))
 
 

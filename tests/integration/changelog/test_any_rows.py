@@ -184,8 +184,11 @@ def test_a_large_number_that_a_later_key_replaces_counts_only_if_no_worker_reads
 
 @pytest.mark.parametrize(
     "kwargs",
-    ['{"a": 01}', '{"a": 1,}', "{'a': 1}", '{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', '{"a": "\\ud800"}'],
-)
+    [
+        '{"a": 01}', '{"a": 1.}', '{"a": 1e}', '{"a":-1.5E+}', '{"a":-}', '{"a": "\\x41"}', '{"a": "\\\\\\0"}',
+        '{"a": 1,}', "{'a': 1}", '{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', '{"a": "\\ud800"}',
+    ],
+)  # fmt: skip
 def test_arguments_that_cannot_be_sent_are_written_down_at_the_load(place: Place, kwargs: str) -> None:
     rows = [{"name": name, "task": "proj.note", "interval_ms": 60_000} for name in ("bad", "good")]
     assert execute_each(place, insert([rows[0] | {"kwargs": kwargs}, rows[1]])) == 2

@@ -17,10 +17,11 @@ CASE WHEN {plain} THEN {shape} END
 TIMESTAMPDIFF(MICROSECOND, '1970-01-01', effective_from) DIV 1000
 
 -- name: plain
--- What can be compiled as columns.
+-- What can be compiled as columns. json_valid accepts the numbers 1., 1e+ and -, which are not JSON.
 once_at IS NULL AND solar_event = '' AND start_at IS NULL AND end_at IS NULL AND finished_at IS NULL
 AND incident_interval_ms IS NULL AND incident_until IS NULL
 AND octet_length(args) + octet_length(kwargs) <= 16384 AND json_valid(args) AND json_valid(kwargs)
+AND concat(args, kwargs) NOT REGEXP '[[,:][[:space:]]*(-?[0-9]+([.][^0-9]|([.][0-9]+)?[eE]([^0-9+-]|[+-][^0-9]))|-[^0-9])'
 
 -- name: shape
 -- What a plain monitor has in common with many others: equal texts mean equal values.
