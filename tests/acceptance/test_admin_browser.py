@@ -200,14 +200,14 @@ def test_incident_import_quarantine_and_scheduler(browser: Any, site: str, tmp_p
     file.write_text('{"name": "new.example", "task": "check", "interval": "5m"}\n{"name": "bad", "task": "t"}\n')
     page.open(f"{MONITORS}import/")
     page.find("[name=file]").send_keys(str(file))
-    page.find("[name=look]").click()
+    page.find("[name='dry-run']").click()
     page.until(lambda: "1 new, 0 changed, 0 unchanged, 1 lines" in page.text("[role=status]"), "the dry run")
     assert "expected exactly one of interval" in page.text("[role=status]")
     assert barriers(page) == []
     page.find("[name=file]").send_keys(str(file))
     page.find("[name=skip_errors]").click()
     page.find("[name=import]").click()
-    page.until(lambda: "1 monitors were added" in page.text(".messagelist"), "the import")
+    page.until(lambda: "Monitors added: 1" in page.text(".messagelist"), "the import")
     assert Monitor.objects.filter(name="new.example").exists()
 
     page.open("/admin/wheelbeat/quarantine/")
