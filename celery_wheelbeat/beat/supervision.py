@@ -141,7 +141,7 @@ class Supervision:
             self._report_due_s = now_s + REPORT_EVERY_S
             self._route_sweep.scan()
             if self.lane_report is not None:
-                self.lane_report.look(now_s, loading=self._beat.state != "running")
+                self.lane_report.update(now_s, loading=self._beat.state != "running")
             self.report(reading.now_ms)
         self.health_view = self.health_view._replace(turned_s=now_s, wedged=tuple(wedged))
 

@@ -12,7 +12,6 @@ the order of their fire times.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -75,8 +74,6 @@ class Backlog:
         self.leases = RunLeases()
         """The runs in flight."""
         self._deferred = DeferredRuns()
-        self.alone: deque[PendingRuns] = deque()
-        """Runs in flight that have to be sent with nothing else on the way; see ``set_alone``."""
 
     @property
     def pending(self) -> int:
@@ -96,8 +93,7 @@ class Backlog:
     @property
     def in_flight(self) -> int:
         """Pairs that were taken and not settled, deferred ones included."""
-        apart = sum(len(runs.ids) for runs in self.alone) + len(self._deferred)
-        return apart + len(self.leases)
+        return len(self.leases) + len(self._deferred)
 
     def oldest_fire_ms(self) -> int | None:
         """Return the earliest unsettled fire time, or None; the mark stays before it."""
@@ -122,10 +118,6 @@ class Backlog:
     def take(self, runs: int) -> RunLease:
         """Lease up to ``runs`` pairs, oldest first; half of them come from *fresh* if it has as many."""
         return self.leases.begin(self._take(runs))
-
-    def take_alone(self) -> RunLease:
-        """Lease the next runs of ``alone``, of which there must be some."""
-        return self.leases.begin(self.alone.popleft())
 
     def confirm(self, tokens: Iterable[int]) -> PendingRuns:
         """Count the runs of leases as confirmed by the broker, and return them."""
@@ -160,12 +152,6 @@ class Backlog:
         self._late.prepend(runs.by_fire_time())
         self._jobs_ahead = None
         self._squeezed = False
-
-    def set_alone(self, token: int) -> None:
-        """End a lease; its runs are leased again in two halves, by ``take_alone``."""
-        runs = self.leases.end([token]).current()
-        half = (len(runs.ids) + 1) // 2
-        self.alone += [part for part in (runs.at(slice(half)), runs.at(slice(half, None))) if len(part.ids)]
 
     def defer(self, tokens: Iterable[int], now_s: float) -> None:
         """Keep refused runs apart for a pause; runs that are not kept are skipped(backlog)."""
@@ -252,7 +238,6 @@ class Backlog:
         self._jobs_ahead, self._late_by_id, self._squeezed = None, False, False
         self.leases.clear()
         self._deferred.clear()
-        self.alone.clear()
         return leftover
 
     def _drop(self, pairs: PendingRuns, reason: str) -> None:
@@ -289,7 +274,7 @@ class Backlog:
         return offered
 
     def _fires(self, *, newest: bool = False) -> Iterable[int]:
-        chunks = (*self._offered, *self._late.chunks, *self._fresh.chunks, *self.alone)
+        chunks = (*self._offered, *self._late.chunks, *self._fresh.chunks)
         for fires_ms in (*(runs.fire_ms for runs in chunks), self.leases.fires_ms()):
             if len(fires_ms):
                 yield int(fires_ms.max() if newest else fires_ms.min())

@@ -62,7 +62,7 @@ class Dispatcher:
 
     def submit_due(self, now_s: float) -> int:
         """Let each lane submit as many runs as it has room for; returns how many left the queues."""
-        return sum(lane.submit_due(now_s) for lane in self.lanes if lane.backlog.waiting or lane.backlog.alone)
+        return sum(lane.submit_due(now_s) for lane in self.lanes if lane.backlog.waiting or lane.backlog.leases.alone)
 
     def can_submit(self) -> bool:
         """Return whether ``submit_due`` would submit anything."""

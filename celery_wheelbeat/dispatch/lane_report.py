@@ -33,7 +33,7 @@ RECOUNT_EVERY_S = 30.0
 PATIENCE_S = 60.0
 """Longest wait of the first report for an answer about every job."""
 BEHIND_S = 60.0
-BEHIND_SAID_EVERY_S = 300.0
+BEHIND_LOGGED_EVERY_S = 300.0
 REASONS_SHOWN = 5
 
 
@@ -75,12 +75,12 @@ class LaneReport:
         self._recount_s = 0.0
         self._patient_until_s: float | None = None
         self._counted = Counted()
-        self._said: Counted | None = None
-        self._behind_said_s: float | None = None
+        self._logged: Counted | None = None
+        self._behind_logged_s: float | None = None
 
-    def look(self, now_s: float, *, loading: bool = False) -> None:
+    def update(self, now_s: float, *, loading: bool = False) -> None:
         """Count jobs and log changes; ``now_s`` is monotonic. Nothing is logged while ``loading``."""
-        self._census.look()
+        self._census.count_next()
         if loading or self._patient_until_s is None:
             self._patient_until_s = now_s + PATIENCE_S
         forms = self._fast.forms
@@ -91,10 +91,10 @@ class LaneReport:
             self._changed_s = None if changed else self._changed_s
             self._recount_s = now_s + RECOUNT_EVERY_S
             self._counted = self._count()
-            if loading or (self._said is None and self._counted.unasked and now_s < self._patient_until_s):
+            if loading or (self._logged is None and self._counted.unasked and now_s < self._patient_until_s):
                 self._recount_s = now_s
             elif self._changed_s is None and not self._counted.is_empty:
-                self._say(changed=changed)
+                self._log_count(changed=changed)
         self._watch_slow_lane(now_s)
 
     def as_json(self) -> Mapping[str, Any]:
@@ -107,13 +107,13 @@ class LaneReport:
             "behind": self.behind,
         }
 
-    def _say(self, *, changed: bool) -> None:
+    def _log_count(self, *, changed: bool) -> None:
         """Log the count; if no answer has ``changed``, only if its ``kind`` differs from the last one logged."""
-        counted, said = self._counted, self._said
-        if said is not None and counted.kind == said.kind and (not changed or counted == said):
+        counted, logged = self._counted, self._logged
+        if logged is not None and counted.kind == logged.kind and (not changed or counted == logged):
             return
-        self._said = counted
-        if counted.observers and (said is None or said.observers != counted.observers):
+        self._logged = counted
+        if counted.observers and (logged is None or logged.observers != counted.observers):
             logger.info("beat: %s seen: the headers are filled in on the fast lane", " and ".join(counted.observers))
         if not counted.celery:
             logger.info("beat: All %d jobs seen so far take the fast lane", counted.fast)
@@ -159,15 +159,15 @@ class LaneReport:
         if slow.rendering is None or not slow.publisher.health().connected:
             self._lag.forget()  # a lane that cannot send at all is not behind
         backlog = slow.backlog
-        lag_s = self._lag.look(now_s, left=backlog.left_queue, waiting=backlog.waiting)
+        lag_s = self._lag.sample(now_s, left=backlog.left_queue, waiting=backlog.waiting)
         self.behind = lag_s > BEHIND_S
         if not self.behind:
-            self._behind_said_s = None
-        elif self._behind_said_s is None or now_s - self._behind_said_s >= BEHIND_SAID_EVERY_S:
-            self._behind_said_s = now_s
+            self._behind_logged_s = None
+        elif self._behind_logged_s is None or now_s - self._behind_logged_s >= BEHIND_LOGGED_EVERY_S:
+            self._behind_logged_s = now_s
             logger.error(
                 "beat: The celery lane is %.0f s behind with %d runs: fewer jobs must need it, now %s. "
-                "docs/howto/lanes.md says what to do; wheelbeat_dispatch = 'fast' passes by signals and patches",
+                "docs/howto/lanes.md says what to do; wheelbeat_dispatch = 'fast' bypasses signals and patches",
                 lag_s, backlog.waiting, _causes(self._counted.celery, 1) or "unknown ones",
             )  # fmt: skip
 
@@ -176,7 +176,7 @@ def _causes(reasons: Counter[str], shown: int) -> str:
     return "; ".join(f"{jobs} job{'s' * (jobs != 1)}: {reason}" for reason, jobs in reasons.most_common(shown))
 
 
-ROWS_PER_LOOK = 500_000
+ROWS_PER_CALL = 500_000
 
 
 class ByKind(NamedTuple):
@@ -205,8 +205,8 @@ class LaneCensus:
         self._at = 0
         """Number of the next shard to count."""
 
-    def look(self) -> None:
-        """Count the next shards, up to about ``ROWS_PER_LOOK`` rows, each shard at most once."""
+    def count_next(self) -> None:
+        """Count the next shards, up to about ``ROWS_PER_CALL`` rows, each shard at most once."""
         shards, rows = self._engine.shards, 0
         for _ in range(len(shards)):
             number = self._at % len(shards)
@@ -215,7 +215,7 @@ class LaneCensus:
             rows += len(counted.ids)
             self._at = (number + 1) % len(shards)
             self.rounds += self._at == 0
-            if rows >= ROWS_PER_LOOK:
+            if rows >= ROWS_PER_CALL:
                 break
 
     def by_kind(self) -> ByKind:
@@ -251,7 +251,7 @@ def _by_kind(found: Int64s) -> ByKind:
     return ByKind(there, jobs[there])
 
 
-LOOKS_KEPT = 3_600
+SAMPLES_KEPT = 3_600
 """Most samples kept; with more, the lag is measured from the oldest one kept."""
 
 
@@ -262,22 +262,22 @@ class QueueLag:
     """
 
     def __init__(self) -> None:
-        self._looks: deque[tuple[float, int]] = deque(maxlen=LOOKS_KEPT)
+        self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES_KEPT)
         """(time, runs enqueued by then); only samples with more enqueued runs than have left."""
 
-    def look(self, now_s: float, *, left: int, waiting: int) -> float:
+    def sample(self, now_s: float, *, left: int, waiting: int) -> float:
         """Take a sample and return the seconds since the oldest sample that still has waiting runs; 0 if none.
 
         ``left``: number of runs that ever left the queue.
         """
-        looks = self._looks
-        while looks and looks[0][1] <= left:
-            looks.popleft()
+        samples = self._samples
+        while samples and samples[0][1] <= left:
+            samples.popleft()
         entered = left + waiting
-        if waiting and (not looks or entered > looks[-1][1]):
-            looks.append((now_s, entered))
-        return now_s - looks[0][0] if looks else 0.0
+        if waiting and (not samples or entered > samples[-1][1]):
+            samples.append((now_s, entered))
+        return now_s - samples[0][0] if samples else 0.0
 
     def forget(self) -> None:
         """Start over: no run could leave the queue."""
-        self._looks.clear()
+        self._samples.clear()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -164,18 +164,23 @@ class RunLeases:
         """Number of tokens whose lease had ended before; must be 0."""
         self.size_bytes = 0
         """Sum of the ``size_bytes`` of all leases."""
+        self.alone: deque[PendingRuns] = deque()
+        """Runs that have to be sent with nothing else on the way; see ``set_alone``."""
         self._leases: dict[int, RunLease | _SingleRun] = {}
+        self._parked: dict[Hashable, list[int]] = {}
+        """What runs wait for → tokens of their leases."""
         self._next_token = 0
 
     def __len__(self) -> int:
         """Return the number of runs."""
-        return sum(1 if isinstance(lease, _SingleRun) else len(lease.runs.ids) for lease in self._leases.values())
+        leased = sum(1 if isinstance(lease, _SingleRun) else len(lease.runs.ids) for lease in self._leases.values())
+        return leased + sum(len(runs.ids) for runs in self.alone)
 
     def fires_ms(self) -> Int64s:
         """Return the fire times of all runs, in no order."""
         singles = [lease.run.fire_ms for lease in self._leases.values() if isinstance(lease, _SingleRun)]
         columns = [lease.runs.fire_ms for lease in self._leases.values() if isinstance(lease, RunLease)]
-        return np.concatenate([np.array(singles, np.int64), *columns])
+        return np.concatenate([np.array(singles, np.int64), *columns, *(runs.fire_ms for runs in self.alone)])
 
     def begin(self, runs: PendingRuns) -> RunLease:
         """Return a new lease."""
@@ -202,7 +207,36 @@ class RunLeases:
     def clear(self) -> None:
         """End all leases."""
         self._leases.clear()
+        self._parked.clear()
+        self.alone.clear()
         self.size_bytes = 0
+
+    def set_alone(self, token: int) -> None:
+        """End a lease; its runs are leased again in two halves, by ``begin_alone``."""
+        runs = self.end([token]).current()
+        half = (len(runs.ids) + 1) // 2
+        self.alone += [part for part in (runs.at(slice(half)), runs.at(slice(half, None))) if len(part.ids)]
+
+    def begin_alone(self) -> RunLease:
+        """Lease the next runs of ``alone``, of which there must be some."""
+        return self.begin(self.alone.popleft())
+
+    def park(self, token: int, cause: Hashable) -> None:
+        """Let the runs of a lease wait for ``cause``; ``unpark`` returns the token."""
+        self._parked.setdefault(cause, []).append(token)
+
+    def is_parked(self, cause: Hashable) -> bool:
+        """Return whether any runs wait for ``cause``."""
+        return cause in self._parked
+
+    def unpark(self, cause: Hashable) -> list[int]:
+        """Return the leases that waited for ``cause``."""
+        return self._parked.pop(cause, [])
+
+    def unpark_all(self) -> list[int]:
+        """Return all leases that waited."""
+        parked, self._parked = self._parked, {}
+        return [token for tokens in parked.values() for token in tokens]
 
     def split(self, token: int, *groups: Sequence[int] | NDArray[np.intp]) -> list[RunLease]:
         """Lease the runs at each group of positions apart, in that order; the rest of the lease keeps its token."""

@@ -73,7 +73,7 @@ RUN = """
             bench.fast.canary.due_s = 0.0
             bench.until(lambda: compared, "a comparison")
         for now_s in (0.0, 10.0, 20.0):
-            bench.lane_report.look(now_s)
+            bench.lane_report.update(now_s)
         report["difference"] = sorted(set(compared))
         envelopes = [a for _, a in bench.fast.forms.answers() if not isinstance(a, str)]
         report["observers"] = sorted({{tuple(envelope.observers) for envelope in envelopes}})

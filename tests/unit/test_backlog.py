@@ -279,10 +279,10 @@ def test_a_lease_without_any_run_left_has_ended():
 def test_runs_that_are_sent_alone_are_taken_in_halves_and_count_as_in_flight():
     desk = Desk()
     desk.offer(*((job_id, 1000) for job_id in range(5)))
-    desk.backlog.set_alone(desk.backlog.take(5).token)
+    desk.backlog.leases.set_alone(desk.backlog.take(5).token)
     assert (desk.backlog.in_flight, desk.backlog.waiting, desk.backlog.oldest_fire_ms()) == (5, 0, 1000)
-    assert [desk.backlog.take_alone().runs.ids.tolist() for _ in range(2)] == [[0, 1, 2], [3, 4]]
-    assert not desk.backlog.alone
+    assert [desk.backlog.leases.begin_alone().runs.ids.tolist() for _ in range(2)] == [[0, 1, 2], [3, 4]]
+    assert not desk.backlog.leases.alone
     assert desk.backlog.in_flight == 5
 
 

@@ -17,8 +17,8 @@ from celery_wheelbeat.dispatch import lane_report as lane_census
 from celery_wheelbeat.dispatch.backlog import Backlog
 from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
 from celery_wheelbeat.dispatch.lane_report import (
+    BEHIND_LOGGED_EVERY_S,
     BEHIND_S,
-    BEHIND_SAID_EVERY_S,
     PATIENCE_S,
     QUIET_S,
     LaneReport,
@@ -34,7 +34,7 @@ from celery_wheelbeat.schedules.cron import CronTable
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-LOOK_S = 2.0
+UPDATE_S = 2.0
 START_MS = 1_764_000_000_000
 HOURS_AGO_MS = START_MS - 6 * 3_600_000
 
@@ -76,10 +76,10 @@ class Bench:
         (group,) = self.forms.groups(np.array([route << KIND_SHIFT | overlap.value]), np.array([60_000]))
         self.forms.learn(group.form, answer)
 
-    def look(self, looks: int = 1) -> None:
-        for _ in range(looks):
-            self.now_s += LOOK_S
-            self.report.look(self.now_s)
+    def update(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.now_s += UPDATE_S
+            self.report.update(self.now_s)
 
     def offer(self, runs: int, fire_ms: int = START_MS) -> None:
         rows, ids = np.zeros(runs, np.uint32), np.arange(runs, dtype=np.int64)
@@ -104,17 +104,17 @@ def test_a_kind_that_nobody_asks_about_any_more_counts_with_its_route(bench: Ben
     bench.answer(0, envelope())
     bench.answer(0, envelope(), Overlap.SKIP)
     bench.answer(1, envelope())
-    bench.look(3)
+    bench.update(3)
     assert (bench.report.as_json()["fast"], bench.report.as_json()["celery"]) == (18, {})
     bench.forms.forget()
     bench.answer(0, "a signal")
-    bench.look(3)
+    bench.update(3)
     assert (bench.report.as_json()["fast"], bench.report.as_json()["celery"]) == (5, {"a signal": 17})
     bench.forms.forget_reasons()  # it is asked for again
-    bench.look(3)
+    bench.update(3)
     assert (bench.report.as_json()["fast"], bench.report.as_json()["celery"]) == (5, {"a signal": 17})
     bench.answer(0, envelope())
-    bench.look(3)
+    bench.update(3)
     assert (bench.report.as_json()["fast"], bench.report.as_json()["celery"]) == (18, {})
 
 
@@ -128,7 +128,7 @@ def jobs(first: int, count: int, route: int = 0, **columns: Any) -> list[Job]:
 
 def test_a_beat_with_entries_only_says_so(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.load(*jobs(-3, 3))
-    bench.look(3)
+    bench.update(3)
     (said,) = caplog.messages
     assert said.startswith("beat: 0 jobs take the fast lane, 3 the celery lane (a few thousand runs a second): ")
     assert said.endswith(f"3 jobs: {ENTRY}. docs/howto/lanes.md says what to do about each")
@@ -150,9 +150,9 @@ def test_every_job_is_counted_in_one_lane_with_the_reason_it_leaves_for(
     bench.answer(1, "a signal")
     bench.answer(0, "a reason of its own", Overlap.QUEUE_ONE)
     bench.answer(0, envelope(), Overlap.SKIP)
-    bench.look(int(PATIENCE_S / LOOK_S))
+    bench.update(int(PATIENCE_S / UPDATE_S))
     assert caplog.messages == [], "the six may be due within a minute"
-    bench.look(3)
+    bench.update(3)
     counted = bench.report.as_json()
     assert counted["celery"] == {ENTRY: 2, ONE_OFF: 7, "a reason of its own": 5, "a signal": 4, CHECKED_IN: 2}
     assert counted["fast"] == 10, "nobody knows yet about the six of route 7"
@@ -166,22 +166,22 @@ def test_it_is_reported_once_answers_have_come_and_again_only_when_they_change(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.load(*jobs(0, 5))
-    bench.look(int(2 * PATIENCE_S / LOOK_S))
+    bench.update(int(2 * PATIENCE_S / UPDATE_S))
     assert caplog.messages == [], "nothing is known"
     bench.answer(0, envelope())
-    bench.look()
+    bench.update()
     assert caplog.messages == [], f"more may come within {QUIET_S} s"
-    bench.look(20)
+    bench.update(20)
     assert caplog.messages == ["beat: All 5 jobs seen so far take the fast lane"]
     bench.forms.forget()  # a reconnect
-    bench.look(20)
+    bench.update(20)
     bench.load(*jobs(10, 5))
-    bench.look(20)
+    bench.update(20)
     assert len(caplog.messages) == 1, "an edit alone is no news"
     assert bench.report.as_json()["fast"] == 10, "but it is counted"
     bench.load(*jobs(30, 1, route=1))
     bench.answer(1, "a signal")
-    bench.look(3)
+    bench.update(3)
     assert "10 jobs take the fast lane, 1 the celery lane" in caplog.messages[-1]
     assert "1 job: a signal" in caplog.messages[-1]
 
@@ -192,7 +192,7 @@ def test_jobs_that_leave_alone_count_even_where_nobody_asks_about_their_kind(
     bench.load(*jobs(0, 5), *jobs(5, 3, route=1))
     bench.exceptions = {CHECKED_IN: {0, 5, 6, 7}}
     bench.answer(0, envelope())
-    bench.look(3)
+    bench.update(3)
     assert bench.report.as_json()["celery"] == {CHECKED_IN: 4}
     (said,) = caplog.messages
     assert said.startswith("beat: 4 jobs take the fast lane, 4 the celery lane")
@@ -201,30 +201,30 @@ def test_jobs_that_leave_alone_count_even_where_nobody_asks_about_their_kind(
 def test_nothing_is_reported_while_monitors_are_loaded(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.load(*jobs(-3, 3))
     for _ in range(100):
-        bench.now_s += LOOK_S
-        bench.report.look(bench.now_s, loading=True)
+        bench.now_s += UPDATE_S
+        bench.report.update(bench.now_s, loading=True)
     assert caplog.messages == []
     assert bench.report.as_json()["celery"] == {ENTRY: 3}
     bench.load(*jobs(0, 5))
-    bench.look()
+    bench.update()
     bench.answer(0, envelope())
-    bench.look(3)
+    bench.update(3)
     (said,) = caplog.messages
     assert said.startswith("beat: 5 jobs take the fast lane, 3 the celery lane")
 
 
 def test_a_look_at_many_jobs_costs_no_more_than_one_at_some(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_census, "ROWS_PER_LOOK", 10)
+    monkeypatch.setattr(lane_census, "ROWS_PER_CALL", 10)
     census = lane_census.LaneCensus(bench.engine)
     bench.load(*jobs(0, 40))
     for look in range(4):
         assert census.by_kind().jobs.sum() == 10 * look
         assert census.rounds == 0
-        census.look()
+        census.count_next()
     assert (census.rounds, counted(census)) == (1, {0: 40})
     bench.engine.apply(ChangeBatch(batch_of([], bench.engine.crons), np.arange(39)))
     for _ in range(4):
-        census.look()
+        census.count_next()
     assert counted(census) == {0: 1}
 
 
@@ -240,7 +240,7 @@ def test_what_is_counted_of_many_kinds_is_no_longer_than_the_jobs(bench: Bench) 
     routes = [bench.engine.routes.intern(Route("proj.check", f'{{"queue": "{number}"}}')) for number in range(2_000)]
     bench.load(*(Job(id=at, interval_ms=60_000, route_index=route) for at, route in enumerate(routes)))
     census = lane_census.LaneCensus(bench.engine)
-    census.look()
+    census.count_next()
     assert census.rounds == 1
     assert sum(len(counts.by_kind.kinds) for counts in census._counted.values()) == 2_000
     assert counted(census) == {route << KIND_SHIFT: 1 for route in routes}
@@ -255,19 +255,19 @@ def test_a_lane_that_gets_more_than_it_can_send_is_behind_after_a_minute(
     while not bench.report.behind:
         bench.offer(1_000)
         bench.confirm(500)
-        bench.look()
+        bench.update()
         looks += 1
         assert looks < 100
-    assert looks * LOOK_S > BEHIND_S
+    assert looks * UPDATE_S > BEHIND_S
     (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert said.getMessage().startswith("beat: The celery lane is 6")
     assert "now 5 jobs: a signal. docs/howto/lanes.md" in said.getMessage()
-    bench.look(int(BEHIND_SAID_EVERY_S / LOOK_S) - 1)
+    bench.update(int(BEHIND_LOGGED_EVERY_S / UPDATE_S) - 1)
     assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
-    bench.look()
+    bench.update()
     assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 2
     bench.confirm(bench.backlog.waiting)
-    bench.look()
+    bench.update()
     assert not bench.report.behind
 
 
@@ -275,7 +275,7 @@ def test_a_lane_that_is_always_busy_but_keeps_up_is_not_behind(bench: Bench) -> 
     bench.offer(2_000)
     for _ in range(200):
         bench.offer(1_000)
-        bench.look()
+        bench.update()
         assert not bench.report.behind
         bench.confirm(1_000)
 
@@ -283,7 +283,7 @@ def test_a_lane_that_is_always_busy_but_keeps_up_is_not_behind(bench: Bench) -> 
 def test_runs_that_were_late_before_they_came_are_not_the_lanes_fault(bench: Bench) -> None:
     for _ in range(100):
         bench.offer(10, HOURS_AGO_MS)
-        bench.look()
+        bench.update()
         assert not bench.report.behind
         bench.confirm(10)
 
@@ -292,7 +292,7 @@ def test_what_the_broker_refuses_for_minutes_is_not_the_lanes_fault(bench: Bench
     bench.offer(500)
     for _ in range(200):
         bench.backlog.requeue_deferred(bench.now_s)
-        bench.look()
+        bench.update()
         assert not bench.report.behind
         bench.offer(10)
         bench.backlog.defer([bench.backlog.take(1_000).token], bench.now_s)
@@ -302,19 +302,19 @@ def test_after_an_outage_the_lane_has_a_minute_to_catch_up(bench: Bench) -> None
     bench.connected = False
     for _ in range(200):
         bench.offer(10)
-        bench.look()
+        bench.update()
     bench.connected = True
-    bench.look(int(BEHIND_S / LOOK_S))
+    bench.update(int(BEHIND_S / UPDATE_S))
     assert not bench.report.behind
-    bench.look(2)
+    bench.update(2)
     assert bench.report.behind
 
 
 def test_lag_is_the_time_that_the_head_has_waited() -> None:
     lag = QueueLag()
-    assert lag.look(0.0, left=0, waiting=0) == 0.0
-    assert lag.look(1.0, left=0, waiting=5) == 0.0
-    assert lag.look(3.0, left=4, waiting=3) == 2.0
-    assert lag.look(4.0, left=5, waiting=2) == 1.0
-    assert lag.look(5.0, left=7, waiting=9) == 0.0
-    assert lag.look(6.0, left=16, waiting=0) == 0.0
+    assert lag.sample(0.0, left=0, waiting=0) == 0.0
+    assert lag.sample(1.0, left=0, waiting=5) == 0.0
+    assert lag.sample(3.0, left=4, waiting=3) == 2.0
+    assert lag.sample(4.0, left=5, waiting=2) == 1.0
+    assert lag.sample(5.0, left=7, waiting=9) == 0.0
+    assert lag.sample(6.0, left=16, waiting=0) == 0.0

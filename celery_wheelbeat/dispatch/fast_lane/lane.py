@@ -141,8 +141,8 @@ class FastLane(Lane):
         wanted, room = self._blocks_wanted()
         if self.run_ids is None or not room >= wanted > 0:
             return 0
-        alone = bool(self.backlog.alone)
-        lease = self.backlog.take_alone() if alone else self.backlog.take(wanted * self._block_runs)
+        alone = bool(self.backlog.leases.alone)
+        lease = self.backlog.leases.begin_alone() if alone else self.backlog.take(wanted * self._block_runs)
         jobs = self._engine.shards.columns_of(lease.runs.ids)
         ends = self._messages.block_ends(jobs, self._block_runs)[: 1 if alone else room]
         lease, jobs = self._fitting(lease, jobs, ends[-1] if ends else 0)
@@ -170,7 +170,7 @@ class FastLane(Lane):
         room = self.publisher.capacity()
         if self.run_ids is None or not room:
             return 0, room
-        if self.backlog.alone:
+        if self.backlog.leases.alone:
             return int(self.publisher.idle), room
         if self.answers.waiting >= WAITING_MAX:
             return 0, room
@@ -261,7 +261,7 @@ class FastLane(Lane):
             for failure, part in zip(outcome.failures, lost, strict=True):
                 self.last_error = failure.reason
                 if failure.kind is FailureKind.POISON and not is_single:
-                    self.backlog.set_alone(part.token)
+                    self.backlog.leases.set_alone(part.token)
                 else:
                     failed.append(Failed(part.token, failure.kind, failure.reason))
         if not outcome.failures or self.backlog.leases.count_of(outcome.token):

@@ -76,8 +76,6 @@ class Answers:
         self._sender = sender
         self._forms = forms
         self._edges = edges
-        self._parked: dict[Form, list[int]] = {}
-        """Form → tokens of the runs that wait for it."""
         self._open: set[Form] = set()
         """Forms about which the sender is asked."""
         self._round = 0
@@ -94,7 +92,11 @@ class Answers:
 
         Only an answer shows whether the broker knows a named exchange, so the celery lane is no alternative for those.
         """
-        return len(self._open) <= QUESTIONS_MAX or form in self._parked or '"exchange"' in form.route.options
+        return (
+            len(self._open) <= QUESTIONS_MAX
+            or self._backlog.leases.is_parked(form)
+            or '"exchange"' in form.route.options
+        )
 
     def reset_if_outdated(self) -> None:
         """Reset all forms and requeue parked runs after a reconnect or a change of Celery's publish path."""
@@ -105,9 +107,7 @@ class Answers:
             self._round += 1
             self._refused_due = True
             self._forms.forget()
-            for tokens in self._parked.values():
-                self._backlog.requeue(tokens)
-            self._parked.clear()
+            self._backlog.requeue(self._backlog.leases.unpark_all())
             self._open.clear()
             self.waiting = 0
 
@@ -137,7 +137,7 @@ class Answers:
 
     def wait(self, form: Form, lease: RunLease) -> None:
         """Park runs until ``form`` has an answer."""
-        self._parked.setdefault(form, []).append(lease.token)
+        self._backlog.leases.park(lease.token, form)
         self.waiting += len(lease.runs.ids)
 
     def apply(self, verdict: FormVerdict) -> bool:
@@ -146,7 +146,7 @@ class Answers:
             return False  # out of date: asked again, or about to be
         self._open.discard(verdict.form)
         self._forms.learn(verdict.form, verdict.answer)
-        tokens = self._parked.pop(verdict.form, [])
+        tokens = self._backlog.leases.unpark(verdict.form)
         self.waiting -= sum(self._backlog.leases.count_of(token) for token in tokens)
         self._backlog.requeue(tokens)
         return True

@@ -1,4 +1,4 @@
-"""Held: refused runs wait apart, bounded, at no cost to the runs of other queues."""
+"""Deferred runs: refused ones wait apart, bounded, at no cost to the runs of other queues."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_beyond_the_limit_of_the_backlog_what_was_refused_first_goes():
 
 
 @pytest.mark.parametrize("jobs", [1, 5_000])
-def test_a_turn_costs_nothing_for_what_is_held(jobs: int):
+def test_a_turn_costs_nothing_for_what_is_deferred(jobs: int):
     def costs(held: int) -> list[int]:
         desk = Desk()
         if held:
