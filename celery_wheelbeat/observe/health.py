@@ -25,20 +25,20 @@ class Check(NamedTuple):
     detail: str
 
 
-def alive(sight: HealthView, now_s: float, timeout_s: float) -> Sequence[Check]:
+def alive(view: HealthView, now_s: float, timeout_s: float) -> Sequence[Check]:
     """Check the scheduling thread by its stamp, the others by its list of wedged threads; ``now_s`` is monotonic."""
-    age_s = max(0.0, now_s - sight.turned_s)
-    stuck = ", ".join(sight.wedged)
+    age_s = max(0.0, now_s - view.turned_s)
+    stuck = ", ".join(view.wedged)
     return (
         Check("tick", age_s <= timeout_s, f"last tick {age_s:.1f} s ago, limit {timeout_s:g} s"),
         Check("threads", not stuck, f"{stuck}: no progress for {timeout_s:g} s" if stuck else "all running"),
     )
 
 
-def ready(sight: HealthView, now_s: float, timeout_s: float) -> Sequence[Check]:
+def ready(view: HealthView, now_s: float, timeout_s: float) -> Sequence[Check]:
     """Check that the load has ended, that brokers answer, and that neither wheel nor change log is behind."""
-    checks = list(alive(sight, now_s, timeout_s))
-    status = sight.status
+    checks = list(alive(view, now_s, timeout_s))
+    status = view.status
     if not status:
         return (*checks, Check("loaded", good=False, detail="no status yet"))
     checks += [

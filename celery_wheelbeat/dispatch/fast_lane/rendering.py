@@ -99,9 +99,10 @@ class JobMessages:
 
     def __init__(self, engine: Engine, *, limit_bytes: int) -> None:
         """``limit_bytes``: memory for cached parts."""
-        self.bodies = PartCache(limit_bytes)
         self._limit_bytes = limit_bytes
         self._engine = engine
+        self._payloads = engine.shards.payloads
+        self.bodies = self._new_cache()
         self._numbers: dict[object, int] = {}
         """Identity of an envelope → its number in the cache. A number is never reused within one cache."""
         self._given = 0
@@ -109,8 +110,6 @@ class JobMessages:
             WeakKeyDictionary()
         )
         """Envelope → its copies, or reasons, by route and by place."""
-        self._payloads: Payloads | None = None
-        """The payload store whose refs are the keys of the cache; a restarted engine has a new store."""
 
     def compose(self, groups: Iterable[Group], runs: Runs, ends: Sequence[int], now: datetime) -> Composed:
         """Render the messages of ``groups``, whose answers are envelopes, into one draft per block.
@@ -140,7 +139,7 @@ class JobMessages:
 
     def render(self, form: Form, envelope: Envelope, positions: NDArray[np.intp], runs: Runs) -> Rendered:
         """Return the columns for the messages of the runs at ``positions``, whose jobs all have ``form``."""
-        number, payloads = self._number_of(envelope), self._followed()
+        number, payloads = self._number_of(envelope), self._payloads
         pairs, jobs, ids = runs
         unfit: dict[int, str] = {}
         unsendable: dict[int, str] = {}
@@ -212,22 +211,21 @@ class JobMessages:
             if len(self._numbers) >= 2 * FORMS_MAX:
                 self._numbers.clear()
             if self._given > SKELETONS_MAX:
-                self._payloads, self._given = None, 0  # starts a new cache, in which all numbers are free
+                self.bodies, self._given = self._new_cache(), 0  # all numbers are free in it
                 self._numbers.clear()
             number = self._numbers[envelope.identity] = self._given
             self._given += 1
         return number
 
-    def _followed(self) -> Payloads:
-        payloads = self._engine.shards.payloads
-        if payloads is not self._payloads:
-            self._payloads, self.bodies = payloads, PartCache(self._limit_bytes)
-            payloads.on_release = self.bodies.forget
-        return payloads
+    def _new_cache(self) -> PartCache:
+        """Return an empty cache that forgets the payloads that are released."""
+        cache = PartCache(self._limit_bytes)
+        self._payloads.on_release = cache.forget
+        return cache
 
     def _sizes(self, jobs: JobColumns) -> Int64s:
         """Estimate the bytes of the parts of each job, from the cache or its payload; renders nothing."""
-        payloads = self._followed()
+        payloads = self._payloads
         sizes = self.bodies.sizes(jobs.ref)
         (unknown,) = np.nonzero(jobs.enabled & (sizes == 0))
         if len(unknown):
