@@ -87,7 +87,8 @@ soak-claims: services venv ## one of several copies runs: thousands of copies, e
 soak-files: services venv ## a million lines are imported and exported in bounded memory
 	$(SOAK) tests/integration/admin/test_transfer_soak.py
 
-soak-signals: services venv ## SIGTERM at 2,000 random instants stops a beat within 5 s; WHEELBEAT_PYTHONS adds interpreters
+soak-signals: export WHEELBEAT_PYTHONS ?= $(subst $(eval) ,:,$(wildcard $(CURDIR)/.venv-matrix/*/bin/python))
+soak-signals: services venv ## SIGTERM at 2,000 random instants stops a beat within 5 s, with each Python of `make matrix`
 	$(SOAK) tests/acceptance/test_beat_signals.py
 
 soak-rows: services venv ## a bad row affects only itself: 100,000 of any kind through load, edits and reconcile on each database

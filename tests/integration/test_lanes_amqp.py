@@ -150,7 +150,12 @@ def test_an_exchange_that_may_not_be_written_to_costs_one_connection(server: Pri
         Queue("closed-q", Exchange("closed-ex", "topic"), "closed"),
         Queue("open-q", Exchange("open-ex", "topic"), "open"),
     ]
-    app = make_app(f"amqp://small:pw@127.0.0.1:{server.port}//", task_queues=queues, task_create_missing_queues=False)
+    app = make_app(
+        f"amqp://small:pw@127.0.0.1:{server.port}//",
+        task_queues=queues,
+        task_create_missing_queues=False,
+        task_default_queue="open-q",  # Celery before 5.7 looks the default queue up with every message
+    )
     with Lane(app, kind="amqp").connected() as lane:
         epoch = lane.sender.epoch
         closed = lane.batch(lane.envelope(queue="closed-q", routing_key="closed"), range(300))
