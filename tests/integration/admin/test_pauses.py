@@ -108,7 +108,7 @@ def test_the_last_due_time_and_the_past_runs_go_on_over_a_pause(either: Any, log
     assert before[1] in (6, 7)
     Monitor.objects.all().pause("maintenance")
     assert shown() == before, "while it is paused"
-    assert "It was paused" not in browser.get(f"{LIST}{monitor.pk}/runs/").content.decode()
+    assert "Paused, without due runs" not in browser.get(f"{LIST}{monitor.pk}/runs/").content.decode()
     Monitor.objects.all().resume()
     resumed = shown()
     assert resumed == before or now_ms() - resumed[0] < 60_000, "or it was due just now"
