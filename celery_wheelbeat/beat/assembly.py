@@ -99,9 +99,7 @@ def assemble(
     sources = _sources(scheduler, settings=settings, clock=clock, wake=wake, crons=crons)
     if edges.sources is not None:
         sources = edges.sources(sources)
-    compiled = Entries(_timezone(app), crons)
-    compiled.broken = scheduler.schedule.broken
-    entries = EntryChanges(scheduler.schedule, compiled, monitor_entries)
+    entries = EntryChanges(scheduler.schedule, Entries(_timezone(app), crons), monitor_entries)
     scheduler.schedule.monitors = monitor_entries
     beat = Beat(
         sources,

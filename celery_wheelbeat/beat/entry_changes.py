@@ -34,13 +34,10 @@ class EntryChanges:
         self._monitors = monitors
         self._replaced_by: int | None = None
         """Id of the monitor that replaces the default entry ``celery.backend_cleanup``."""
-        self._compared: tuple[int, int] | None = None
-        """Version of the view and second of the last comparison."""
-
-    @property
-    def is_first(self) -> bool:
+        self.is_first = True
         """Whether ``changes`` was not called yet: its first result is a load."""
-        return self._compared is None
+        self._compared: tuple[int, int] | None = None
+        """Version of the view and second of the last comparison; None: compare again."""
 
     def remember(self, stored: Mapping[str, EntryMark]) -> None:
         """Take over since when the entries have had their schedules, as earlier processes stored it."""
@@ -51,16 +48,16 @@ class EntryChanges:
         moment = (self.view.version, now_ms // 1000)
         if moment == self._compared:
             return None
-        self._compared = moment
+        self._compared, self.is_first = moment, False
         entries = dict(self.view.data)  # an atomic copy: other threads may write
         if self._replaced_by is not None:
             entries.pop(REPLACEABLE_ENTRY, None)
-        return self.in_force.changes(entries, now_ms)
+        return self.in_force.changes(entries, now_ms, dict(self.view.broken))
 
     def recompile(self, ids: Iterable[int] | None) -> None:
         """Return these entries, None = all, again with the next ``changes``."""
         self.in_force.recompile(self.in_force.ids() if ids is None else ids)
-        self.view.version += 1
+        self._compared = None
 
     def note_replacement(self, batch: DefinitionBatch, deleted_ids: Iterable[int]) -> None:
         """Track which monitor replaces the default entry ``celery.backend_cleanup``, if any."""
@@ -75,7 +72,7 @@ class EntryChanges:
                     found = int(job_id)
         if found != self._replaced_by:
             self._replaced_by = found
-            self.view.version += 1
+            self._compared = None
 
     def key_of(self, job_id: int) -> str:
         """Return the text key of a job, monitor or entry."""

@@ -12,6 +12,7 @@ import numbers
 import operator
 from datetime import timedelta
 from reprlib import repr as short_repr
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -71,8 +72,6 @@ class Entries:
         """``stored``: see ``remember``."""
         self.refused: dict[str, InvalidMonitor] = {}
         """Broken entries by name, with the reason."""
-        self.broken: Mapping[str, InvalidMonitor] = {}
-        """Entries that other code has found broken; ``changes`` adds them to ``refused``."""
         self._timezone = timezone
         self._crons = crons
         self._stored = dict(stored or {})
@@ -115,10 +114,13 @@ class Entries:
         """Take in the entry marks of an earlier process; call before the first ``changes``."""
         self._stored = dict(stored)
 
-    def changes(self, entries: Mapping[str, Any], now_ms: int) -> ChangeBatch:
+    def changes(
+        self, entries: Mapping[str, Any], now_ms: int, broken: Mapping[str, InvalidMonitor] = MappingProxyType({})
+    ) -> ChangeBatch:
         """Put ``entries`` (name → ``ScheduleEntry``) in force and return the changes.
 
         Called every second, because other code may modify an entry at any time; cheap if nothing has changed.
+        ``broken``: names of which no entry could be made → the reason.
         """
         changed: list[tuple[_KnownEntry, _Definition]] = []
         for name in self._suspects(entries):
@@ -137,7 +139,7 @@ class Entries:
         for name in [name for name in self.refused if name not in entries]:
             del self.refused[name]
         self._looked_at = {name: seen for name, seen in self._looked_at.items() if name in self.refused}
-        self.refused.update(self.broken)
+        self.refused.update(broken)
         if not changed and not gone:
             return self._nothing
         deleted = np.array(sorted(self._forget(name) for name in gone), dtype=np.int64)
