@@ -114,8 +114,8 @@ class AmqpEnvelope(Envelope):
     def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
         """See ``Envelope``."""
         body, reprs, name_text = encoded.body, _repr_text(encoded), self._own_text(name, own)
-        texts = self._texts_of(own)
-        in_table_length, beside_length = self._lengths(texts)
+        texts = self._texts_of(own) if self.texts else []
+        in_table_length, beside_length = self._lengths(texts) if texts else (0, 0)
         varying = len(reprs) + self._names * len(name_text) + in_table_length
         header_length = self._header_fixed + varying + beside_length
         if header_length > self._chunk:
@@ -129,7 +129,8 @@ class AmqpEnvelope(Envelope):
             self._before_table,
             struct.pack(">I", self._table_fixed + varying),
         )
-        return self._with_texts(Pieces(opening, self._body_frames(body), reprs, name_text), texts)
+        pieces = Pieces(opening, self._body_frames(body), reprs, name_text)
+        return self._with_texts(pieces, texts) if texts else pieces
 
     def _lengths(self, texts: Sequence[bytes]) -> tuple[int, int]:
         """Return the bytes that job-specific texts take in the table of headers, and behind it."""

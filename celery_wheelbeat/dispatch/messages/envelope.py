@@ -208,13 +208,11 @@ class Envelope(ABC):
         return marks
 
     def _texts_of(self, own: Own) -> list[bytes]:
-        texts = own.texts if self.texts else {}
+        texts = own.texts
         return [self.write_text(texts[hole.option], short=hole.short) for hole in self.texts]
 
     def _with_texts(self, pieces: Pieces, texts: Sequence[bytes]) -> Pieces:
         """Add texts and their lengths; see ``Pieces``."""
-        if not texts:
-            return pieces
         lengths = b"".join(len(text).to_bytes(TEXT_LENGTH_BYTES, "little") for text in texts)
         return pieces._replace(opening=lengths + pieces.opening, name=b"".join((pieces.name, *texts)))
 

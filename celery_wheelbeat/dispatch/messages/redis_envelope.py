@@ -146,10 +146,13 @@ class RedisEnvelope(Envelope):
     def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
         """See ``Envelope``."""
         body, reprs = self._body_text(encoded.body), _repr_text(encoded)
-        name_text, texts = self._own_text(name, own), self._texts_of(own)
+        name_text = self._own_text(name, own)
         length = self._fixed_length + len(body) + len(reprs) + self._names * len(name_text)
-        length += sum(map(mul, map(len, texts), self._times))
-        return self._with_texts(Pieces(b"", b"$%d\r\n%b%b" % (length, self._lead, body), reprs, name_text), texts)
+        texts = self._texts_of(own) if self.texts else []
+        if texts:
+            length += sum(map(mul, map(len, texts), self._times))
+        pieces = Pieces(b"", b"$%d\r\n%b%b" % (length, self._lead, body), reprs, name_text)
+        return self._with_texts(pieces, texts) if texts else pieces
 
     def fires(self, fire_ms: Int64s) -> Octets:
         """See ``Envelope``."""

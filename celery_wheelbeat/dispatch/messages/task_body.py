@@ -83,14 +83,13 @@ class TaskBody:
 
         ``owns``: the job-specific signatures for each payload; empty if there are none.
         """
-        owns = owns or [NOTHING] * len(payloads)
-        each = list(zip(payloads, owns, strict=True))
+        each = list(zip(payloads, owns or [NOTHING] * len(payloads), strict=True))
         flat = [number for number, payload in enumerate(payloads) if is_flat(payload)] if self._json_tail else []
         if not flat:
             return [self._tried(*one) for one in each]
         if len(flat) == len(payloads):
             return self._of_flat(payloads, owns) or [self._tried(*one) for one in each]
-        quick = self._of_flat([payloads[number] for number in flat], [owns[number] for number in flat])
+        quick = self._of_flat([payloads[number] for number in flat], [owns[number] for number in flat] if owns else ())
         by_number = dict(zip(flat, quick or (), strict=False))
         return [by_number.get(number) or self._tried(*one) for number, one in enumerate(each)]
 
@@ -98,7 +97,7 @@ class TaskBody:
         columns = encode(payloads, _to_json)
         if columns is None:
             return None
-        tails = (self._json_tail if own is NOTHING else self._tail_of(own) for own in owns)
+        tails = [self._tail_of(own) for own in owns] if owns else [self._json_tail] * len(payloads)
         encoded: list[Encoded | Exception] = [
             Encoded(f"[[{text}}}{tail}".encode(), f"[{args}]" if args else "()", f"{{{kwargs}}}")
             for text, args, kwargs, tail in zip(
