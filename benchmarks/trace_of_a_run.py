@@ -26,7 +26,6 @@ from support.lanes.fast_lane import make_app
 import celery_wheelbeat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import FrameType
 
 ROUNDS = 5
@@ -73,19 +72,19 @@ class Trace:
     def __exit__(self, *exc_info: object) -> None:
         sys.setprofile(None)
 
-    def row(self) -> list[int]:
-        """Return the figures in the order of the table's columns."""
+    def row(self) -> dict[str, int]:
+        """Return the figures of the table's columns."""
         inside = [(left, to) for left, to in self.moves if OUTSIDE not in (left.file, to.file)]
-        return [
-            len(self.calls),
-            len({place.file for _, place in self.calls}),
-            len({place for _, place in self.calls}),
-            len(inside),
-            sum(left.room != to.room for left, to in inside),
-            sum(left.sub_room != to.sub_room for left, to in inside),
-            sum(to.file == HUB for _, to in self.moves),
-            self.hub_calls,
-        ]
+        return {
+            "calls": len(self.calls),
+            "files": len({place.file for _, place in self.calls}),
+            "functions": len({place for _, place in self.calls}),
+            "moves": len(inside),
+            "rooms": sum(left.room != to.room for left, to in inside),
+            "sub-rooms": sum(left.sub_room != to.sub_room for left, to in inside),
+            "hub": sum(to.file == HUB for _, to in self.moves),
+            "hub calls": self.hub_calls,
+        }
 
     def _note(self, frame: FrameType, event: str, _argument: object) -> None:
         if event not in ("call", "return"):
@@ -152,13 +151,12 @@ def warm(bench: FastBench) -> None:
         bench.drain()
 
 
-def show(rows: dict[str, list[int]], line: Callable[[str], None] = print) -> None:
-    """Print the table."""
-    heads = ("calls", "files", "functions", "moves", "rooms", "sub-rooms", "hub", "hub calls")
-    line("| step | " + " | ".join(heads) + " |")
-    line("|---|" + "--:|" * len(heads))
-    for step, figures in rows.items():
-        line(f"| {step} | " + " | ".join(f"{figure:,}" for figure in figures) + " |")
+def traced(url: str) -> dict[str, Trace]:
+    """Trace a run with the Redis at ``url``; returns the trace of each step."""
+    with FastBench(make_app(url)) as bench:
+        warm(bench)
+        rounds = [a_run(bench) for _ in range(ROUNDS)]
+    return {step: min((traces[step] for traces in rounds), key=lambda trace: len(trace.calls)) for step in STEPS}
 
 
 def main() -> None:
@@ -166,13 +164,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", choices=STEPS, help="also list the calls of a step")
     given = parser.parse_args()
-    with PrivateRedis() as server, FastBench(make_app(server.url)) as bench:
-        warm(bench)
-        rounds = [a_run(bench) for _ in range(ROUNDS)]
-    best = {step: min((traces[step] for traces in rounds), key=lambda trace: len(trace.calls)) for step in STEPS}
-    show({step: trace.row() for step, trace in best.items()})
+    with PrivateRedis() as server:
+        traces = traced(server.url)
+    heads = list(traces["advance"].row())
+    print("| step | " + " | ".join(heads) + " |")
+    print("|---|" + "--:|" * len(heads))
+    for step, trace in traces.items():
+        print(f"| {step} | " + " | ".join(f"{figure:,}" for figure in trace.row().values()) + " |")
     if given.calls:
-        for depth, place in best[given.calls].calls:
+        for depth, place in traces[given.calls].calls:
             print(f"{'  ' * depth}{place.file.removesuffix('.py')}  {place.function}")
 
 
