@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -62,6 +62,13 @@ class Findings:
     oldest_transaction_s: float = 0.0
 
 
+class _ColumnPath(NamedTuple):
+    """What reading monitors as columns needs."""
+
+    open_reader: Callable[[], ColumnReader]
+    shapes: Shapes
+
+
 class Follower:
     """Load, follow and reconcile one table of monitors."""
 
@@ -79,7 +86,8 @@ class Follower:
         """Whether the whole table has been handed over at least once."""
         self._source = source
         self._definitions = definitions
-        self._open_reader = open_reader if definitions.shapes is not None else None
+        shapes = definitions.shapes
+        self._columns = None if open_reader is None or shapes is None else _ColumnPath(open_reader, shapes)
         self._bulk: BulkLoad | None = None
         self._reader: ColumnReader | None = None
         self._sized: list[News] = []
@@ -141,18 +149,20 @@ class Follower:
 
     def _next(self, now_s: float) -> list[News]:
         ready = self._pending[self._walk.has_passed(self._pending)]
-        if len(ready) and (self._slice_is_next or not self._reads_ahead):
+        ahead = self._reads_ahead
+        if len(ready) and (self._slice_is_next or ahead is None):
             self._slice_is_next = False
             return self._hand_over_slice(ready)
         self._slice_is_next = True
         if now_s >= self._walk.due_s:
-            return self._take_block(now_s) if self._reads_ahead else self._read_block(now_s)
+            return self._read_block(now_s) if ahead is None else self._take_block(ahead, now_s)
         self._take_in(self._source.poll(self._cursor))
         return self._hand_over_slice(self._pending) if len(self._pending) else []
 
     @property
-    def _reads_ahead(self) -> bool:
-        return self._open_reader is not None and self._walk.purpose is Purpose.LOAD
+    def _reads_ahead(self) -> _ColumnPath | None:
+        """How the current pass reads columns ahead of what it hands over; None if it does not."""
+        return self._columns if self._walk.purpose is Purpose.LOAD else None
 
     def _begin(self, purpose: Purpose, now_s: float) -> Snapshot:
         self.close()
@@ -175,14 +185,14 @@ class Follower:
         self.findings.polls += 1
         self.findings.oldest_transaction_s = poll.oldest_transaction_s
         if len(poll.ids):
-            ids = poll.ids if self._reads_ahead else poll.ids[self._walk.has_passed(poll.ids)]
+            ids = poll.ids if self._reads_ahead is not None else poll.ids[self._walk.has_passed(poll.ids)]
             self._pending = np.union1d(self._pending, ids)
         self._cursor = poll.cursor
 
     def _hand_over_slice(self, ready: Int64s) -> list[News]:
         """Hand over the first of ``ready``, the lowest pending ids."""
-        if self._open_reader is not None and len(ready) >= MANY_ROWS:
-            return self._hand_over_columns(self._open_reader, ready[:BLOCK_ROWS])
+        if self._columns is not None and len(ready) >= MANY_ROWS:
+            return self._hand_over_columns(self._columns, ready[:BLOCK_ROWS])
         self._close_reader()
         ids = ready[:SLICE_ROWS]
         rows = self._source.fetch(ids.tolist())
@@ -191,10 +201,10 @@ class Follower:
         self.findings.changes += len(ids)
         return [Changed(*self._definitions.translate(rows, missing.tolist()))]
 
-    def _hand_over_columns(self, open_reader: Callable[[], ColumnReader], ids: Int64s) -> list[News]:
+    def _hand_over_columns(self, columns: _ColumnPath, ids: Int64s) -> list[News]:
         """Read the lowest pending ids as columns: a tenth of the work of rows, for the engine too."""
-        self._reader = self._reader or open_reader()
-        block = self._reader.read_ids(ids, self._shapes, self._excluded(self._reader))
+        self._reader = self._reader or columns.open_reader()
+        block = self._reader.read_ids(ids, columns.shapes, self._excluded(self._reader))
         self._pending = self._pending[len(ids) :]
         self.findings.changes += len(ids)
         return [Changed(*self._definitions.translate_changed(block, ids))]
@@ -204,11 +214,11 @@ class Follower:
         if reader is not None:
             reader.close()
 
-    def _take_block(self, now_s: float) -> list[News]:
+    def _take_block(self, columns: _ColumnPath, now_s: float) -> list[News]:
         """Take the next block of a load that reads ahead; after an error the readers restart at the pass's position."""
         try:
             if self._bulk is None:
-                self._bulk = self._open_bulk()
+                self._bulk = self._open_bulk(columns)
             self._take_in(self._source.poll(self._cursor))
             taken = self._bulk.take(TAKE_S)
             if taken is None:
@@ -228,22 +238,14 @@ class Follower:
             news.insert(0, Changed(ChangeBatch(self._definitions.translate([]).changes.upserts, deleted), {}))
         return news
 
-    def _open_bulk(self) -> BulkLoad:
-        if self._open_reader is None:
-            raise AssertionError("a load that reads ahead without a reader")
-        reader = self._open_reader()
+    def _open_bulk(self, columns: _ColumnPath) -> BulkLoad:
+        reader = columns.open_reader()
         try:
             cuts = reader.cuts(self._walk.after_id, BLOCK_ROWS) or [self._walk.after_id]
             excluded = self._excluded(reader)
         finally:
             reader.close()
-        return BulkLoad(self._open_reader, self._shapes, after_id=self._walk.after_id, cuts=cuts, excluded=excluded)
-
-    @property
-    def _shapes(self) -> Shapes:
-        if self._definitions.shapes is None:
-            raise AssertionError("columns are read without anything to compile them")
-        return self._definitions.shapes
+        return BulkLoad(*columns, after_id=self._walk.after_id, cuts=cuts, excluded=excluded)
 
     def _excluded(self, reader: ColumnReader) -> Int64s:
         """Return the monitors to compile row by row: those with a taken name, and the quarantined ones."""

@@ -242,15 +242,15 @@ def test_a_joined_text_that_the_server_cuts_is_noticed(
     beat: LoadingBeat, place: Place, max_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(250)
-    connect = beat.follower._open_reader
+    columns = beat.follower._columns
+    assert columns is not None
 
     def open_reader() -> Any:
-        assert connect is not None
-        reader = connect()
+        reader = columns.open_reader()
         reader._session._connected().query(f"SET group_concat_max_len = {max_bytes}")
         return reader
 
-    monkeypatch.setattr(beat.follower, "_open_reader", open_reader)
+    monkeypatch.setattr(beat.follower, "_columns", columns._replace(open_reader=open_reader))
     assert assert_read_as_compiled_one_by_one(beat, monkeypatch) >= 200
 
 
