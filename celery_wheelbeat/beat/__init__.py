@@ -1,7 +1,7 @@
 """One running beat: Celery's scheduler interface, the steps of a tick, wiring, start and supervision.
 
 Job. Per tick: read the clock, apply changes, advance the engine, submit due runs, collect outcomes, move the mark,
-supervise, return the seconds to sleep. ``assembly`` and ``fast_assembly`` construct and connect the objects;
+supervise, return the seconds to sleep. ``assembly`` constructs and connects the objects;
 ``startup`` has the states before ``running``.
 
 Threads and owners. The scheduling thread, which calls ``tick``, owns every object here. The publisher threads belong to

@@ -11,7 +11,6 @@ import os
 import socket
 import uuid
 from collections import Counter
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,36 +18,22 @@ import numpy as np
 from celery_wheelbeat import __version__
 from celery_wheelbeat.engine.packing import DEAD
 from celery_wheelbeat.engine.watchdog import FINDINGS
-from celery_wheelbeat.observe.forecast import Surveyor
 from celery_wheelbeat.observe.gap_log import OutageLog
 from celery_wheelbeat.observe.health import HealthView
 from celery_wheelbeat.observe.otel import instruments
 from celery_wheelbeat.observe.probes import ProbeAnswers, Probes
-from celery_wheelbeat.observe.status import (
-    ENTRIES_SHOWN,
-    REFUSED_SHOWN,
-    DestinationState,
-    EntryState,
-    Jobs,
-    Observed,
-    Skips,
-    document,
-)
-from celery_wheelbeat.schedules.fire_times import last_fire
-from celery_wheelbeat.schedules.zones import database_version
-from celery_wheelbeat.sources.beat_schedule.entries import key_of as entry_key
+from celery_wheelbeat.observe.status import document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
     from celery_wheelbeat.beat.beat import Beat
+    from celery_wheelbeat.beat.status_report import StatusReport
     from celery_wheelbeat.dispatch.lane_report import LaneReport
-    from celery_wheelbeat.dispatch.reports.lateness import Lateness
     from celery_wheelbeat.dispatch.reports.send_log import SendLog
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.observe.liveness import Liveness
+    from celery_wheelbeat.observe.status import Observed
     from celery_wheelbeat.runtime.clock import Reading
     from celery_wheelbeat.settings import Settings
 
@@ -71,7 +56,7 @@ class Supervision:
         settings: Settings,
         *,
         liveness: Liveness,
-        lateness: Lateness,
+        status: StatusReport,
         send_log: SendLog,
         lane_report: LaneReport | None,
     ) -> None:
@@ -83,7 +68,7 @@ class Supervision:
         self._engine = beat.engine
         self._settings = settings
         self._liveness = liveness
-        self._lateness = lateness
+        self._status = status
         self._started_ms = beat.clock.wall_ms()
         self._report_due_s = 0.0
         self._wedged: list[str] = []
@@ -91,10 +76,8 @@ class Supervision:
         self._sweep_due_s = beat.clock.monotonic_s() + SWEEP_EVERY_S
         self._swept = 0
         self._findings: Counter[str] = Counter()
-        self._last_fires: dict[str, tuple[int | None, int | None]] = {}
         self._outage_log = OutageLog(beat.engine.ledger)
         self._route_sweep = RouteSweep(beat.engine)
-        self._surveyor = Surveyor(beat.engine, beat.clock.monotonic_s)
         self.health_view = HealthView(beat.clock.monotonic_s())
         """Snapshot for other threads: replaced in each tick, never mutated."""
         self._probes: Probes | None = None
@@ -136,7 +119,7 @@ class Supervision:
             self._sweep_due_s = now_s + SWEEP_EVERY_S
             self._sweep(reading.now_ms)
         if self._beat.state == "running" and self._engine.caught_up(reading.now_ms):
-            self._surveyor.turn(reading.now_ms)
+            self._status.surveyor.turn(reading.now_ms)
         if now_s >= self._report_due_s:
             self._report_due_s = now_s + REPORT_EVERY_S
             self._route_sweep.scan()
@@ -206,98 +189,9 @@ class Supervision:
         }
         beat.sources.report(row)
 
-    def _jobs(self) -> Jobs:
-        """Count the jobs and list up to ``REFUSED_SHOWN`` that are quarantined; there may be a million."""
-        beat, compiled = self._beat, self._beat.entries.in_force
-        entries, quarantined = compiled.refused, beat.dispatcher.quarantined
-        refused = chain(
-            ((entry_key(name), "", problem) for name, problem in entries.items()),
-            ((key, problem.name, problem) for key, problem in beat.quarantine.monitors.items()),
-            ((beat.entries.key_of(job_id), self._name_of(job_id), reason) for job_id, reason in quarantined.items()),
-        )
-        shown = list(islice(refused, REFUSED_SHOWN))
-        return Jobs(
-            monitors=len(self._engine) - len(compiled),
-            entries=len(compiled),
-            refused={key: str(reason) for key, _, reason in shown},
-            refused_total=len(entries) + len(beat.quarantine.monitors) + len(quarantined),
-            names={key: name for key, name, _ in shown if name},
-        )
-
-    def _name_of(self, job_id: int) -> str:
-        (view,) = self._engine.lookup([job_id]) if job_id >= 0 else (None,)
-        return "" if view is None else view.name
-
     def observe(self, now_ms: int) -> Observed:
-        """Collect the values of the status document."""
-        beat, engine, dispatcher, lateness = self._beat, self._engine, self._beat.dispatcher, self._lateness
-        now_s = beat.clock.monotonic_s()
-        self._surveyor.note_minute(now_ms, engine.ledger.sent, lambda: lateness.quantiles(now_s))
-        return Observed(
-            state=beat.state,
-            now_ms=now_ms,
-            cursor_ms=engine.cursor_ms or now_ms,
-            jobs=self._jobs(),
-            ledger=engine.ledger,
-            pending=dispatcher.pending,
-            strays=dispatcher.strays,
-            failures=dispatcher.failures,
-            lateness=lateness.quantiles(now_s),
-            histogram=lateness.histogram(),
-            destinations={
-                dispatcher.destination: DestinationState(
-                    health=dispatcher.health(),
-                    waiting=dispatcher.waiting,
-                    oldest_fire_ms=dispatcher.oldest_fire_ms(),
-                    mark_ms=beat.mark.mark_ms,
-                    last_error=dispatcher.last_error,
-                )
-            },
-            source=beat.sources.status(),
-            sweeps=self._swept,
-            watchdog=self._findings,
-            clock_steps=engine.step_number,
-            threads=self._liveness.ages(now_s),
-            wedged=self._wedged,
-            lanes={} if self.lane_report is None else self.lane_report.as_json(),
-            schedule=self._entries(),
-            survey=self._surveyor.as_json(),
-            tzdata=database_version(),
-            skips=[
-                Skips(skip.reason, skip.runs, skip.from_ms, skip.until_ms, self._keys(skip.job_ids))
-                for skip in engine.ledger.last_skips
-            ],
-            shards=self._settings.shards,
-            cold_start=beat.startup.loading.done,
-        )
-
-    def _entries(self) -> list[EntryState]:
-        compiled = self._beat.entries.in_force
-        marks = compiled.marks()
-        names = sorted(marks)[:ENTRIES_SHOWN]
-        views = self._engine.lookup([compiled.id_of(name) for name in names])
-        states = []
-        for name, view in zip(names, views, strict=True):
-            entry = self._beat.entries.view.data.get(name)
-            if entry is not None:
-                next_ms = None if view is None else view.next_fire_ms
-                last_ms = self._last(name, next_ms, marks[name].effective_from_ms)
-                states.append(EntryState(name, entry.task, _shown(entry.schedule), next_ms, last_ms))
-        return states
-
-    def _last(self, name: str, next_ms: int | None, since_ms: int) -> int | None:
-        """Return the last fire time of an entry; cached until its next fire time changes."""
-        known = self._last_fires.get(name)
-        if known is not None and known[0] == next_ms:
-            return known[1]
-        schedule = self._engine.schedule_of(self._beat.entries.in_force.id_of(name))
-        found = None if schedule is None else last_fire(schedule, self._engine.cursor_ms, since_ms)
-        self._last_fires[name] = (next_ms, found)
-        return found
-
-    def _keys(self, job_ids: Iterable[int]) -> list[str]:
-        known = {*self._beat.entries.in_force.ids()}
-        return [self._beat.entries.key_of(job_id) for job_id in job_ids if job_id >= 0 or job_id in known]
+        """Return the values of the status document."""
+        return self._status.observe(now_ms, sweeps=self._swept, findings=self._findings, wedged=self._wedged)
 
     @property
     def _timeout_s(self) -> float:
@@ -333,11 +227,3 @@ class RouteSweep:
         if self._next == len(shards):
             self._next = 0
             routes.collect(self._used)
-
-
-def _shown(schedule: Any) -> str:
-    """Return a schedule as Celery shows it, or its class name: ``__str__`` of a custom class may raise."""
-    try:
-        return str(schedule)
-    except Exception:
-        return type(schedule).__name__

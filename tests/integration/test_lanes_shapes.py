@@ -16,7 +16,7 @@ from support.engine.definitions import Job
 from support.lanes.bench import MINUTE_MS, START_MS, FastBench, numbered
 from support.lanes.fast_lane import make_app
 
-from celery_wheelbeat.beat import fast_assembly as fast_parts
+from celery_wheelbeat.beat.assembly import fast_lane as fast_parts
 from celery_wheelbeat.beat.supervision import RouteSweep
 from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
 from celery_wheelbeat.dispatch.fast_lane.lane_choice import QUESTIONS_MAX

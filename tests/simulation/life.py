@@ -72,7 +72,7 @@ class Life:
         self.scheduler.settings = settings
         self.publisher = publisher
         self.sources = self.beat.sources
-        self.supervision._surveyor.turn = lambda _now_ms: (
+        self.supervision._status.surveyor.turn = lambda _now_ms: (
             None
         )  # the forecast of the load would cost a third of the time
         self.scheduler._beat, self.scheduler._supervision = self.beat, self.supervision

@@ -11,11 +11,12 @@ import numpy as np
 from celery.signals import after_task_publish, task_sent
 from kombu.utils.json import loads
 
+from celery_wheelbeat.beat.assembly.fast_lane import assemble_fast
 from celery_wheelbeat.beat.beat import Beat
 from celery_wheelbeat.beat.entry_changes import EntryChanges
-from celery_wheelbeat.beat.fast_assembly import assemble_fast
 from celery_wheelbeat.beat.schedule_view import MonitorEntries
 from celery_wheelbeat.beat.startup import Naming
+from celery_wheelbeat.beat.status_report import StatusReport
 from celery_wheelbeat.beat.supervision import Supervision
 from celery_wheelbeat.dispatch.backlog import Backlog
 from celery_wheelbeat.dispatch.broker import driver_type, open_connection
@@ -112,13 +113,11 @@ def assemble(
         guard=edges.guard or ClockGuard(),
         wake=wake,
     )
+    liveness = _liveness(app, settings, dispatcher, sources)
+    lane_report = _lane_report(dispatcher, engine)
+    status = StatusReport(beat, settings, liveness=liveness, lateness=lateness, lane_report=lane_report)
     return beat, Supervision(
-        beat,
-        settings,
-        liveness=_liveness(app, settings, dispatcher, sources),
-        lateness=lateness,
-        send_log=send_log,
-        lane_report=_lane_report(dispatcher, engine),
+        beat, settings, liveness=liveness, status=status, send_log=send_log, lane_report=lane_report
     )
 
 
