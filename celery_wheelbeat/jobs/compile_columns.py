@@ -141,9 +141,10 @@ class Shapes:
         learned = {key: self._compile(row) for key, row in rows.items() if key.number not in self._known}
         if learned:
             with self._lock:
-                for key, shape in learned.items():
-                    self._known.setdefault(key.number, (key.rest, shape))
-                self._table = _Table.of(self._known)
+                new = {key.number: (key.rest, shape) for key, shape in learned.items()}
+                known = {**new, **self._known}
+                self._table = _Table.of(known)  # first: a thread that finds a shape known compiles with the table
+                self._known = known
 
     def numbers_of(self, shapes: Sequence[object | None]) -> Int64s:
         """Return a number for each shape given as a value, such as a text; equal values have equal numbers.

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from support.changelog.table import PLAIN
 
 from celery_wheelbeat.jobs.compile import compile_rows
-from celery_wheelbeat.jobs.compile_columns import Shapes
+from celery_wheelbeat.jobs.compile_columns import Shape, ShapeKey, Shapes, _Table
 from celery_wheelbeat.schedules.cron import CronTable
 from celery_wheelbeat.sources.databases.joined_columns import _Joined
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SHAPES = Shapes(partial(compile_rows, crons=CronTable()))
 WHOLE = ("7 60000 1 9 0 2 ", "s\x1ft\x1f", "a\x1fü\x1f", "[]\x1f[1]\x1f", "{}\x1f{}\x1f")
@@ -52,3 +57,21 @@ def test_what_does_not_come_to_the_same_number_of_each_is_not_used(at: int, text
 
 def test_no_monitors_are_no_columns() -> None:
     assert len(_Joined.of(None, None, None, None, None).prints()) == 0
+
+
+def test_a_shape_counts_as_known_when_its_rows_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another reader of the load may look at any moment; it does not learn a shape that is known."""
+    shapes = Shapes(partial(compile_rows, crons=CronTable()))
+    build, looks = _Table.of, []
+
+    def look_while_building(known: Mapping[int, tuple[int, Shape | None]]) -> _Table:
+        table = build(known)
+        looks.append([number for number in shapes._known if not shapes._table.holds(np.array([number]))[0]])
+        return table
+
+    monkeypatch.setattr(_Table, "of", look_while_building)
+    shapes.learn({ShapeKey(5, 0): PLAIN})
+    shapes.learn({ShapeKey(6, 0): PLAIN, ShapeKey(5, 1): PLAIN})
+    assert looks == [[], []]
+    assert shapes._table.holds(np.array([5, 6, 7])).tolist() == [True, True, False]
+    assert shapes._known[5][0] == 0, "the first key with a number is kept"
