@@ -61,7 +61,9 @@ RUN = """
         apply = bench.fast.canary.apply
         bench.fast.canary.apply = lambda one: (compared.append(one.difference), apply(one))
         bench.load(numbered(20, bench.route()))
-        bench.load(numbered(10, bench.route(), first=20), more_flags=Overlap.SKIP.value << OVERLAP_SHIFT)
+        own = {{"shadow": "s", "reply_to": "r", "headers": {{"n": 1}}, "link": {{"task": "lanes.check"}}}}
+        with_own = bench.route(options=json.dumps(own))
+        bench.load(numbered(10, with_own, first=20), more_flags=Overlap.SKIP.value << OVERLAP_SHIFT)
         for minute in range(2):
             bench.pass_minutes()
             bench.drain()
@@ -113,7 +115,10 @@ def output_of(code: str, *, python: str = sys.executable) -> str:
 
 
 def run(url: str, tool: str, when: str, *, python: str = sys.executable, **options: Any) -> dict[str, Any]:
-    """Send 30 runs twice, a third of them with the key of their job; the tool comes before the first or second time."""
+    """Send 30 runs twice, a third of them with the key of their job and options of its own.
+
+    The tool comes before the first or second time.
+    """
     queue = f"observed-{uuid.uuid4()}"
     code = textwrap.dedent(RUN).format(url=url, queue=queue, when=when, options=options)
     return dict(json.loads(output_of(textwrap.dedent(tool) + code, python=python).splitlines()[-1]))
