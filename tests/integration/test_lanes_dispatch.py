@@ -21,6 +21,7 @@ from support.engine.definitions import Job, batch_of
 from support.lanes.bench import MINUTE_MS, START_MS, FastBench, numbered
 from support.lanes.fast_lane import make_app
 
+from celery_wheelbeat.dispatch.fast_lane.lane import BLOCK_RUNS
 from celery_wheelbeat.dispatch.messages.run_ids import RunIds
 from celery_wheelbeat.dispatch.pending import STEP_SHIFT
 from celery_wheelbeat.jobs.definitions import OVERLAP_SHIFT, ChangeBatch, DueBatch, Flag, Overlap
@@ -302,6 +303,31 @@ def test_a_narrow_window_has_narrow_blocks(app: Celery, client: redis.Redis) -> 
         bench.drain()
     assert max(sent) == 10
     assert client.llen("celery") == 95
+
+
+def test_runs_with_large_arguments_return_to_the_queue_until_there_is_room(app: Celery, client: redis.Redis) -> None:
+    """Two blocks may be on the way; a block of so large arguments has one run, so most runs return to the queue."""
+    with FastBench(app, window=2 * BLOCK_RUNS) as bench:
+        sent: list[int] = []
+        submit = bench.fast.publisher.submit
+
+        def watched(batch: Batch) -> None:
+            sent.append(batch.size)
+            submit(batch)
+
+        bench.fast.publisher.submit = watched  # type: ignore[method-assign]
+        route = bench.route()
+        large = [
+            replace(job, payload=b'[[%d], {"url": "%s"}]' % (job.id, b"u" * 600_000)) for job in numbered(9, route)
+        ]
+        bench.load([*large, *numbered(500, route, first=100)])
+        for minute in (1, 2):
+            bench.pass_minutes()
+            bench.drain()
+            assert client.llen("celery") == 509 * minute
+    assert bench.slow_runs == 0
+    assert sum(sent) == 2 * 509
+    assert len(sent) >= 2 * 9
 
 
 def test_at_full_rate_the_log_has_one_line_a_tick(bench: FastBench, caplog: pytest.LogCaptureFixture) -> None:
