@@ -108,9 +108,9 @@ class Supervision:
         wedged = self._liveness.wedged(now_s)
         if wedged != self._wedged:
             if wedged:
-                logger.critical("beat: No loop of %s completed for %.0f s", ", ".join(wedged), self._timeout_s)
+                logger.critical("beat: Hung threads: %s; no progress for %.0f s", ", ".join(wedged), self._timeout_s)
             else:
-                logger.warning("beat: All threads complete their loops again")
+                logger.warning("beat: All threads make progress again")
             self._wedged = wedged
         self._note_busy(now_s)
         self._outage_log.update(now_s, self._outage())

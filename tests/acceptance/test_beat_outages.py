@@ -108,11 +108,11 @@ def test_ping_falls_silent_when_a_thread_hangs_and_the_wheel_continues(tmp_path:
         ping = ("inspect", "ping", "-t", "1")
         project.wait_for(lambda: project.celery(*ping).wait() == 0, "ping answers", timeout_s=60)
         (tmp_path / "hang").touch()
-        beat.wait_for("beat: No loop of publisher completed for 2 s")
+        beat.wait_for("beat: Hung threads: publisher; no progress for 2 s")
         project.wait_for(lambda: project.celery(*ping).wait() != 0, "ping is silent")
         expected = status_of(project)["runs"]["expected"]
         project.wait_for(lambda: status_of(project)["runs"]["expected"] >= expected + 3, "the wheel turns")
         assert "publisher" in status_of(project)["wedged"]
         (tmp_path / "hang").unlink()
-        beat.wait_for("beat: All threads complete their loops again")
+        beat.wait_for("beat: All threads make progress again")
         assert beat.stop() == 0

@@ -145,7 +145,7 @@ def test_each_family_reads_its_part_of_the_document() -> None:
         ("wheelbeat_watchdog_found_total", "ghost"): 2,
         ("wheelbeat_watchdog_found_total", "lost"): 0,
         ("wheelbeat_clock_steps_total",): 1,
-        ("wheelbeat_thread_age_seconds", "desk"): 0.0,
+        ("wheelbeat_thread_age_seconds", "sources"): 0.0,
         ("wheelbeat_wedged_threads",): 1,
     }
     assert {key: found[key] for key in expected} == expected

@@ -62,7 +62,7 @@ def test_the_account_and_the_ages_are_computed() -> None:
         ({}, 1.0, "running, reported 1 s ago"),
         ({}, 60.0, "running (silent), reported 60 s ago"),
         ({"state": "stopped"}, 60.0, "stopped, reported 60 s ago"),
-        ({"wedged": ["desk"]}, 1.0, "WEDGED     hung threads: desk"),
+        ({"wedged": ["sources"]}, 1.0, "WEDGED     hung threads: sources"),
         ({"pending": 0}, 1.0, "ACCOUNT    differs by 1 runs"),
         ({}, 1.0, "not connected: refused, 0 waiting, 1 in flight"),
         ({"state": "stopped"}, 1.0, "closed, 0 waiting, 1 in flight"),
@@ -121,9 +121,9 @@ def test_a_thread_is_wedged_after_the_time_out_and_recovers() -> None:
 def test_a_patient_thread_is_busy_and_never_wedged() -> None:
     liveness = Liveness(30.0)
     liveness.watch("lane", lambda: 0.0, patient=True)
-    liveness.watch("desk", lambda: 0.0)
+    liveness.watch("sources", lambda: 0.0)
     assert (liveness.busy(30.0), liveness.wedged(30.0)) == ([], [])
-    assert (liveness.busy(31.0), liveness.wedged(31.0)) == (["lane"], ["desk"])
+    assert (liveness.busy(31.0), liveness.wedged(31.0)) == (["lane"], ["sources"])
     assert liveness.ages(31.0)["lane"] == 31.0
 
 

@@ -45,9 +45,9 @@ def answers(sight: HealthView, now_s: float = NOW_S) -> ProbeAnswers:
         (HealthView(NOW_S - 30.0), 200, "ok\n"),
         (HealthView(NOW_S - 30.1), 503, "[-] tick: last tick 30.1 s ago, limit 30 s\nfailed\n"),
         (
-            HealthView(NOW_S, ("publisher", "desk")),
+            HealthView(NOW_S, ("publisher", "sources")),
             503,
-            "[-] threads: publisher, desk: no progress for 30 s\nfailed\n",
+            "[-] threads: publisher, sources: no progress for 30 s\nfailed\n",
         ),
         (HealthView(NOW_S, (), {**STATUS, "state": "loading"}), 200, "ok\n"),
         (

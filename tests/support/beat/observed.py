@@ -29,7 +29,7 @@ def observed(**changes: Any) -> Observed:
         sweeps=3,
         watchdog={},
         clock_steps=0,
-        threads={"desk": 0.04},
+        threads={"sources": 0.04},
         wedged=[],
         shards=256,
         cold_start=ColdStart(5, 1.25),
