@@ -210,10 +210,10 @@ def test_headers_are_read_and_missing_ones_have_defaults() -> None:
     ("header", "value", "words"),
     [
         ("wheelbeat_fire_ms", "noon", "noon"),
-        ("wheelbeat_fire_ms", math.inf, "no whole number"),
+        ("wheelbeat_fire_ms", math.inf, "not a whole number"),
         ("wheelbeat_claim_ttl", -5, "wheelbeat_claim_ttl = -5, expected 0 to 31536000"),
         ("wheelbeat_claim_ttl", 10**18, "expected 0 to 31536000"),
-        ("wheelbeat_claim_ttl", math.inf, "no whole number"),
+        ("wheelbeat_claim_ttl", math.inf, "not a whole number"),
     ],
 )
 def test_a_header_that_no_store_could_keep_is_refused_before_it_looks_like_an_outage(
