@@ -67,8 +67,8 @@ class Combination:
     @property
     def left_out(self) -> tuple[str, ...]:
         """Markers of the tests that this combination cannot run."""
-        kombu57 = () if self.celery == "5.7" else ("kombu57",)
-        return kombu57 if self.allows_celery_beat else (*kombu57, "django_celery_beat")
+        celery57 = () if self.celery == "5.7" else ("celery57",)
+        return celery57 if self.allows_celery_beat else (*celery57, "django_celery_beat")
 
 
 @dataclass(frozen=True)

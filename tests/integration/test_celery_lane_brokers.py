@@ -62,7 +62,7 @@ def redis() -> Iterator[PrivateRedis]:
         yield server
 
 
-@pytest.mark.kombu57
+@pytest.mark.celery57
 @pytest.mark.redis
 def test_redis_runs_are_sent_in_one_batch_and_confirmed_after_it(redis: PrivateRedis) -> None:
     lane = StartedLane(an_app(redis.url))
@@ -96,7 +96,7 @@ def test_a_batch_is_not_used_while_somebody_observes_single_publishes(redis: Pri
     assert stored == [1, 2, 3]
 
 
-@pytest.mark.kombu57
+@pytest.mark.celery57
 @pytest.mark.redis
 def test_a_stopped_redis_hands_runs_back_and_a_started_one_takes_them(redis: PrivateRedis) -> None:
     lane = StartedLane(an_app(redis.url))

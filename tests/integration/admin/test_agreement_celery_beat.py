@@ -134,7 +134,13 @@ ALIKE: dict[str, Callable[[Sides], tuple[datetime, dict[str, Any]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", ALIKE)
+SINCE_57 = {"blanks", "spring, half hours"}
+"""Celery before 5.7 leaves out minutes of a crontab's hour, for it compares the hours of UTC with those of the zone."""
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.celery57) if case in SINCE_57 else case for case in ALIKE]
+)
 def test_they_fire_at_the_same_instants(sides: Sides, case: str) -> None:
     now, fields = ALIKE[case](sides)
     ours, theirs = sides.fires(now, 10, **{"last_run_at": min(now, LAST), **fields})
@@ -162,7 +168,10 @@ def test_a_local_time_that_a_clock_change_skips(sides: Sides) -> None:
     assert ours[1:] == theirs[1:]
 
 
-@pytest.mark.parametrize(("minute", "hour", "late"), [("*/20", "2", 1), ("23", "*/2", 1), ("*/20", "1-3", 0)])
+@pytest.mark.parametrize(
+    ("minute", "hour", "late"),
+    [("*/20", "2", 1), ("23", "*/2", 1), pytest.param("*/20", "1-3", 0, marks=pytest.mark.celery57)],
+)
 def test_slots_of_a_star_that_a_clock_change_skips(sides: Sides, minute: str, hour: str, late: int) -> None:
     """There the first comes after the gap, an hour late; here such a task follows the clock on the wall."""
     cron = sides.cron(minute, hour=hour, timezone="Europe/Berlin")
