@@ -5,7 +5,7 @@ their outcomes. Redis takes MULTI + LPUSH + EXEC; RabbitMQ takes pre-encoded fra
 A run moves to the celery lane, with a reason, when its message cannot be proven equal to Celery's own.
 
 Threads and owners: the scheduling thread owns the lane, the registry, ``LaneChoice``, ``Answers``, ``JobMessages`` and
-the canary. The sender thread owns the ``Wire`` (the connection); it also makes envelopes and renders comparisons,
+the canary. The publisher thread owns the ``Wire`` (the connection); it also makes envelopes and renders comparisons,
 because a message depends on the connection. They exchange immutable values: ``Batch`` → ``Outcome``, question →
 ``FormVerdict``, ``compare`` → ``Comparison``.
 
@@ -20,6 +20,6 @@ States of a form::
 A batch: drafted → submitted → on the wire → outcome. A batch with a poisoned message is halved, and each half is sent
 with nothing else on the way, until single messages are left.
 
-Never: render a batch on the sender thread; publish on the scheduling thread; use an envelope that has not
+Never: render a batch on the publisher thread; publish on the scheduling thread; use an envelope that has not
 been proven with two messages of Celery's; reuse a nonce after an uncertain outcome.
 """

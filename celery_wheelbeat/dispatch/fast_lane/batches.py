@@ -1,6 +1,6 @@
-"""Values exchanged by the fast lane and its sender: batches, outcomes, answers; and how batches are made.
+"""Values exchanged by the fast lane and its publisher: batches, outcomes, answers; and how batches are made.
 
-A batch is immutable and belongs to the sender until its outcome has been polled.
+A batch is immutable and belongs to the publisher until its outcome has been polled.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Outcome(NamedTuple):
 
 
 class FormVerdict(NamedTuple):
-    """The answer to ``Sender.ask``."""
+    """The answer to ``FastPublisher.ask``."""
 
     form: Form
     epoch: int
@@ -86,7 +86,7 @@ class FormVerdict(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The answer to ``Sender.compare``."""
+    """The answer to ``FastPublisher.compare``."""
 
     form: Form
     epoch: int
@@ -95,7 +95,7 @@ class Comparison(NamedTuple):
 
 
 class Wire(Protocol):
-    """One broker connection. Only the sender's thread calls it; any exception means that the connection is lost."""
+    """One broker connection. Only the publisher's thread calls it; any exception means that the connection is lost."""
 
     blocked: str
     """Reason that the broker gave for accepting nothing at the moment; empty if it accepts."""

@@ -1,6 +1,6 @@
 """Canary: compares the envelopes in use with Celery's current rendering, one a second, in turn.
 
-A difference is counted and logged, and moves the form to the celery lane; it never stops a run. The sender does the
+A difference is counted and logged, and moves the form to the celery lane; it never stops a run. The publisher does the
 rendering.
 """
 
@@ -30,14 +30,14 @@ EVERY_S = 1.0
 
 
 class Canary:
-    """Asks the sender for comparisons and applies the answers."""
+    """Asks the publisher for comparisons and applies the answers."""
 
-    def __init__(self, sender: FastPublisher, forms: EnvelopeRegistry, messages: JobMessages) -> None:
+    def __init__(self, publisher: FastPublisher, forms: EnvelopeRegistry, messages: JobMessages) -> None:
         self.differences = 0
         """Number of comparisons in which an envelope differed from Celery; must be 0."""
         self.due_s = 0.0
         """Monotonic time of the next comparison."""
-        self._sender = sender
+        self._publisher = publisher
         self._forms = forms
         self._messages = messages
         self.seen: dict[Form, Arguments] = {}
@@ -56,15 +56,15 @@ class Canary:
         for form in list(self.seen):
             arguments = self.seen.pop(form)
             answer = answers.get(form)
-            if isinstance(answer, Envelope) and self._sender.capacity():
-                self._sender.compare(answer, form, arguments)
+            if isinstance(answer, Envelope) and self._publisher.capacity():
+                self._publisher.compare(answer, form, arguments)
                 return
 
     def apply(self, comparison: Comparison) -> None:
         """Apply a comparison: a difference moves the form to the celery lane."""
         if comparison.difference == MOVED:
             self._forms.ask_again(comparison.form)
-        elif comparison.difference and comparison.epoch == self._sender.epoch:
+        elif comparison.difference and comparison.epoch == self._publisher.epoch:
             self.differences += 1
             reason = f"its message differs from Celery's: {comparison.difference}"
             self._forms.learn(comparison.form, reason)

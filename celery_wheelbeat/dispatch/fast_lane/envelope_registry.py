@@ -1,6 +1,6 @@
 """Registry of message forms: form → envelope, reason for the celery lane, or refusal.
 
-Jobs with the same pattern (``messages.patterns``), overlap policy and claim headers share a form. The sender answers
+Jobs with the same pattern (``messages.patterns``), overlap policy and claim headers share a form. The publisher answers
 each form once, and again after any event that could change the answer. At most ``FORMS_MAX`` forms exist; jobs beyond
 them take the celery lane. Forms that no job uses any more are dropped with their routes.
 """
@@ -93,7 +93,7 @@ class _KnownForm:
 
 
 class EnvelopeRegistry:
-    """The registry. ``learn`` stores the sender's answers; ``groups`` looks up the jobs of a block."""
+    """The registry. ``learn`` stores the publisher's answers; ``groups`` looks up the jobs of a block."""
 
     def __init__(
         self, routes: RouteTable, headers_of: HeadersOf, *, framed_keys: bool = False, most: int = FORMS_MAX
@@ -149,19 +149,19 @@ class EnvelopeRegistry:
         return self._slow[self._pattern_of[route]]
 
     def asked(self, form: Form) -> None:
-        """Record that the sender was asked about ``form``."""
+        """Record that the publisher was asked about ``form``."""
         known = self._known.get(form)
         if known is not None:
             self._set(known, Pending.ASKED)
 
     def ask_again(self, form: Form) -> None:
-        """Set a form back to unasked, unless the sender is working on it."""
+        """Set a form back to unasked, unless the publisher is working on it."""
         known = self._known.get(form)
         if known is not None and known.answer is not Pending.ASKED:
             self._set(known, Pending.UNASKED)
 
     def learn(self, form: Form, answer: Answer) -> None:
-        """Store the sender's answer; ignored if the form was dropped meanwhile."""
+        """Store the publisher's answer; ignored if the form was dropped meanwhile."""
         known = self._known.get(form)
         if known is not None:
             self._set(known, answer)

@@ -1,4 +1,4 @@
-"""The choice of a run's lane, and the questions to the sender on which it depends.
+"""The choice of a run's lane, and the questions to the publisher on which it depends.
 
 A run takes the fast lane if the message of its form has an envelope, and neither the definition of its job
 (``apart``) nor a finding at run time speaks against it: arguments that do not render, an entry that was handed out
@@ -65,19 +65,19 @@ class Edges(NamedTuple):
 
 
 class Answers:
-    """Asks the sender, parks runs, and releases them when the answer comes."""
+    """Asks the publisher, parks runs, and releases them when the answer comes."""
 
-    def __init__(self, backlog: Backlog, sender: FastPublisher, forms: EnvelopeRegistry, edges: Edges) -> None:
+    def __init__(self, backlog: Backlog, publisher: FastPublisher, forms: EnvelopeRegistry, edges: Edges) -> None:
         self.epoch = 0
         """Number of the connection to which the envelopes in use belong."""
         self.waiting = 0
         """Number of parked runs."""
         self._backlog = backlog
-        self._sender = sender
+        self._publisher = publisher
         self._forms = forms
         self._edges = edges
         self._open: set[Form] = set()
-        """Forms about which the sender is asked."""
+        """Forms about which the publisher is asked."""
         self._round = 0
         """Increases when all forms are reset; answers to questions of an earlier round are ignored."""
         self._guard: object = None
@@ -100,7 +100,7 @@ class Answers:
 
     def reset_if_outdated(self) -> None:
         """Reset all forms and requeue parked runs after a reconnect or a change of Celery's publish path."""
-        self.epoch = self._sender.epoch
+        self.epoch = self._publisher.epoch
         token = (self._edges.guard(), self.epoch)
         if token != self._guard:
             self._guard = token
@@ -130,10 +130,10 @@ class Answers:
         return due
 
     def ask(self, form: Form, candidates: Sequence[Arguments]) -> None:
-        """Ask the sender about ``form``; ``candidates``: arguments of some of its jobs."""
+        """Ask the publisher about ``form``; ``candidates``: arguments of some of its jobs."""
         self._open.add(form)
         self._forms.asked(form)
-        self._sender.ask(form, candidates, self._round)
+        self._publisher.ask(form, candidates, self._round)
 
     def wait(self, form: Form, lease: RunLease) -> None:
         """Park runs until ``form`` has an answer."""
@@ -142,7 +142,7 @@ class Answers:
 
     def apply(self, verdict: FormVerdict) -> bool:
         """Store an answer and requeue the runs that waited for it; returns whether the answer is current."""
-        if verdict.epoch != self._sender.epoch or verdict.asked_in != self._round:
+        if verdict.epoch != self._publisher.epoch or verdict.asked_in != self._round:
             return False  # out of date: asked again, or about to be
         self._open.discard(verdict.form)
         self._forms.learn(verdict.form, verdict.answer)
