@@ -5,7 +5,7 @@ paths, transports other than Redis and RabbitMQ. Runs wait as (job, fire time) p
 definition when they are handed over.
 
 Threads and owners: the scheduling thread owns ``CeleryLane``. The publisher thread owns the connection and runs all
-user code (lazy arguments, routers, overridden methods). On RabbitMQ, its guard checks each message before it is written.
+user code (lazy arguments, routers, overridden methods). On RabbitMQ it checks each message before writing it.
 
 Never: retry inside Celery (the retry loop is ours); conclude anything from the return of ``apply_entry``; let the
 exception of one run stop another; change the user's entry or options.
