@@ -23,7 +23,7 @@ export WHEELBEAT_CELERY55_PYTHON := $(CURDIR)/$(VENV55)/bin/python
 
 BENCHMARKS := engine memory coldstart edits admin dispatch shapes peers claims
 
-SOAKS := soak soak-schedules soak-account soak-simulation soak-grid soak-edits soak-broker soak-memory soak-claims soak-files soak-rows soak-signals
+SOAKS := soak soak-schedules soak-account soak-simulation soak-grid soak-edits soak-broker soak-memory soak-claims soak-files soak-rows soak-signals soak-later
 
 .PHONY: bench bench-full help demo test matrix package check lint unit axe $(SOAKS) services venv venv-celery55 clean
 
@@ -62,6 +62,9 @@ soak: services venv ## all tests that need minutes of real time; each target bel
 
 soak-schedules: venv ## a schedule is a pure function: every zone; any text is either a schedule or refused
 	$(SOAK) tests/property/test_schedules_cron.py tests/unit/test_cron_zones.py
+
+soak-later: venv ## a committed one-off run is read, whoever was slow or died: ten thousand worlds
+	$(SOAK) tests/property/test_later_seconds.py
 
 soak-account: venv ## every due run is accounted for: the engine against a brute-force model
 	$(SOAK) tests/property/test_engine_oracle.py

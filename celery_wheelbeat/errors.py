@@ -55,7 +55,11 @@ class ClaimStoreDown(WheelbeatError):
 
 
 class InvalidRequest(WheelbeatError, ValueError):
-    """A request to run a job now is malformed, or too old to be recognised as a repetition."""
+    """A request to run a job now, or a one-off run, is malformed or cannot be sent."""
+
+
+class KeyInUse(WheelbeatError):
+    """A one-off run with the same key is to come, and ``on_conflict="error"`` was asked for."""
 
 
 class SendFailed(WheelbeatError):

@@ -16,6 +16,7 @@ from celery_wheelbeat.beat.marks import Mark, MarkDocument
 from celery_wheelbeat.beat.quarantine import QuarantineReports
 from celery_wheelbeat.beat.startup import Startup
 from celery_wheelbeat.jobs.definitions import ChangeBatch, DueBatch
+from celery_wheelbeat.jobs.identity import ONE_OFF_IDS_FROM
 from celery_wheelbeat.observe.gap_log import GapLog
 from celery_wheelbeat.observe.poll_lane_log import PollLaneLog
 from celery_wheelbeat.runtime.clock import Motion
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.watchdog import SweepReport
     from celery_wheelbeat.jobs.definitions import DefinitionBatch
+    from celery_wheelbeat.later.in_wheel import LaterRuns
     from celery_wheelbeat.runtime.clock import Clock, ClockGuard, Reading
     from celery_wheelbeat.runtime.wake import Wake
     from celery_wheelbeat.sources.messages import News, SourceIO
@@ -61,6 +63,7 @@ class Beat:
         *,
         listeners: Iterable[DefinitionListener],
         naming: Naming,
+        later: LaterRuns,
         clock: Clock,
         guard: ClockGuard,
         wake: Wake,
@@ -69,6 +72,7 @@ class Beat:
         self.engine = engine
         self.dispatcher = dispatcher
         self.entries = entries
+        self.later = later
         self.listeners = [*listeners]
         """Objects that keep something per definition and have to drop it when the definition changes."""
         self.clock = clock
@@ -125,6 +129,7 @@ class Beat:
         if self.startup.has_begun:
             self._apply_entries(reading.now_ms)
             self.quarantine.update_entries()
+            self.later.apply_reads(self._apply)
         if self.state == "running":
             self._gaps.end_start()
 
@@ -153,6 +158,7 @@ class Beat:
             key_of = self.entries.key_of
             self.quarantine.add_unsendable({job: (key_of(job), why) for job, why in settled.poisoned.items()})
         self.quarantine.lift(settled.lifted)
+        self.later.remove_settled(self.engine.cursor_ms, self.clock.monotonic_s(), self._apply)
 
     def move_mark(self, reading: Reading) -> None:
         """Move the mark up to the oldest unsettled run; the mark stays until the load has ended."""
@@ -171,8 +177,9 @@ class Beat:
         lost = report.reload_ids
         if report.resync or any(job_id < 0 for job_id in lost):
             self.entries.recompile(None if report.resync else lost)
-        if report.resync or any(job_id >= 0 for job_id in lost):
-            self.sources.reread(None if report.resync else [job_id for job_id in lost if job_id >= 0])
+        monitors = [job_id for job_id in lost if 0 <= job_id < ONE_OFF_IDS_FROM]
+        if report.resync or monitors:
+            self.sources.reread(None if report.resync else monitors)
         return report
 
     def wait_s(self, reading: Reading) -> float:
@@ -197,7 +204,8 @@ class Beat:
         self.startup.state = "stopped"
 
     def close(self, timeout_s: float) -> None:
-        """Stop the I/O thread within ``timeout_s`` and count the pending runs as skipped."""
+        """Stop the I/O threads, each within ``timeout_s``, and count the pending runs as skipped."""
+        self.later.close(timeout_s)
         self.sources.close(timeout_s)
         left = self.dispatcher.shutdown()
         logger.info("beat: Stopped; %d runs sent, %d left for the next start", self.engine.ledger.sent, left.runs)
@@ -211,6 +219,7 @@ class Beat:
             self.engine.step_number,
             self.engine.relived_until_ms,
             self.startup.stored_entries if self.entries.is_first else self.entries.in_force.marks(),
+            self.later.resume(),
         )
 
     # Parts of the steps.
@@ -226,6 +235,7 @@ class Beat:
             case Opened():
                 self.quarantine.recall(message.quarantined)
                 self.startup.open(message, now_ms)
+                self.later.start(self.startup.later)
             case Sized():
                 self.startup.begin_load(message)
             case Loaded(batch, refused, last):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from celery_wheelbeat.errors import WheelbeatError
 from celery_wheelbeat.jobs.definitions import EntryMark
+from celery_wheelbeat.later.open_seconds import Resume
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,6 +36,8 @@ class MarkDocument:
     relived_until_ms: int = 0
     """Latest fire time handed out before the clock was set back; 0 = never set back."""
     entries: Mapping[str, EntryMark] = field(default_factory=dict)
+    later: Resume | None = None
+    """Where the reader of one-off runs goes on; None if it never read any."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the document as plain values."""
@@ -44,6 +47,7 @@ class MarkDocument:
             "steps": self.steps,
             "relived_until_ms": self.relived_until_ms,
             "entries": {name: list(entry) for name, entry in self.entries.items()},
+            **({} if self.later is None else {"later": self.later._asdict()}),
         }
 
     @classmethod
@@ -61,6 +65,7 @@ class MarkDocument:
                     str(name): EntryMark(str(definition_hash), int(effective_from_ms))
                     for name, (definition_hash, effective_from_ms) in dict(stored.get("entries", {})).items()
                 },
+                later=Resume.read(dict(stored.get("later") or {})),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, InvalidMark):
@@ -90,7 +95,7 @@ def choose(documents: Iterable[MarkDocument], now_ms: int) -> Chosen:
     latest = max(usable, key=lambda document: document.mark_ms)
     steps = max(document.steps for document in every)
     relived_until_ms = max(document.relived_until_ms for document in usable)
-    chosen = MarkDocument(latest.mark_ms, steps, relived_until_ms, latest.entries)
+    chosen = MarkDocument(latest.mark_ms, steps, relived_until_ms, latest.entries, latest.later)
     return Chosen(chosen, ignored)
 
 

@@ -14,6 +14,7 @@ from kombu.utils.json import loads
 
 from celery_wheelbeat.errors import InvalidMonitor, reason_of
 from celery_wheelbeat.jobs.definitions import Flag
+from celery_wheelbeat.jobs.identity import ONE_OFF_IDS_FROM
 from celery_wheelbeat.schedules.fire_times import instant
 from celery_wheelbeat.sources.beat_schedule.celery_objects import celery_schedule_of
 
@@ -138,7 +139,7 @@ class MonitorEntries:
         if known is not None:
             return known[1]
         found = self._engine.lookup(self._engine.shards.named(name))
-        view = next((view for view in found if view is not None and view.id >= 0 and view.name == name), None)
+        view = next((view for view in found if view is not None and _is_monitor(view) and view.name == name), None)
         if view is None:
             return None
         if len(self._handed_out) >= REMEMBERED_MAX:
@@ -205,8 +206,12 @@ class MonitorEntries:
             ids = shard.table.ids(slice(shard.table.row_count))
             for start in range(0, len(ids), _CHUNK):
                 for view in self._engine.lookup(ids[start : start + _CHUNK]):
-                    if view is not None and view.id >= 0 and view.flags & Flag.ENABLED:
+                    if view is not None and _is_monitor(view) and view.flags & Flag.ENABLED:
                         yield view
+
+
+def _is_monitor(view: JobView) -> bool:
+    return 0 <= view.id < ONE_OFF_IDS_FROM
 
 
 def private_options(options: dict[str, Any]) -> dict[str, Any]:

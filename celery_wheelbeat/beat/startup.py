@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.lane import Rendering
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.jobs.definitions import DefinitionBatch, DueBatch, EntryMark
+    from celery_wheelbeat.later.open_seconds import Resume
     from celery_wheelbeat.observe.gap_log import GapLog
     from celery_wheelbeat.runtime.clock import Clock, ClockGuard
     from celery_wheelbeat.sources.messages import Sized
@@ -67,6 +68,8 @@ class Startup:
         """Namespace of the run ids; None until the database or a setting names it."""
         self.stored: MarkDocument | None = None
         """The mark of earlier processes that this start uses."""
+        self.later: Resume | None = None
+        """Where an earlier beat stopped to read one-off runs."""
         self.loading = Loading(engine)
         self._engine = engine
         self._dispatcher = dispatcher
@@ -159,6 +162,7 @@ class Startup:
 
     def _begin(self, opened: Opened, now_ms: int) -> None:
         known = known_marks(opened.marks, now_ms)
+        self.later = next((document.later for document in known.values() if document.later is not None), None)
         if not self.has_begun:
             self._start_engine(known, now_ms)
             self.state = "loading" if opened.loading else "running"

@@ -104,7 +104,7 @@ class StatusReport:
         )
         shown = list(islice(refused, REFUSED_SHOWN))
         return Jobs(
-            monitors=len(self._engine) - len(compiled),
+            monitors=len(self._engine) - len(compiled) - len(self._beat.later),
             entries=len(compiled),
             refused={key: str(reason) for key, _, reason in shown},
             refused_total=len(entries) + len(beat.quarantine.monitors) + len(quarantined),

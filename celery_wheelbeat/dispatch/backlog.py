@@ -227,6 +227,12 @@ class Backlog:
             self._jobs_ahead = None
         return dropped
 
+    def holds(self, ids: Int64s) -> NDArray[np.bool_]:
+        """Return which of the jobs have an unsettled run."""
+        waiting = [runs.ids for runs in (*self._offered, *self._late.chunks, *self._fresh.chunks)]
+        deferred = np.fromiter((run.job_id for run in self._deferred), np.int64)
+        return np.isin(ids, np.concatenate([*waiting, self.leases.job_ids(), deferred]))
+
     def shutdown(self) -> Leftover:
         """Skip all pending runs (``shutdown``). Read the mark before the call: these runs are not done."""
         fires_ms = list(self._fires(newest=True))

@@ -18,6 +18,8 @@ from celery_wheelbeat.dispatch.lane import Settled
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
     from celery_wheelbeat.dispatch.lane import Lane, Rendering
     from celery_wheelbeat.dispatch.one_offs import OneOffs
@@ -152,6 +154,13 @@ class Dispatcher:
     def drop(self, ids: Int64s, reason: str) -> int:
         """Skip the waiting runs of ``ids``; runs in flight stay. Returns the number of skipped runs."""
         return sum(lane.backlog.drop(ids, reason) for lane in self.lanes)
+
+    def holds(self, ids: Int64s) -> NDArray[np.bool_]:
+        """Return which of the jobs have an unsettled run."""
+        found = np.zeros(len(ids), np.bool_)
+        for lane in self.lanes:
+            found |= lane.backlog.holds(ids)
+        return found
 
     def shutdown(self) -> Leftover:
         """Skip all pending runs (``shutdown``). Read the mark before the call: these runs are not done."""

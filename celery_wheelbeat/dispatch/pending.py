@@ -182,6 +182,12 @@ class RunLeases:
         columns = [lease.runs.fire_ms for lease in self._leases.values() if isinstance(lease, RunLease)]
         return np.concatenate([np.array(singles, np.int64), *columns, *(runs.fire_ms for runs in self.alone)])
 
+    def job_ids(self) -> Int64s:
+        """Return the jobs of all runs, in no order."""
+        singles = [lease.run.job_id for lease in self._leases.values() if isinstance(lease, _SingleRun)]
+        columns = [lease.runs.ids for lease in self._leases.values() if isinstance(lease, RunLease)]
+        return np.concatenate([np.array(singles, np.int64), *columns])
+
     def begin(self, runs: PendingRuns) -> RunLease:
         """Return a new lease."""
         lease = self._leases[self._next_token] = RunLease(self._next_token, runs)

@@ -23,6 +23,7 @@ REASONS = (
     "clock",
     "backlog",
     "removed",
+    "cancelled",
     "ended",
     "error",
     "unroutable",

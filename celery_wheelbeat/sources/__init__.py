@@ -133,6 +133,8 @@ class MonitorDatabase(NamedTuple):
     store: BeatStore
     open_reader: Callable[[], ColumnReader] | None = None
     """Opens a column reader with its own connection, for its own thread; None if the vendor has none."""
+    connect: Callable[[], Any] | None = None
+    """Opens a connection of the driver, in autocommit mode."""
 
 
 _factory: Callable[[Any], MonitorDatabase | None] | None = None

@@ -20,12 +20,14 @@ class WheelbeatConfig(AppConfig):
     def ready(self) -> None:
         """Register checks, monitor database, claim store, worker hooks and trigger installation. Runs no query."""
         from celery_wheelbeat import sources  # noqa: PLC0415 - models have to be loaded first
+        from celery_wheelbeat.later import opening as later  # noqa: PLC0415 - same
         from celery_wheelbeat.worker import stores  # noqa: PLC0415 - same
         from celery_wheelbeat.worker.hooks.autoinstall import install_where_wanted  # noqa: PLC0415 - same
         from django_wheelbeat import checks  # noqa: F401, PLC0415 - same; checks register themselves
         from django_wheelbeat.database import claim_store as claims  # noqa: PLC0415 - same; checks register themselves
         from django_wheelbeat.database import opening as database  # noqa: PLC0415 - same
 
+        later.register(database.application_connection)
         sources.register(database.monitor_database)
         stores.register("django-db", claims.claim_store)
         install_where_wanted(by_default=True)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.changelog.table import PLAIN
 
 from celery_wheelbeat.errors import SourceError
+from celery_wheelbeat.runtime.statements import read_statements
 from celery_wheelbeat.sources.changelog import fingerprints as fingerprints_module
 from celery_wheelbeat.sources.changelog.fingerprints import Fingerprints, fingerprint_of
 from celery_wheelbeat.sources.changelog.outage import LONGEST_WAIT_S, REMIND_S, Outage
@@ -23,7 +24,6 @@ from celery_wheelbeat.sources.databases.postgres import (
     parse_snapshot,
     unpack_int64s,
 )
-from celery_wheelbeat.sources.databases.statements import read_statements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -40,6 +40,9 @@ from celery_wheelbeat.jobs.compile import compile_rows
 from celery_wheelbeat.jobs.compile_columns import Shapes
 from celery_wheelbeat.jobs.definitions import Misfire, misfire_of, overlap_of
 from celery_wheelbeat.jobs.rows import Limits
+from celery_wheelbeat.later.feed import LaterFeed
+from celery_wheelbeat.later.in_wheel import LaterRuns
+from celery_wheelbeat.later.readers import PostgresReader, SqliteReader
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.runtime.clock import Clock, ClockGuard, SystemClock
 from celery_wheelbeat.runtime.wake import Wake
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.engine.shards import JobView
     from celery_wheelbeat.schedules.kinds import Int64s
     from celery_wheelbeat.settings import Settings
+    from celery_wheelbeat.sources import MonitorDatabase
     from celery_wheelbeat.sources.messages import SourceIO
 
 logger = logging.getLogger("celery.beat")
@@ -97,10 +101,12 @@ def assemble(
         )
     else:
         dispatcher = edges.dispatcher(engine, _backlog(settings, engine), lateness)
-    sources = _sources(scheduler, settings=settings, clock=clock, wake=wake, crons=crons)
+    database = database_of(app, settings)
+    sources = _sources(scheduler, database, settings=settings, clock=clock, wake=wake, crons=crons)
     if edges.sources is not None:
         sources = edges.sources(sources)
     entries = EntryChanges(scheduler.schedule, Entries(_timezone(app), crons), monitor_entries)
+    run_ids: dict[int, str] = {}
     scheduler.schedule.monitors = monitor_entries
     beat = Beat(
         sources,
@@ -108,7 +114,8 @@ def assemble(
         dispatcher,
         entries,
         listeners=(dispatcher, monitor_entries),
-        naming=_naming(app, settings, entries),
+        naming=_naming(app, settings, entries, run_ids),
+        later=LaterRuns(_later_feed(database, clock, wake), dispatcher, run_ids),
         clock=clock,
         guard=edges.guard or ClockGuard(),
         wake=wake,
@@ -173,7 +180,17 @@ def _liveness(app: Any, settings: Settings, dispatcher: Dispatcher, sources: Sou
     return liveness
 
 
-def _naming(app: Any, settings: Settings, entries: EntryChanges) -> Naming:
+def _later_feed(database: MonitorDatabase | None, clock: Clock, wake: Wake) -> LaterFeed | None:
+    if database is None or database.connect is None:
+        return None
+    if database.vendor == "postgresql":
+        return LaterFeed(partial(PostgresReader, database.connect), clock, wake.ring)
+    if database.vendor == "sqlite":
+        return LaterFeed(partial(SqliteReader, database.connect), clock, wake.ring)
+    return None
+
+
+def _naming(app: Any, settings: Settings, entries: EntryChanges, run_ids: Mapping[int, str]) -> Naming:
     def rendering_of(namespace: str) -> Rendering:
         claims = ClaimHeaders(namespace, int(settings.dedup_ttl), visibility_timeout_s(app))
 
@@ -181,7 +198,7 @@ def _naming(app: Any, settings: Settings, entries: EntryChanges) -> Naming:
             overlap = overlap_of(job.flags).name.lower()
             return claims.of(entries.key_of(job.id), overlap, entry.schedule, entry.options.get("expires"))
 
-        return Rendering(RunIds(namespace), entries.key_of, entries.entry_for, headers_of)
+        return Rendering(RunIds(namespace, run_ids), entries.key_of, entries.entry_for, headers_of)
 
     return Naming(bool(settings.namespace), partial(namespace_of, app, settings), rendering_of)
 
@@ -210,8 +227,15 @@ def _celery_publisher(
     )
 
 
-def _sources(scheduler: Any, *, settings: Settings, clock: Clock, wake: Wake, crons: CronTable) -> SourceIO:
-    database = database_of(scheduler.app, settings)
+def _sources(
+    scheduler: Any,
+    database: MonitorDatabase | None,
+    *,
+    settings: Settings,
+    clock: Clock,
+    wake: Wake,
+    crons: CronTable,
+) -> SourceIO:
     path = scheduler.schedule_filename or scheduler.app.conf.beat_schedule_filename
     if database is None:
         return FileIO(MarkFile(path), clock, wake.ring)

@@ -17,6 +17,7 @@ from celery_wheelbeat.dispatch.one_offs import OneOffs
 from celery_wheelbeat.dispatch.reports.failure_log import LinePace
 from celery_wheelbeat.errors import InvalidMonitor, reason_of
 from celery_wheelbeat.jobs.definitions import Flag
+from celery_wheelbeat.jobs.identity import ONE_OFF_IDS_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,7 +146,7 @@ class CeleryLane(Lane):
         """Skip a run that cannot be rendered; a monitor is quarantined if its definition is the cause."""
         if self._broken.is_due(view.id, now_s):
             logger.error("beat: %s cannot be sent: %s", view.name, reason_of(error), exc_info=error)
-        if isinstance(error, InvalidMonitor) and view.id >= 0:
+        if isinstance(error, InvalidMonitor) and 0 <= view.id < ONE_OFF_IDS_FROM:
             self._quarantined[view.id] = str(error)
             self._unrendered[view.id] = (definition_hash_of(view, self._engine.routes[view.route_index]), str(error))
         self.backlog.skip([token], "error")
@@ -175,7 +176,8 @@ def _run_ids(kept: Sequence[tuple[int, PendingRun, JobView]], rendering: Renderi
         fires_ms = np.array([kept[position][1].fire_ms for position in positions], np.int64)
         for position, run_id in zip(positions, rendering.run_ids.render(keys, fires_ms, _suffix(step)), strict=True):
             ids[position] = run_id
-    return ids
+    own = rendering.run_ids.own
+    return [own.get(pair.job_id, run_id) for run_id, (_, pair, _) in zip(ids, kept, strict=True)] if own else ids
 
 
 def _suffix(step: int) -> str:

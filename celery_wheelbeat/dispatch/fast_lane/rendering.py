@@ -20,6 +20,7 @@ from celery_wheelbeat.dispatch.messages.envelope import Envelope
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
 from celery_wheelbeat.dispatch.messages.part_cache import SKELETONS_MAX, PartCache, PartColumns
 from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own, own_of
+from celery_wheelbeat.dispatch.messages.run_ids import rows_of
 from celery_wheelbeat.dispatch.messages.template import Unsendable
 from celery_wheelbeat.dispatch.pending import STEP_SHIFT
 from celery_wheelbeat.errors import reason_of
@@ -249,13 +250,20 @@ class JobMessages:
 
 
 def ids_of(run_ids: RunIds, pairs: PendingRuns) -> Octets:
-    """Return the run ids (n × 36) of monitors; a fire time repeated by clock step n has the suffix ``~n``."""
+    """Return the run ids (n × 36); a fire time repeated by clock step n has the suffix ``~n``."""
     steps = pairs.tag >> STEP_SHIFT
     if not steps.any():
-        return run_ids.of_monitors(pairs.ids, pairs.fire_ms)
-    suffixes = [b"~%d" % step if step else b"" for step in steps.tolist()]
-    rows = zip(pairs.ids.tolist(), pairs.fire_ms.tolist(), suffixes, strict=True)
-    return run_ids.of_names([b"monitor:%d@%d%b" % row for row in rows])
+        ids = run_ids.of_monitors(pairs.ids, pairs.fire_ms)
+    else:
+        suffixes = [b"~%d" % step if step else b"" for step in steps.tolist()]
+        rows = zip(pairs.ids.tolist(), pairs.fire_ms.tolist(), suffixes, strict=True)
+        ids = run_ids.of_names([b"monitor:%d@%d%b" % row for row in rows])
+    if run_ids.own:
+        at = [number for number, job_id in enumerate(pairs.ids.tolist()) if job_id in run_ids.own]
+        if at:
+            ids = ids.copy()
+            ids[at] = rows_of([run_ids.own[int(pairs.ids[number])].encode() for number in at])
+    return ids
 
 
 def _own_of(route: Route, form: Form) -> Own | Exception:

@@ -6,6 +6,7 @@ The result equals ``jobs.identity.run_id`` for every run.
 from __future__ import annotations
 
 import hashlib
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,7 @@ from celery_wheelbeat.dispatch.messages.byte_ranges import column
 from celery_wheelbeat.jobs.identity import Int64s, _namespace_uuid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 Octets = NDArray[np.uint8]
 """Rows of bytes, all of one width."""
 _FIRE_DIGITS = 13
@@ -76,8 +77,10 @@ def _digits(values: Int64s, count: int) -> Octets:
 class RunIds:
     """Renders the run ids of one namespace: the same text as ``run_id``, a few times faster."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, own: Mapping[int, str] = MappingProxyType({})) -> None:
+        """``own``: job id → task id of one-off runs, whose ids were made when they were stored."""
         self.namespace = namespace
+        self.own = own
         self._begun = hashlib.sha1(_namespace_uuid(namespace).bytes, usedforsecurity=False)
         """SHA-1 state after the namespace, copied for each id: the start is half the cost of a short hash."""
 

@@ -45,6 +45,7 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
                 sqlite.SqliteSource(session, sqlite.file_identity(parameters)),
                 SqlBeatStore(session),
                 lambda: joined_columns.JoinedColumns(Session(vendor, connect), sqlite.listed),
+                connect,
             )
         if vendor == "postgresql":
             from celery_wheelbeat.sources.databases import postgres, postgres_columns  # noqa: PLC0415 - see above
@@ -56,6 +57,7 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
                 postgres.PostgresSource(session),
                 SqlBeatStore(session),
                 lambda: postgres_columns.PostgresColumns(Session(vendor, connect)),
+                connect,
             )
         if vendor == "mysql":
             from celery_wheelbeat.sources.databases import joined_columns, mariadb  # noqa: PLC0415 - see above
@@ -67,6 +69,7 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
                 mariadb.MariadbSource(session),
                 SqlBeatStore(session),
                 lambda: joined_columns.JoinedColumns(Session(vendor, connect), list),
+                connect,
             )
     except ImportError as error:
         extra = "postgres" if vendor == "postgresql" else vendor

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.errors import SourceError
-from celery_wheelbeat.sources.databases.statements import read_statements
+from celery_wheelbeat.runtime.statements import read_statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

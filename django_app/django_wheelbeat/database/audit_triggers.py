@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery_wheelbeat.sources.databases.statements import read_statements
+from celery_wheelbeat.runtime.statements import read_statements
 from django_wheelbeat.monitors.settings import beat_settings
 
 if TYPE_CHECKING:

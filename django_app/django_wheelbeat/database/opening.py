@@ -61,3 +61,8 @@ def install_triggers(using: str) -> list[str]:
     if Monitor._meta.db_table not in connection.introspection.table_names():
         return []
     return triggers.install(connection)
+
+
+def application_connection(alias: str | None) -> Any:
+    """Return this thread's Django connection ``alias``; None: that of the database to which monitors are written."""
+    return connections[monitor_alias() if alias is None else alias]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from celery_wheelbeat.sources.databases.statements import read_statements
+from celery_wheelbeat.later.tables import create_tables, drop_tables
+from celery_wheelbeat.runtime.statements import read_statements
 from django_wheelbeat.database import triggers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+LATER_VENDORS = ("postgresql", "sqlite")
+"""Databases that keep one-off runs."""
 
 _PLAIN = """
     once_at IS NULL AND solar_event = '' AND start_at IS NULL AND end_at IS NULL AND finished_at IS NULL
@@ -126,3 +130,15 @@ def _indexes(schema_editor: Any) -> Mapping[str, str]:
     if schema_editor.connection.vendor != "postgresql":
         return {}
     return read_statements("django_wheelbeat.database", "sql/indexes_postgresql.sql")
+
+
+def add_later(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - the signature of RunPython
+    """Create the table of one-off runs where a beat can read it."""
+    if schema_editor.connection.vendor in LATER_VENDORS:
+        create_tables(schema_editor.connection)
+
+
+def drop_later(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - the signature of RunPython
+    """Drop the table of one-off runs."""
+    if schema_editor.connection.vendor in LATER_VENDORS:
+        drop_tables(schema_editor.connection)

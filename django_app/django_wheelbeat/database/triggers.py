@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
-from celery_wheelbeat.sources.databases.statements import read_statements
+from celery_wheelbeat.runtime.statements import read_statements
 from django_wheelbeat.active_periods import DIGITS, LENGTH, PERIODS_KEPT
 from django_wheelbeat.database.actors import ACTOR_EXPRESSIONS
 from django_wheelbeat.database.audit_triggers import audit_statements

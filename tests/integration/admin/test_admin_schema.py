@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_wheelbeat.sources.databases.statements import read_statements
+from celery_wheelbeat.runtime.statements import read_statements
 
 
 def test_the_migrations_are_those_of_the_models(db: Any) -> None:

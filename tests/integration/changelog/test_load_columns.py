@@ -321,7 +321,7 @@ def test_an_empty_table_is_loaded_at_once(beat: LoadingBeat) -> None:
 def test_the_plan_of_a_block_reads_the_index_in_order_and_each_row_once(
     postgres: Place, name: str, parameters: tuple[str, ...]
 ) -> None:
-    from celery_wheelbeat.sources.databases.statements import read_statements
+    from celery_wheelbeat.runtime.statements import read_statements
 
     fill(postgres, 50_000)
     statement = read_statements("celery_wheelbeat.sources.databases", "sql/postgresql.sql")[name]

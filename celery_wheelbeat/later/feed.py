@@ -1,0 +1,114 @@
+"""The thread that reads one-off runs for a beat: what comes due, what is written late, what was cancelled.
+
+States: idle until ``start``, then polling; away while the database does not answer, or has no table of one-off runs.
+Never: touches the engine, or waits for the scheduling thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from queue import Empty
+from typing import TYPE_CHECKING
+
+from celery_wheelbeat.errors import SourceError
+from celery_wheelbeat.later.ring import DAY_PARTS, DAY_S
+from celery_wheelbeat.runtime.mailbox import Mailbox
+from celery_wheelbeat.runtime.owned_thread import OwnedThread, ThreadBody
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from celery_wheelbeat.later.open_seconds import Resume
+    from celery_wheelbeat.later.readers import LaterReader, Read
+    from celery_wheelbeat.runtime.clock import Clock
+
+logger = logging.getLogger("celery.beat")
+
+POLL_S = 0.25
+AHEAD_S = 10
+"""How long before its time a second is read: an outage of the database of this length delays nothing."""
+AWAY_S = 5.0
+"""Pause after a poll that failed."""
+REMIND_S = 600.0
+"""A lasting failure is logged again after this time."""
+READS_MAX = 8
+"""Most reads that wait for the scheduling thread."""
+KEPT_DAYS = 2
+"""A day's rows are dropped this many days after its end."""
+DROP_EVERY_S = 3_600.0
+
+
+class LaterFeed:
+    """Reads in its own thread; ``take`` returns what it has read."""
+
+    def __init__(
+        self, open_reader: Callable[[Resume | None], LaterReader], clock: Clock, wake: Callable[[], None]
+    ) -> None:
+        self._open_reader = open_reader
+        self._clock = clock
+        self._wake = wake
+        self._reader: LaterReader | None = None
+        self._reads: Mailbox[Read] = Mailbox()
+        self._problem = ""
+        self._logged_s = 0.0
+        self._dropped_s = clock.monotonic_s()
+        self.settled_s = 0
+        """Every second up to this one is settled; the scheduling thread sets it."""
+        body = ThreadBody(self._turn, self._failed, end=self._end)
+        self._thread = OwnedThread("wheelbeat-later", clock, body)
+
+    def start(self, resume: Resume | None) -> None:
+        """Start the thread where an earlier beat stopped; None: with the oldest row there is."""
+        self._reader = self._open_reader(resume)
+        self._thread.start()
+
+    def take(self) -> Sequence[Read]:
+        """Return the reads since the last call, in order."""
+        reads: list[Read] = []
+        try:
+            while len(reads) < READS_MAX:
+                reads.append(self._reads.get())
+        except Empty:
+            pass
+        return reads
+
+    def close(self, timeout_s: float) -> None:
+        """Stop the thread within ``timeout_s``."""
+        self._thread.close(timeout_s)
+
+    def _turn(self) -> float:
+        if self._reader is None or len(self._reads) >= READS_MAX:
+            return POLL_S
+        read = self._reader.poll(AHEAD_S)
+        if self._problem:
+            logger.info("beat: One-off runs are read again")
+            self._problem = ""
+        self._reads.put(read)
+        if read.rows:
+            self._wake()
+        self._drop_old_days(self._reader)
+        return 0.0 if read.state.done_s < read.now_s else POLL_S
+
+    def _failed(self, error: Exception) -> float:
+        problem, now_s = str(error), self._clock.monotonic_s()
+        if problem != self._problem or now_s - self._logged_s >= REMIND_S:
+            logger.error("beat: One-off runs cannot be read: %s", problem)
+            self._problem, self._logged_s = problem, now_s
+        return AWAY_S
+
+    def _drop_old_days(self, reader: LaterReader) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._dropped_s < DROP_EVERY_S:
+            return
+        self._dropped_s = now_s
+        last = self.settled_s // DAY_S - KEPT_DAYS - 1
+        try:
+            for day in range(last - DAY_PARTS + KEPT_DAYS + 2, last + 1):
+                if reader.drop(day):
+                    logger.info("beat: Dropped the one-off runs of day %d since 1970", day)
+        except SourceError as error:
+            logger.warning("beat: One-off runs of past days cannot be dropped: %s", error)
+
+    def _end(self) -> None:
+        if self._reader is not None:
+            self._reader.close()

@@ -1,0 +1,138 @@
+-- Statements of one-off runs on PostgreSQL. A writer takes its transaction id before it reads the clock: open_seconds
+-- closes a second by that order. Parts are addressed by name where the place is known; planning over 59 parts costs
+-- more than the statement.
+
+-- name: create_table
+CREATE TABLE IF NOT EXISTS wheelbeat_later (
+  part smallint NOT NULL,
+  second bigint NOT NULL,
+  xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+  id uuid NOT NULL,
+  at_ms bigint NOT NULL,
+  key varchar(250),
+  task varchar(255) NOT NULL,
+  args text NOT NULL,
+  kwargs text NOT NULL,
+  options text NOT NULL DEFAULT '{}'
+) PARTITION BY LIST (part)
+
+-- name: create_parts
+DO $$
+BEGIN
+  FOR i IN 0..31 LOOP
+    EXECUTE format('CREATE TABLE IF NOT EXISTS wheelbeat_later_d%s PARTITION OF wheelbeat_later FOR VALUES IN (%s)',
+                   lpad(i::text, 2, '0'), i);
+  END LOOP;
+  FOR i IN 0..25 LOOP
+    EXECUTE format('CREATE TABLE IF NOT EXISTS wheelbeat_later_m%s PARTITION OF wheelbeat_later FOR VALUES IN (%s)',
+                   lpad(i::text, 2, '0'), 32 + i);
+  END LOOP;
+  CREATE TABLE IF NOT EXISTS wheelbeat_later_beyond PARTITION OF wheelbeat_later FOR VALUES IN (58);
+END $$
+
+-- name: create_index_of_seconds
+CREATE INDEX IF NOT EXISTS wheelbeat_later_second ON wheelbeat_later (second, xid)
+
+-- name: create_index_of_keys
+CREATE INDEX IF NOT EXISTS wheelbeat_later_key ON wheelbeat_later (key) WHERE key IS NOT NULL
+
+-- name: drop_table
+DROP TABLE IF EXISTS wheelbeat_later
+
+-- name: own_clock
+own AS MATERIALIZED (SELECT pg_current_xact_id() AS xid),
+clock AS MATERIALIZED (
+  SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms FROM own WHERE xid IS NOT NULL
+)
+
+-- name: part
+CASE WHEN second - now_ms / 1000 < 2592000 THEN mod(second / 86400, 32)
+     WHEN second - now_ms / 1000 < 62208000 THEN 32 + mod(second / 2592000, 26)
+     ELSE 58 END
+
+-- name: insert
+WITH {own_clock},
+placed AS (
+  SELECT greatest(at_ms / 1000, now_ms / 1000 + 1) AS second, now_ms, given.*
+  FROM clock, unnest(%(ids)s::uuid[], %(at_ms)s::bigint[], %(keys)s::text[], %(tasks)s::text[], %(args)s::text[],
+                     %(kwargs)s::text[], %(options)s::text[])
+       AS given (id, at_ms, key, task, args, kwargs, options)
+)
+INSERT INTO wheelbeat_later (part, second, id, at_ms, key, task, args, kwargs, options)
+SELECT {part}, second, id, at_ms, key, task, args, kwargs, options FROM placed
+
+-- name: clock
+WITH {own_clock}
+SELECT now_ms FROM clock
+
+-- name: copy
+COPY wheelbeat_later (part, second, id, at_ms, key, task, args, kwargs, options) FROM STDIN
+
+-- name: lock_key
+SELECT pg_advisory_xact_lock(hashtextextended(%(key)s, 1463113812))
+
+-- name: of_key
+SELECT id::text, at_ms, key, task, args, kwargs, options,
+       at_ms < floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + %(in_force_ms)s
+FROM wheelbeat_later WHERE key = %(key)s AND task <> '' ORDER BY at_ms DESC, id DESC LIMIT 1
+
+-- name: of_id
+SELECT id::text, at_ms, key, task, args, kwargs, options,
+       at_ms < floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + %(in_force_ms)s
+FROM (
+  SELECT * FROM {day_table} UNION ALL SELECT * FROM {month_table} UNION ALL SELECT * FROM wheelbeat_later_beyond
+) AS parts WHERE second = %(second)s AND id = %(id)s::uuid AND task <> ''
+
+-- name: cancel
+WITH {own_clock},
+of_day AS (DELETE FROM {day_table} USING clock WHERE {doomed} RETURNING part, second, id, at_ms),
+of_month AS (DELETE FROM {month_table} USING clock WHERE {doomed} RETURNING part, second, id, at_ms),
+beyond AS (DELETE FROM wheelbeat_later_beyond USING clock WHERE {doomed} RETURNING part, second, id, at_ms)
+INSERT INTO wheelbeat_later (part, second, id, at_ms, task, args, kwargs)
+SELECT part, second, id, at_ms, '', '', ''
+FROM (SELECT * FROM of_day UNION ALL SELECT * FROM of_month UNION ALL SELECT * FROM beyond) AS gone
+RETURNING id::text
+
+-- name: doomed
+second = %(second)s AND id = %(id)s::uuid AND task <> '' AND at_ms >= now_ms + %(in_force_ms)s
+
+-- name: count
+SELECT count(*) FROM wheelbeat_later WHERE second >= %(from_s)s AND second < %(until_s)s AND task <> ''
+
+-- name: begin_poll
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '60s'
+
+-- name: head
+-- now() is the begin of the transaction, so it lies before the snapshot.
+SELECT floor(extract(epoch FROM now()))::bigint, pg_current_snapshot()::text,
+       concat_ws('/', (SELECT system_identifier FROM pg_control_system()), left(pg_walfile_name(pg_current_wal_lsn()), 8),
+                 (SELECT stats_reset FROM pg_stat_wal), 'wheelbeat_later'::regclass::oid)
+
+-- name: commit
+COMMIT
+
+-- name: first_second
+SELECT min(second) FROM wheelbeat_later
+
+-- name: read
+SELECT second, id::text, at_ms, task, args, kwargs, options FROM {table} WHERE second = ANY(%(seconds)s::bigint[])
+
+-- name: read_late
+SELECT second, id::text, at_ms, task, args, kwargs, options FROM {table}
+WHERE second = ANY(%(seconds)s::bigint[]) AND xid >= %(xmax)s::text::xid8
+UNION ALL
+SELECT second, id::text, at_ms, task, args, kwargs, options FROM {table}
+WHERE second = ANY(%(seconds)s::bigint[]) AND xid = ANY(%(in_progress)s::text[]::xid8[])
+
+-- name: begin_drop
+BEGIN; SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = '60s'
+
+-- name: try_lock
+SELECT pg_try_advisory_xact_lock(1463113812, %(part)s)
+
+-- name: last_second
+SELECT max(second) FROM {table}
+
+-- name: truncate
+TRUNCATE {table}

@@ -1,0 +1,74 @@
+-- Statements of one-off runs on SQLite. One writer at a time, so ascending seq is the order of commits.
+
+-- name: create_table
+CREATE TABLE IF NOT EXISTS wheelbeat_later (
+  seq integer PRIMARY KEY AUTOINCREMENT,
+  second bigint NOT NULL,
+  id varchar(36) NOT NULL,
+  at_ms bigint NOT NULL,
+  key varchar(250),
+  task varchar(255) NOT NULL,
+  args text NOT NULL,
+  kwargs text NOT NULL,
+  options text NOT NULL DEFAULT '{}'
+)
+
+-- name: create_index_of_seconds
+CREATE INDEX IF NOT EXISTS wheelbeat_later_second ON wheelbeat_later (second, seq)
+
+-- name: create_index_of_keys
+CREATE INDEX IF NOT EXISTS wheelbeat_later_key ON wheelbeat_later (key) WHERE key IS NOT NULL
+
+-- name: drop_table
+DROP TABLE IF EXISTS wheelbeat_later
+
+-- name: now_ms
+CAST((julianday('now') - 2440587.5) * 86400000 AS integer)
+
+-- name: insert
+INSERT INTO wheelbeat_later (second, id, at_ms, key, task, args, kwargs, options)
+VALUES (max(:at_ms / 1000, {now_ms} / 1000 + 1), :id, :at_ms, :key, :task, :args, :kwargs, :options)
+
+-- name: of_key
+SELECT id, at_ms, key, task, args, kwargs, options, at_ms < {now_ms} + :in_force_ms
+FROM wheelbeat_later WHERE key = :key AND task <> '' ORDER BY at_ms DESC, seq DESC LIMIT 1
+
+-- name: of_id
+SELECT id, at_ms, key, task, args, kwargs, options, at_ms < {now_ms} + :in_force_ms
+FROM wheelbeat_later WHERE second = :second AND id = :id AND task <> ''
+
+-- name: tombstone
+-- It comes before the DELETE, which it finds the row by; both are one transaction of the caller's.
+INSERT INTO wheelbeat_later (second, id, at_ms, task, args, kwargs)
+SELECT second, id, at_ms, '', '', '' FROM wheelbeat_later
+WHERE second = :second AND id = :id AND task <> '' AND at_ms >= {now_ms} + :in_force_ms
+RETURNING id
+
+-- name: delete
+DELETE FROM wheelbeat_later WHERE second = :second AND id = :id AND task <> ''
+
+-- name: count
+SELECT count(*) FROM wheelbeat_later WHERE second >= :from_s AND second < :until_s AND task <> ''
+
+-- name: begin_poll
+BEGIN
+
+-- name: commit
+COMMIT
+
+-- name: head
+SELECT {now_ms} / 1000, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'wheelbeat_later'), 0),
+       (SELECT min(second) FROM wheelbeat_later)
+
+-- name: read
+SELECT second, id, at_ms, task, args, kwargs, options FROM wheelbeat_later
+WHERE second > :opened_s AND second <= :until_s ORDER BY second, seq
+
+-- name: read_late
+SELECT second, id, at_ms, task, args, kwargs, options FROM wheelbeat_later
+WHERE seq > :seq AND second <= :opened_s
+
+-- name: drop_before
+DELETE FROM wheelbeat_later
+WHERE seq IN (SELECT seq FROM wheelbeat_later WHERE second < :before_s ORDER BY second LIMIT :limit)
+RETURNING seq
