@@ -30,6 +30,19 @@ LOG_S = 10.0
 """Seconds between two progress lines, on the terminal and in the log."""
 
 
+JOB_BYTES = 100
+"""Memory of one job without its name and arguments, including spare capacity of tables and wheel."""
+MIN_CHECKED_JOBS = 100_000
+"""Fewer jobs are not checked: the process is larger than its jobs, and statistics of the database may be stale."""
+ERASE = "\x1b[K"
+_MEMINFO = Path("/proc/meminfo")
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUP = Path("/proc/self/cgroup")
+_MALLOPT = ((-8, 1), (-3, 32 << 20), (-1, 64 << 20))
+"""Arguments of glibc's ``mallopt``: M_ARENA_MAX = 1; M_MMAP_THRESHOLD and M_TRIM_THRESHOLD in bytes, the maxima of
+glibc's own dynamic adjustment."""
+
+
 class Loading:
     """Progress of one load."""
 
@@ -84,12 +97,6 @@ class Loading:
         return f"{done:,}", f"{self.jobs:,}", pace
 
 
-JOB_BYTES = 100
-"""Memory of one job without its name and arguments, including spare capacity of tables and wheel."""
-MIN_CHECKED_JOBS = 100_000
-"""Fewer jobs are not checked: the process is larger than its jobs, and statistics of the database may be stale."""
-
-
 def needed_bytes(jobs: int, text_bytes: float) -> int:
     """Return the bytes that ``jobs`` need if names and arguments take ``text_bytes`` per job on average."""
     return round(jobs * (JOB_BYTES + text_bytes))
@@ -110,9 +117,6 @@ def refusal(jobs: int, text_bytes: float, *, max_jobs: int, available_bytes: int
             " or share the monitors among several beats"
         )
     return None
-
-
-ERASE = "\x1b[K"
 
 
 class TerminalLine:
@@ -153,14 +157,6 @@ def _is_terminal(stream: TextIO) -> bool:
         return stream.isatty()
     except ValueError:  # closed, as in a daemon
         return False
-
-
-_MEMINFO = Path("/proc/meminfo")
-_GROUPS = Path("/sys/fs/cgroup")
-_OWN_GROUP = Path("/proc/self/cgroup")
-_MALLOPT = ((-8, 1), (-3, 32 << 20), (-1, 64 << 20))
-"""Arguments of glibc's ``mallopt``: M_ARENA_MAX = 1; M_MMAP_THRESHOLD and M_TRIM_THRESHOLD in bytes, the maxima of
-glibc's own dynamic adjustment."""
 
 
 def available_bytes(meminfo: Path = _MEMINFO, groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int | None:

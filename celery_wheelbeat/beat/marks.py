@@ -22,6 +22,9 @@ AHEAD_MS: Final = 5_000
 """A mark further ahead of the clock than this was written under a wrong clock."""
 
 
+logger = logging.getLogger("celery.beat")
+
+
 class InvalidMark(WheelbeatError, ValueError):
     """A stored mark that cannot be read."""
 
@@ -130,9 +133,6 @@ class Mark:
     def step_back(self, now_ms: int) -> None:
         """Set the mark for a clock that was set back; later marks are instants of the new time."""
         self.mark_ms = now_ms if self.mark_ms is None else min(self.mark_ms, now_ms)
-
-
-logger = logging.getLogger("celery.beat")
 
 
 def known_marks(stored: Mapping[str, Sequence[Mapping[str, Any]]], now_ms: int) -> dict[str, MarkDocument]:

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs.definitions import ChangeBatch
 
 
+REMEMBERED_MAX = 10_000
+"""Bound of cached entries, above which unmodified ones are dropped; also the bound of cached parsed options."""
+_CHUNK = 4_096
+
+
 class ScheduleView(MutableMapping[str, Any]):
     """``data`` holds the entries; ``monitors`` is None until the beat has started."""
 
@@ -110,11 +115,6 @@ class _Names(Collection[str]):
 
     def __len__(self) -> int:
         return len(self._view.data)
-
-
-REMEMBERED_MAX = 10_000
-"""Bound of cached entries, above which unmodified ones are dropped; also the bound of cached parsed options."""
-_CHUNK = 4_096
 
 
 class MonitorEntries:

@@ -37,6 +37,11 @@ BEHIND_LOGGED_EVERY_S = 300.0
 REASONS_SHOWN = 5
 
 
+ROWS_PER_CALL = 500_000
+SAMPLES_KEPT = 3_600
+"""Most samples kept; with more, the lag is measured from the oldest one kept."""
+
+
 class Counted(NamedTuple):
     """Number of jobs per lane."""
 
@@ -176,9 +181,6 @@ def _causes(reasons: Counter[str], shown: int) -> str:
     return "; ".join(f"{jobs} job{'s' * (jobs != 1)}: {reason}" for reason, jobs in reasons.most_common(shown))
 
 
-ROWS_PER_CALL = 500_000
-
-
 class ByKind(NamedTuple):
     """Number of jobs per kind (``lane_choice.kinds_of``), for jobs that take the lane of their kind."""
 
@@ -249,10 +251,6 @@ def _by_kind(found: Int64s) -> ByKind:
     jobs = np.bincount(found)
     there = np.flatnonzero(jobs)
     return ByKind(there, jobs[there])
-
-
-SAMPLES_KEPT = 3_600
-"""Most samples kept; with more, the lag is measured from the oldest one kept."""
 
 
 class QueueLag:

@@ -34,6 +34,14 @@ REASONS = (
 """Why a run was not sent. A closed list: a new reason changes the documented contract."""
 
 
+PERIODS_MAX = 20
+JOBS_NAMED_MAX = 8
+_EXAMINED_MAX = 256
+"""If more runs are skipped at once, their jobs are not recorded."""
+TOGETHER_MS = 60_000
+"""Skips of one reason whose fire times lie no further apart are merged into one period."""
+
+
 class Ledger:
     """Counters in runs. *Pending* is not counted here but passed to ``difference``, from the backlog."""
 
@@ -80,14 +88,6 @@ def _positive(runs: int) -> int:
     if runs < 0:
         raise ValueError(f"{runs} runs: a ledger only grows, expected a number ≥ 0")
     return int(runs)
-
-
-PERIODS_MAX = 20
-JOBS_NAMED_MAX = 8
-_EXAMINED_MAX = 256
-"""If more runs are skipped at once, their jobs are not recorded."""
-TOGETHER_MS = 60_000
-"""Skips of one reason whose fire times lie no further apart are merged into one period."""
 
 
 class SkippedPeriod(NamedTuple):

@@ -35,6 +35,26 @@ MOVES = 20_000
 """Texts that one sweep moves out of thin payload pages, at most."""
 
 
+FINDINGS = {
+    "lost": "an armed job that the wheel does not hold",
+    "misfiled": "an armed job that the wheel holds only in a wrong place",
+    "ghost": "an entry of the wheel without an armed job",
+    "double": "a job that one unmarked slot holds twice",
+    "edge": "the border between slots and far windows does not match the cursor",
+    "past_due": "a job armed for a time that has passed",
+    "off_grid": "a job armed for another time than its schedule says",
+    "unsorted": "ids that are not in ascending order",
+    "foreign": "a job of another shard, or the same job twice",
+    "definition": "a definition that changed without an edit, or that is impossible",
+    "payload": "a job whose arguments or name are no longer what was stored",
+    "cursor": "a cursor that disagrees with the other shards",
+    "uncounted": "a run that was due and was not handed out",
+    "surplus": "a run that was handed out though none was due",
+}
+"""All possible findings of a sweep. In a sound shard the count of each is 0."""
+EXAMPLES = 10
+
+
 class Watchdog:
     """Sweeps the shards of one engine. Keeps no state between sweeps."""
 
@@ -205,26 +225,6 @@ def check_wheel(shard: Shard, report: SweepReport) -> bool:
     report.add("lost", int(np.count_nonzero(lost & ~seen)), ids[lost & ~seen])
     report.add("double", int(np.count_nonzero(held > 1)), ids[held > 1])
     return report.counts.total() == before
-
-
-FINDINGS = {
-    "lost": "an armed job that the wheel does not hold",
-    "misfiled": "an armed job that the wheel holds only in a wrong place",
-    "ghost": "an entry of the wheel without an armed job",
-    "double": "a job that one unmarked slot holds twice",
-    "edge": "the border between slots and far windows does not match the cursor",
-    "past_due": "a job armed for a time that has passed",
-    "off_grid": "a job armed for another time than its schedule says",
-    "unsorted": "ids that are not in ascending order",
-    "foreign": "a job of another shard, or the same job twice",
-    "definition": "a definition that changed without an edit, or that is impossible",
-    "payload": "a job whose arguments or name are no longer what was stored",
-    "cursor": "a cursor that disagrees with the other shards",
-    "uncounted": "a run that was due and was not handed out",
-    "surplus": "a run that was handed out though none was due",
-}
-"""All possible findings of a sweep. In a sound shard the count of each is 0."""
-EXAMPLES = 10
 
 
 @dataclass(slots=True)

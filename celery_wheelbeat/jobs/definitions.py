@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.kinds import Int64s, Polled, Positions, UInt32s
 
 
+MISFIRE_SHIFT = 2
+OVERLAP_SHIFT = 4
+
+
 class Misfire(Enum):
     """Policy for fire times that passed while they could not be sent; see ``engine.misfire``."""
 
@@ -49,10 +53,6 @@ class Flag:
     MISFIRE_HIGH: Final = 8
     OVERLAP_LOW: Final = 16
     OVERLAP_HIGH: Final = 32
-
-
-MISFIRE_SHIFT = 2
-OVERLAP_SHIFT = 4
 
 
 def flags_of(*, enabled: bool, one_off: bool, misfire: Misfire, overlap: Overlap = Overlap.ALLOW) -> int:

@@ -32,6 +32,12 @@ SURVEY_EVERY_MS = 60_000
 MINUTES_KEPT = 60
 
 
+DAY_S = 86_400
+HOUR_S = 3_600
+BLOCK_ROWS = 16_384
+SPECIAL_MAX = 200
+
+
 class Minute(NamedTuple):
     """One past minute."""
 
@@ -97,12 +103,6 @@ class Surveyor:
                 for minute in self.minutes
             ],
         }
-
-
-DAY_S = 86_400
-HOUR_S = 3_600
-BLOCK_ROWS = 16_384
-SPECIAL_MAX = 200
 
 
 class LoadAhead(NamedTuple):

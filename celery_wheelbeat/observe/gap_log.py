@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 
+OVERFLOW_EVERY_S = 60.0
+"""Seconds between two lines about runs that were skipped as backlog although the broker was connected."""
+
+
 @dataclass
 class _Gap:
     """Outcomes of the runs of one gap so far."""
@@ -120,10 +124,6 @@ class GapLog:
             else:
                 gap.replayed += len(batch)
         return due
-
-
-OVERFLOW_EVERY_S = 60.0
-"""Seconds between two lines about runs that were skipped as backlog although the broker was connected."""
 
 
 class OutageLog:

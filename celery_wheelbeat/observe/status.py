@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
+REFUSED_SHOWN = 20
+ENTRIES_SHOWN = 100
+_NO_RUNS = Histogram((0,) * (len(BOUNDS_S) + 1), 0.0)
+_NO_SURVEY: Mapping[str, Any] = MappingProxyType({"load": None, "minutes": ()})
+
+
 class Jobs(NamedTuple):
     """Number of jobs, and the quarantined ones."""
 
@@ -30,9 +36,6 @@ class Jobs(NamedTuple):
     refused_total: int
     names: Mapping[str, str] = MappingProxyType({})
     """Key → name of the monitors in ``refused``."""
-
-
-REFUSED_SHOWN = 20
 
 
 class DestinationState(NamedTuple):
@@ -73,11 +76,6 @@ class ColdStart(NamedTuple):
 
     jobs: int
     took_s: float
-
-
-ENTRIES_SHOWN = 100
-_NO_RUNS = Histogram((0,) * (len(BOUNDS_S) + 1), 0.0)
-_NO_SURVEY: Mapping[str, Any] = MappingProxyType({"load": None, "minutes": ()})
 
 
 class Observed(NamedTuple):

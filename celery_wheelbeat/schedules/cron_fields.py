@@ -37,6 +37,11 @@ _MONTHS = (
 _WEEKDAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
 
 
+_STAR = re.compile(r"\*(?:/([0-9]{1,4}))?")
+_RANGE = re.compile(r"([0-9]{1,2}|[a-z]{3,9})(?:-([0-9]{1,2}|[a-z]{3,9}))?(?:/([0-9]{1,4}))?")
+_NTH = re.compile(r"([0-9]|[a-z]{3,9})#([0-9])")
+
+
 def _numbered(names: tuple[str, ...], first: int) -> dict[str, int]:
     numbers = {name: first + index for index, name in enumerate(names)}
     return numbers | {name[:3]: number for name, number in numbers.items()}
@@ -63,9 +68,6 @@ MONTH = Field("month", 1, 12, _numbered(_MONTHS, 1))
 WEEKDAY = Field("day of week", 0, 6, _numbered(_WEEKDAYS, 0) | {"7": 0})
 FIELDS = (MINUTE, HOUR, DAY, MONTH, WEEKDAY)
 
-_STAR = re.compile(r"\*(?:/([0-9]{1,4}))?")
-_RANGE = re.compile(r"([0-9]{1,2}|[a-z]{3,9})(?:-([0-9]{1,2}|[a-z]{3,9}))?(?:/([0-9]{1,4}))?")
-_NTH = re.compile(r"([0-9]|[a-z]{3,9})#([0-9])")
 _LAST_WEEKDAY = re.compile(rf"([0-9]|{'|'.join(WEEKDAY.names)})l")
 
 

@@ -19,6 +19,11 @@ _LAST_MS = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z, the last instant of ``datetime`` in milliseconds."""
 
 
+_STEP_MS = 1_000
+_NEAR = 8
+"""Number of fire times walked one by one before the search bisects."""
+
+
 class Schedule(Protocol):
     """A pure function from an instant to the next fire time."""
 
@@ -32,11 +37,6 @@ def fires(schedule: Schedule, after_ms: int) -> Iterator[int]:
     while fire_ms is not None:
         yield fire_ms
         fire_ms = schedule.next_fire(fire_ms)
-
-
-_STEP_MS = 1_000
-_NEAR = 8
-"""Number of fire times walked one by one before the search bisects."""
 
 
 def last_fire(schedule: Schedule, until_ms: int, not_before_ms: int) -> int | None:

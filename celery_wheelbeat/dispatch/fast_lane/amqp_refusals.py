@@ -21,6 +21,10 @@ REMEMBERED_MAX = 100_000
 """Most remembered runs that were returned once; as many as may be in flight."""
 
 
+_FRAME_EXTRA = 8
+"""Bytes of a frame besides its payload: type, channel, size and end."""
+
+
 class Returned(NamedTuple):
     """One returned message."""
 
@@ -69,10 +73,6 @@ class Returns:
             return FailureKind.NOT_SENT
         self._once.pop(one.run, None)
         return FailureKind.UNROUTABLE
-
-
-_FRAME_EXTRA = 8
-"""Bytes of a frame besides its payload: type, channel, size and end."""
 
 
 def refusal_of(recording: Recording, open_connection: Callable[[], Any]) -> str:

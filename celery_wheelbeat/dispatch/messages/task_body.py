@@ -36,6 +36,15 @@ _SHORT_REPR = 256
 _SIMPLE = (int, float, bool, type(None))
 
 
+_PLAIN = rb"[^\[\]{}'\\\x7f-\xff]*"
+_FLAT = re.compile(rb"\[\[%b\]\s*,\s*\{%b\}\]" % (_PLAIN, _PLAIN))
+_LONGEST = 256
+"""Flat payloads are shorter than this; longer ones are rare and may be truncated in a repr."""
+_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+LONGEST_REPR = _LONGEST + 8
+"""Bound on the length of the reprs of a flat payload."""
+
+
 class Encoded(NamedTuple):
     """The arguments of a message, encoded."""
 
@@ -177,17 +186,6 @@ def _quick_repr(whole: Any, values: Any, longest: int) -> str | None:
 
 def _is_plain(text: str) -> bool:
     return len(text) <= _SHORT_TEXT and text.isascii() and text.isprintable() and "'" not in text and "\\" not in text
-
-
-_PLAIN = rb"[^\[\]{}'\\\x7f-\xff]*"
-_FLAT = re.compile(rb"\[\[%b\]\s*,\s*\{%b\}\]" % (_PLAIN, _PLAIN))
-_LONGEST = 256
-"""Flat payloads are shorter than this; longer ones are rare and may be truncated in a repr."""
-_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-
-
-LONGEST_REPR = _LONGEST + 8
-"""Bound on the length of the reprs of a flat payload."""
 
 
 class FlatColumns(NamedTuple):

@@ -29,6 +29,9 @@ CLOCK_MARGIN_S = 2.0
 ACCESS_DENIED = 1227
 
 
+MAX_GAPS = 64
+
+
 class MariadbCursor(NamedTuple):
     """Position in the change log, and the identity of the log that makes it valid."""
 
@@ -168,9 +171,6 @@ def connector(parameters: Callable[[], Mapping[str, Any]]) -> Callable[[], Any]:
         return connection
 
     return connect
-
-
-MAX_GAPS = 64
 
 
 class IdGap(NamedTuple):

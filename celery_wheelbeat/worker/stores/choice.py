@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+socket", "socket")
 
 
+_IN_MEMORY = ("db+sqlite://", "db+sqlite:///", "db+sqlite:///:memory:")
+"""Result backends that no two processes share."""
+
+
 class Choice(NamedTuple):
     """The chosen store."""
 
@@ -56,10 +60,6 @@ def _open_store(url: str, prefix: str) -> Store:
         split_url("claim store", url.partition(";")[0])
         return MemcachedStore(url)
     return sql_store(url)
-
-
-_IN_MEMORY = ("db+sqlite://", "db+sqlite:///", "db+sqlite:///:memory:")
-"""Result backends that no two processes share."""
 
 
 def choose_store(app: Any, dedup_url: str | None) -> Choice:

@@ -48,6 +48,9 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 """
 
 
+_VERDICTS = {verdict.word.encode(): verdict for verdict in Verdict}
+
+
 class _Script:
     def __init__(self, source: str) -> None:
         self.source = source.encode()
@@ -159,7 +162,6 @@ return 1
 )
 
 _SCRIPTS = (_CLAIM, _MARK, _PROLONG, _READ, _ACQUIRE, _RENEW, _RELEASE)
-_VERDICTS = {verdict.word.encode(): verdict for verdict in Verdict}
 
 
 class RedisStore:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 BEATS_SHOWN = 10
 
 
+SILENCE_MAX = timedelta(seconds=10)
+"""Beats report every 2 s; after five missed reports in a row a beat counts as silent."""
+
+
 class Load(NamedTuple):
     """Runs due: per second for the next hour, per minute for the next day."""
 
@@ -88,10 +92,6 @@ def _document(text: str) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
-
-
-SILENCE_MAX = timedelta(seconds=10)
-"""Beats report every 2 s; after five missed reports in a row a beat counts as silent."""
 
 
 class Silence(NamedTuple):

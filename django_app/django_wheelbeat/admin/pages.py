@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
 
 
+PREVIEW_WINDOW_S = 5
+
+
 def admin_page(modeladmin: Any, request: HttpRequest, name: str, context: Mapping[str, Any]) -> TemplateResponse:
     """Render ``admin/wheelbeat/monitor/<name>.html``; links stay within the admin site of ``modeladmin``."""
     request.current_app = modeladmin.admin_site.name
@@ -22,9 +25,6 @@ def admin_page(modeladmin: Any, request: HttpRequest, name: str, context: Mappin
         "media": modeladmin.media,
     }
     return TemplateResponse(request, f"admin/wheelbeat/monitor/{name}.html", common | dict(context))
-
-
-PREVIEW_WINDOW_S = 5
 
 
 def allowed(who: str, most: int, now_s: int) -> bool:

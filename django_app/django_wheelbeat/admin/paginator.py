@@ -29,6 +29,13 @@ _ESTIMATE = {
 }
 
 
+SCANNED_ROWS = 25_000
+SCANNED_PER_ROW = 2
+"""Additional rows to look through for each row before the page."""
+SORTED_MAX = 1_000
+"""Selections of up to this many rows are sorted directly."""
+
+
 def estimated_rows(table: str, using: str) -> int | None:
     """Return the planner's estimate for the whole ``table``; None if the database has none."""
     connection = connections[using]
@@ -92,13 +99,6 @@ class EstimatingPaginator(Paginator):
             return int(queryset.order_by().values("pk").count())
         self.precision = Precision.ESTIMATE
         return max(estimate, counted)
-
-
-SCANNED_ROWS = 25_000
-SCANNED_PER_ROW = 2
-"""Additional rows to look through for each row before the page."""
-SORTED_MAX = 1_000
-"""Selections of up to this many rows are sorted directly."""
 
 
 class Selection:

@@ -41,6 +41,9 @@ READ_ROWS = 1_000
 CRON_MAX = Monitor._meta.get_field("cron").max_length
 
 
+_NO_SCHEDULE = dict.fromkeys(("interval", "cron", "once_at", "solar_event", "solar_latitude", "solar_longitude"), None)
+
+
 def periodic_tasks(
     using: str, entry_names: Collection[str], note: Callable[[str, str], None], now: datetime
 ) -> Iterator[Given]:
@@ -119,9 +122,6 @@ def _refuse_or_note_clocked(
         raise InvalidMonitor("expires", "is before its clocked time: it would never run")
     if record["enabled"] and not task.last_run_at and clocked_time <= now:
         note(task.name, "its clocked time has passed without a run: it will not run unless you run it by hand")
-
-
-_NO_SCHEDULE = dict.fromkeys(("interval", "cron", "once_at", "solar_event", "solar_latitude", "solar_longitude"), None)
 
 
 def _interval(task: Any, note: Callable[[str, str], None]) -> dict[str, Any]:
