@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 AHEAD_MS: Final = 5_000
 """A mark further ahead of the clock than this was written under a wrong clock."""
+OUTDATED_S: Final = 60.0
+"""A beat that was last seen so much earlier than another one had ended before the other began to send."""
 
 
 logger = logging.getLogger("celery.beat")
@@ -41,6 +43,8 @@ class MarkDocument:
     entries: Mapping[str, EntryMark] = field(default_factory=dict)
     later: Resume | None = None
     """Where the reader of one-off runs goes on; None if it never read any."""
+    age_s: float = 0.0
+    """Seconds since its beat was last seen, by the clock of the database; not stored."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the document as plain values."""
@@ -69,6 +73,7 @@ class MarkDocument:
                     for name, (definition_hash, effective_from_ms) in dict(stored.get("entries", {})).items()
                 },
                 later=Resume.read(dict(stored.get("later") or {})),
+                age_s=float(stored.get("age_s", 0.0)),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, InvalidMark):
@@ -88,11 +93,13 @@ class Chosen(NamedTuple):
 def choose(documents: Iterable[MarkDocument], now_ms: int) -> Chosen:
     """Return the latest of ``documents``, leaving out those more than 5 s ahead of ``now_ms``.
 
-    The number of clock steps never decreases, so it is the maximum over all documents.
+    Marks of beats that ended before the beat of such a mark are left out, too: the later beat has sent what was due
+    after them. The number of clock steps never decreases, so it is the maximum over all documents.
     """
     every = list(documents)
-    usable = [document for document in every if document.mark_ms <= now_ms + AHEAD_MS]
     ignored = [document for document in every if document.mark_ms > now_ms + AHEAD_MS]
+    oldest_s = min((document.age_s for document in ignored), default=float("inf")) + OUTDATED_S
+    usable = [document for document in every if document.mark_ms <= now_ms + AHEAD_MS and document.age_s < oldest_s]
     if not usable:
         return Chosen(None, ignored)
     latest = max(usable, key=lambda document: document.mark_ms)

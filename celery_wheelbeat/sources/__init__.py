@@ -98,7 +98,10 @@ class BeatStore(Protocol):
         """Return the installation's UUID, or None if the tables are missing."""
 
     def marks(self, namespace: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return per destination the stored mark documents of all beats of ``namespace``, unchecked."""
+        """Return per destination the stored mark documents of all beats of ``namespace``, unchecked.
+
+        Each has ``age_s``: the seconds since its beat reported last, by the clock of the database.
+        """
 
     def report(self, beat_id: str, row: Mapping[str, Any]) -> None:
         """Insert or replace this beat's status row.

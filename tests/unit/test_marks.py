@@ -78,6 +78,16 @@ def test_a_start_goes_by_the_latest_mark_and_reports_those_ahead_of_the_clock():
     assert choose([ahead], NOW_MS) == (None, [ahead])
 
 
+def test_a_mark_of_a_beat_that_ended_before_one_under_a_fast_clock_is_out_of_date():
+    """Its successor has sent what was due since then: to go by it would send a week again."""
+    ended = MarkDocument(NOW_MS - 7 * 86_400_000, age_s=7 * 86_400)
+    beside = MarkDocument(NOW_MS - 4_000, age_s=34)
+    ahead = MarkDocument(NOW_MS + 3_600_000, age_s=30)
+    assert choose([ended, ahead], NOW_MS) == (None, [ahead])
+    assert choose([ended, beside, ahead], NOW_MS).document == MarkDocument(beside.mark_ms)
+    assert choose([ended, beside], NOW_MS).document == MarkDocument(beside.mark_ms)
+
+
 def test_the_entries_are_those_of_the_latest_mark():
     older = MarkDocument(NOW_MS - 1, relived_until_ms=NOW_MS + 9, entries={"gone": EntryMark("cd", 1)})
     document = choose([older, FULL], NOW_MS).document

@@ -37,11 +37,11 @@ class SqlBeatStore:
         return str(found[0][0]) if found else None
 
     def marks(self, namespace: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return per destination the stored mark documents of all beats of ``namespace``, unchecked."""
+        """See ``BeatStore``."""
         found: dict[str, list[Mapping[str, Any]]] = {}
-        for (text,) in self._session.rows("marks", {"namespace": namespace}):
+        for text, age_s in self._session.rows("marks", {"namespace": namespace}):
             for destination, document in _documents(text).items():
-                found.setdefault(destination, []).append(document)
+                found.setdefault(destination, []).append({**document, "age_s": float(age_s)})
         return found
 
     def report(self, beat_id: str, row: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
+from django.db.models import F, OuterRef, Subquery
 from django.utils import timezone
 
 from django_wheelbeat.models import Audit, Beat
@@ -83,10 +84,12 @@ def prune_audit(connection: Any, older_than: timedelta) -> int:
 
 
 def prune_beats(connection: Any, older_than: timedelta) -> int:
-    """Delete old status rows of beats; the latest is kept, because the next start reads its marks."""
+    """Delete old status rows of beats; the latest of each namespace is kept, because the next start reads its marks."""
     beats = Beat.objects.using(connection.alias)
-    latest = beats.order_by("-seen_at").values_list("pk", flat=True).first()
-    return beats.filter(seen_at__lt=timezone.now() - older_than).exclude(pk=latest).delete()[0]
+    latest = beats.filter(namespace=OuterRef("namespace")).order_by("-seen_at").values("pk")[:1]
+    old = beats.filter(seen_at__lt=timezone.now() - older_than).annotate(latest=Subquery(latest))
+    ids = list(old.exclude(pk=F("latest")).values_list("pk", flat=True))
+    return beats.filter(pk__in=ids).delete()[0]
 
 
 def _prune_batch(connection: Any, older_than_s: float, ended: str) -> int:

@@ -132,7 +132,9 @@ def test_the_next_start_finds_the_marks_and_the_quarantine(place: Place) -> None
         engine.tail.report(row)
         engine.tail.quarantine({"entry:a": ("", "never fires")}, [])
     with Engine(place) as engine:
-        assert engine.opened.marks == {"broker": [{"mark_ms": 17}]}
+        ((document,),) = engine.opened.marks.values()
+        assert {**document, "age_s": 0} == {"mark_ms": 17, "age_s": 0}
+        assert 0 <= document["age_s"] < WAIT_S
         assert engine.opened.quarantined == ["entry:a"]
 
 

@@ -105,7 +105,7 @@ WHERE monitor_id IN %(ids)s AND at >= TIMESTAMPADD(SECOND, -%(within_s)s, UTC_TI
 SELECT uuid FROM wheelbeat_installation ORDER BY id LIMIT 1
 
 -- name: marks
-SELECT marks FROM wheelbeat_beat WHERE namespace = %(namespace)s
+SELECT marks, TIMESTAMPDIFF(MICROSECOND, seen_at, UTC_TIMESTAMP(6)) / 1000000.0 FROM wheelbeat_beat WHERE namespace = %(namespace)s
 
 -- name: report
 INSERT INTO wheelbeat_beat (beat_id, namespace, host, pid, version, started_at, seen_at, marks, status)

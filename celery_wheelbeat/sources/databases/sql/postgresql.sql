@@ -124,7 +124,7 @@ WHERE monitor_id = ANY(%(ids)s::bigint[]) AND at >= now() - %(within_s)s * inter
 SELECT uuid FROM wheelbeat_installation ORDER BY id LIMIT 1
 
 -- name: marks
-SELECT marks FROM wheelbeat_beat WHERE namespace = %(namespace)s
+SELECT marks, extract(epoch FROM now() - seen_at)::float8 FROM wheelbeat_beat WHERE namespace = %(namespace)s
 
 -- name: report
 INSERT INTO wheelbeat_beat (beat_id, namespace, host, pid, version, started_at, seen_at, marks, status)

@@ -123,7 +123,7 @@ WHERE monitor_id IN (SELECT value FROM json_each(:ids))
 SELECT uuid FROM wheelbeat_installation ORDER BY id LIMIT 1
 
 -- name: marks
-SELECT marks FROM wheelbeat_beat WHERE namespace = :namespace
+SELECT marks, (julianday('now') - julianday(substr(seen_at, 1, 23))) * 86400.0 FROM wheelbeat_beat WHERE namespace = :namespace
 
 -- name: report
 INSERT INTO wheelbeat_beat (beat_id, namespace, host, pid, version, started_at, seen_at, marks, status)
