@@ -1,4 +1,7 @@
-"""A drop-in Celery beat scheduler: monitors fire from a sharded time wheel, with computed schedules and ids."""
+"""A drop-in Celery beat scheduler: monitors fire from a sharded time wheel, with computed schedules and ids.
+
+``celery_wheelbeat.later`` stores tasks that run once, at an instant.
+"""
 
 from celery_wheelbeat.errors import InvalidSchedule, WheelbeatError
 from celery_wheelbeat.jobs.identity import run_id

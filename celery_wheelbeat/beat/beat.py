@@ -16,7 +16,7 @@ from celery_wheelbeat.beat.marks import Mark, MarkDocument
 from celery_wheelbeat.beat.quarantine import QuarantineReports
 from celery_wheelbeat.beat.startup import Startup
 from celery_wheelbeat.jobs.definitions import ChangeBatch, DueBatch
-from celery_wheelbeat.jobs.identity import ONE_OFF_IDS_FROM
+from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 from celery_wheelbeat.observe.gap_log import GapLog
 from celery_wheelbeat.observe.poll_lane_log import PollLaneLog
 from celery_wheelbeat.runtime.clock import Motion
@@ -177,7 +177,7 @@ class Beat:
         lost = report.reload_ids
         if report.resync or any(job_id < 0 for job_id in lost):
             self.entries.recompile(None if report.resync else lost)
-        monitors = [job_id for job_id in lost if 0 <= job_id < ONE_OFF_IDS_FROM]
+        monitors = [job_id for job_id in lost if 0 <= job_id < LATER_IDS_FROM]
         if report.resync or monitors:
             self.sources.reread(None if report.resync else monitors)
         return report

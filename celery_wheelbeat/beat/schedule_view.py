@@ -14,7 +14,7 @@ from kombu.utils.json import loads
 
 from celery_wheelbeat.errors import InvalidMonitor, reason_of
 from celery_wheelbeat.jobs.definitions import Flag
-from celery_wheelbeat.jobs.identity import ONE_OFF_IDS_FROM
+from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 from celery_wheelbeat.schedules.fire_times import instant
 from celery_wheelbeat.sources.beat_schedule.celery_objects import celery_schedule_of
 
@@ -211,7 +211,7 @@ class MonitorEntries:
 
 
 def _is_monitor(view: JobView) -> bool:
-    return 0 <= view.id < ONE_OFF_IDS_FROM
+    return 0 <= view.id < LATER_IDS_FROM
 
 
 def private_options(options: dict[str, Any]) -> dict[str, Any]:

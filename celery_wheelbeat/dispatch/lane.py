@@ -15,7 +15,7 @@ import numpy as np
 
 from celery_wheelbeat.dispatch import FailureKind
 from celery_wheelbeat.dispatch.reports.failure_log import FailureLog
-from celery_wheelbeat.jobs.identity import ONE_OFF_IDS_FROM
+from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -194,7 +194,7 @@ class Lane(ABC):
 
     def _quarantine(self, run: PendingRun, reason: str, settled: Settled) -> None:
         """Quarantine a monitor that can never be sent. An entry or one-off run loses only the run."""
-        (view,) = self._engine.lookup([run.job_id]) if 0 <= run.job_id < ONE_OFF_IDS_FROM else (None,)
+        (view,) = self._engine.lookup([run.job_id]) if 0 <= run.job_id < LATER_IDS_FROM else (None,)
         if view is not None and not run.outdated:
             self._quarantined[run.job_id] = reason
             settled.poisoned[run.job_id] = (definition_hash_of(view, self._engine.routes[view.route_index]), reason)

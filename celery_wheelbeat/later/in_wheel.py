@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from celery_wheelbeat.jobs.definitions import ChangeBatch, DefinitionBatch, Misfire, Route, flags_of
-from celery_wheelbeat.jobs.identity import ONE_OFF_IDS_FROM
+from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS, Kind
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class LaterRuns:
 
     def _new_id(self, row: LaterRow) -> int:
         """Return a job id; its shard is ``second & 255``, so that one beat of several sends a second whole."""
-        job_id = ONE_OFF_IDS_FROM | self._next << 8 | row.second & 0xFF
+        job_id = LATER_IDS_FROM | self._next << 8 | row.second & 0xFF
         self._next += 1
         # A run that was due when it was inserted fires in the second that it was given.
         self._jobs[job_id] = _JobInWheel(row.id, row.second, max(row.at_ms, row.second * 1000))

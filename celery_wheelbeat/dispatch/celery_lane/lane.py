@@ -17,7 +17,7 @@ from celery_wheelbeat.dispatch.one_offs import OneOffs
 from celery_wheelbeat.dispatch.reports.failure_log import LinePace
 from celery_wheelbeat.errors import InvalidMonitor, reason_of
 from celery_wheelbeat.jobs.definitions import Flag
-from celery_wheelbeat.jobs.identity import ONE_OFF_IDS_FROM
+from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,7 +146,7 @@ class CeleryLane(Lane):
         """Skip a run that cannot be rendered; a monitor is quarantined if its definition is the cause."""
         if self._broken.is_due(view.id, now_s):
             logger.error("beat: %s cannot be sent: %s", view.name, reason_of(error), exc_info=error)
-        if isinstance(error, InvalidMonitor) and 0 <= view.id < ONE_OFF_IDS_FROM:
+        if isinstance(error, InvalidMonitor) and 0 <= view.id < LATER_IDS_FROM:
             self._quarantined[view.id] = str(error)
             self._unrendered[view.id] = (definition_hash_of(view, self._engine.routes[view.route_index]), str(error))
         self.backlog.skip([token], "error")

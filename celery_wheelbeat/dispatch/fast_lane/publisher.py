@@ -1,7 +1,7 @@
 """Publisher of the fast lane: one thread writes batches to one connection and reports their outcomes.
 
 Invariant: every submitted batch has exactly one ``Outcome``, or none after ``close``; at most ``window`` batches are in
-flight. The sender never renders a batch, never decides what is sent, and never blocks its caller.
+flight. The publisher never renders a batch, never decides what is sent, and never blocks its caller.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class FastPublisher:
         self._unsettled: dict[int, Batch] = {}
         """Token → batch without an outcome; scheduling thread."""
         self._on_wire: dict[int, Batch] = {}
-        """Token → written batch without an outcome, in order; sender thread."""
+        """Token → written batch without an outcome, in order; publisher thread."""
         self._questions: deque[_Question] = deque()
-        """Unanswered questions, after all batches; sender thread."""
+        """Unanswered questions, after all batches; publisher thread."""
         self._connected = False
         self._lost = ""
         """Why the last connection ended; passed on when its batches are settled."""
@@ -139,7 +139,7 @@ class FastPublisher:
     def _is_open(self) -> bool:
         return self._connected and not self._wire.blocked
 
-    # The sender's own thread.
+    # The publisher's own thread.
 
     def _turn(self) -> float:
         rest_s = 0.0 if self._connected else self._connect()

@@ -43,7 +43,7 @@ TAKE_MAX = 4
 
 
 class ChangeLogReader:
-    """Implements ``messages.Desk``."""
+    """Implements ``messages.SourceIO``."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class ChangeLogReader:
         self._thread = OwnedThread("wheelbeat-tail", clock, body)
 
     def start(self) -> None:
-        """See ``Desk``."""
+        """See ``SourceIO``."""
         self._thread.start()
 
     def take(self) -> Sequence[News]:
-        """See ``Desk``."""
+        """See ``SourceIO``."""
         news: list[News] = []
         with suppress(Empty):
             while len(news) < TAKE_MAX:
@@ -97,27 +97,27 @@ class ChangeLogReader:
         return news
 
     def report(self, row: Mapping[str, Any]) -> None:
-        """See ``Desk``."""
+        """See ``SourceIO``."""
         self._outbox.put_status(row)
 
     def finish(self, finished: Mapping[int, Finished]) -> None:
-        """See ``Desk``."""
+        """See ``SourceIO``."""
         self._outbox.put_finished(finished)
 
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
-        """See ``Desk``."""
+        """See ``SourceIO``."""
         self._outbox.put_quarantine(added, lifted)
 
     def reread(self, ids: Sequence[int] | None) -> None:
-        """See ``Desk``."""
+        """See ``SourceIO``."""
         self._rereads.put(ids)
 
     def stamp_s(self) -> float:
-        """See ``Desk``. A wait for a silent database does not count as wedged."""
+        """See ``SourceIO``. A wait for a silent database does not count as wedged."""
         return self._clock.monotonic_s() if self._asking else self._thread.stamp_s
 
     def status(self) -> Mapping[str, Any]:
-        """See ``Desk``. ``lag_s``: seconds since no known change was waiting to be handed over."""
+        """See ``SourceIO``. ``lag_s``: seconds since no known change was waiting to be handed over."""
         findings = self._follower.findings
         return {
             "kind": self._database.vendor,
@@ -140,7 +140,7 @@ class ChangeLogReader:
         }
 
     def close(self, timeout_s: float) -> None:
-        """See ``Desk``."""
+        """See ``SourceIO``."""
         self._thread.close(timeout_s)
 
     def _recall(self) -> None:

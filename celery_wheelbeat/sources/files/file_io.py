@@ -21,7 +21,7 @@ _TURN_S = 1.0
 
 
 class FileIO:
-    """Implements ``messages.Desk``. A hanging file system delays only the mark."""
+    """Implements ``messages.SourceIO``. A hanging file system delays only the mark."""
 
     def __init__(self, file: MarkFile, clock: Clock, wake: Callable[[], None]) -> None:
         self._file = file
@@ -32,39 +32,39 @@ class FileIO:
         self._thread = OwnedThread("wheelbeat-file", clock, body)
 
     def start(self) -> None:
-        """See ``Desk``."""
+        """See ``SourceIO``."""
         self._thread.start()
 
     def take(self) -> Sequence[News]:
-        """See ``Desk``."""
+        """See ``SourceIO``."""
         news = []
         while not self._news.empty():
             news.append(self._news.get())
         return news
 
     def report(self, row: Mapping[str, Any]) -> None:
-        """See ``Desk``."""
+        """See ``SourceIO``."""
         self._rows.put(row)
 
     def finish(self, finished: Mapping[int, Finished]) -> None:
-        """See ``Desk``; entries are never one-off."""
+        """See ``SourceIO``; entries are never one-off."""
 
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
-        """See ``Desk``; the status document names broken entries."""
+        """See ``SourceIO``; the status document names broken entries."""
 
     def reread(self, ids: Sequence[int] | None) -> None:
-        """See ``Desk``; there are no monitors."""
+        """See ``SourceIO``; there are no monitors."""
 
     def stamp_s(self) -> float:
-        """See ``Desk``."""
+        """See ``SourceIO``."""
         return self._thread.stamp_s
 
     def status(self) -> Mapping[str, Any]:
-        """See ``Desk``."""
+        """See ``SourceIO``."""
         return {"kind": "file", "path": str(self._file.path)}
 
     def close(self, timeout_s: float) -> None:
-        """See ``Desk``."""
+        """See ``SourceIO``."""
         self._thread.close(timeout_s)
 
     def _read(self) -> None:
