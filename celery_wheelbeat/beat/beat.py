@@ -7,6 +7,7 @@ thread; ``wait_s`` returns how long the scheduler may sleep.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from typing import TYPE_CHECKING, Protocol
 
@@ -200,6 +201,7 @@ class Beat:
         self.dispatcher.close(timeout_s)
         if settle:
             self.collect_outcomes()
+            self.later.remove_settled(self.engine.cursor_ms, math.inf, self._apply)
             self.move_mark(self._guard.read(self.clock.wall_ms(), self.clock.monotonic_s()))
         self.startup.state = "stopped"
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from celery_wheelbeat.beat.loading import Loading
 from celery_wheelbeat.beat.marks import choose, known_marks
+from celery_wheelbeat.later.open_seconds import Resume
 from celery_wheelbeat.sources.messages import Opened
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.lane import Rendering
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.jobs.definitions import DefinitionBatch, DueBatch, EntryMark
-    from celery_wheelbeat.later.open_seconds import Resume
     from celery_wheelbeat.observe.gap_log import GapLog
     from celery_wheelbeat.runtime.clock import Clock, ClockGuard
     from celery_wheelbeat.sources.messages import Sized
@@ -162,7 +162,7 @@ class Startup:
 
     def _begin(self, opened: Opened, now_ms: int) -> None:
         known = known_marks(opened.marks, now_ms)
-        self.later = next((document.later for document in known.values() if document.later is not None), None)
+        self.later = Resume.read(opened.later)
         if not self.has_begun:
             self._start_engine(known, now_ms)
             self.state = "loading" if opened.loading else "running"

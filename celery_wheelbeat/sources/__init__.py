@@ -103,6 +103,13 @@ class BeatStore(Protocol):
         Each has ``age_s``: the seconds since its beat reported last, by the clock of the database.
         """
 
+    def later(self) -> Mapping[str, Any]:
+        """Return where the reader of one-off runs goes on, as JSON values, unchecked; empty if none ever read.
+
+        From the beat that was seen last, whatever its namespace and the clock of its host: it holds instants and
+        transactions of the database.
+        """
+
     def report(self, beat_id: str, row: Mapping[str, Any]) -> None:
         """Insert or replace this beat's status row.
 

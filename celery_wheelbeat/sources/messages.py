@@ -25,6 +25,8 @@ class Opened(NamedTuple):
     """Whether blocks of monitors follow."""
     quarantined: Collection[str] = ()
     """Job keys in the quarantine table."""
+    later: Mapping[str, Any] = {}
+    """Where the reader of one-off runs goes on, as JSON values, unchecked; empty if none ever read."""
 
 
 class Remembered(NamedTuple):

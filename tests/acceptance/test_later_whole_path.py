@@ -79,6 +79,38 @@ print(json.dumps(ids))
     assert "0 left for the next start" in beat.output
 
 
+RENAMED = """
+    from pathlib import Path
+    path = Path("proj.py")
+    path.write_text(path.read_text().replace("'wheelbeat_namespace': 'tests'", "'wheelbeat_namespace': 'renamed'"))
+"""
+AN_HOUR_FAST = """
+    import json
+    from django_wheelbeat.models import Beat
+    row = Beat.objects.get()
+    marks = json.loads(row.marks)
+    marks["broker"]["mark_ms"] += 3_600_000
+    Beat.objects.update(marks=json.dumps(marks))
+"""
+
+
+@pytest.mark.parametrize("meanwhile", [RENAMED, AN_HOUR_FAST], ids=["the namespace changed", "the clock was fast"])
+def test_a_start_without_a_mark_to_go_by_sends_nothing_again(tmp_path: Path, redis_url: str, meanwhile: str) -> None:
+    """Workers without claims would execute it again. What is sent depends on the table and its clock alone."""
+    with DjangoProject(tmp_path, redis_conf(redis_url)) as project:
+        project.worker()
+        beat = project.beat()
+        ids = stored(project, "print(json.dumps([later.now(note.s(n)) for n in range(20)]))")
+        project.wait_for_runs(lambda runs: len(runs) >= len(ids), "every run is sent")
+        assert beat.stop() == 0
+        project.django(meanwhile)
+        ids.append(stored(project, 'print(json.dumps(later.now(note.s("last"))))'))
+        beat = project.beat()
+        project.wait_for_runs(lambda runs: any(run.id == ids[-1] for run in runs), "the last one is sent")
+        assert "First start" in beat.output
+        assert sorted(run.id for run in project.runs()) == sorted(ids)
+
+
 def test_a_beat_that_is_killed_loses_nothing_and_the_next_one_sends_nothing_again(project: DjangoProject) -> None:
     project.worker()
     beat = project.beat()

@@ -198,6 +198,9 @@ class SimStore:
         self._link.reach("report")
         self._table.beats[beat_id] = row
 
+    def later(self) -> Mapping[str, Any]:
+        return {}  # the simulation has no one-off runs
+
     def quarantined(self) -> Mapping[str, tuple[str, str]]:
         self._link.reach("quarantined")
         return dict(self._table.quarantine)

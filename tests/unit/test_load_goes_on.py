@@ -51,6 +51,9 @@ class Store:
     def marks(self, _namespace: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {}
 
+    def later(self) -> Mapping[str, Any]:
+        return {}
+
     def quarantined(self) -> Mapping[str, tuple[str, str]]:
         return {}
 

@@ -185,10 +185,10 @@ class ChangeLogReader:
             store = self._database.store
             installation = store.namespace()
             marks = store.marks(self._namespace or installation or "")
-            quarantined = store.quarantined()
+            quarantined, later = store.quarantined(), store.later()
             self._definitions.quarantine.adopt(quarantined)
             self._opened, self._installation = True, installation
-            return [Opened(installation, marks, loading=True, quarantined=[*quarantined])], True
+            return [Opened(installation, marks, True, [*quarantined], later)], True
         while not self._rereads.empty():
             self._follower.reread(self._rereads.get())
         begun_s = self._clock.monotonic_s()

@@ -44,6 +44,14 @@ class SqlBeatStore:
                 found.setdefault(destination, []).append({**document, "age_s": float(age_s)})
         return found
 
+    def later(self) -> Mapping[str, Any]:
+        """See ``BeatStore``."""
+        for (text,) in self._session.rows("marks_by_age"):
+            for document in _documents(text).values():
+                if document.get("later"):
+                    return dict(document["later"])
+        return {}
+
     def report(self, beat_id: str, row: Mapping[str, Any]) -> None:
         """Insert or replace this beat's status row."""
         with self._session.transaction("begin_write"):

@@ -107,6 +107,9 @@ SELECT uuid FROM wheelbeat_installation ORDER BY id LIMIT 1
 -- name: marks
 SELECT marks, TIMESTAMPDIFF(MICROSECOND, seen_at, UTC_TIMESTAMP(6)) / 1000000.0 FROM wheelbeat_beat WHERE namespace = %(namespace)s
 
+-- name: marks_by_age
+SELECT marks FROM wheelbeat_beat ORDER BY seen_at DESC LIMIT 100
+
 -- name: report
 INSERT INTO wheelbeat_beat (beat_id, namespace, host, pid, version, started_at, seen_at, marks, status)
 VALUES (%(beat_id)s, %(namespace)s, %(host)s, %(pid)s, %(version)s,
