@@ -116,7 +116,7 @@ class PostgresReader:
         with self._connection.transaction("begin_poll"):
             now_s, text, history = self._connection.rows("head")[0]
             snapshot = TransactionSnapshot.of(text)
-            seconds = self._open or OpenSeconds(self._first(now_s))
+            seconds = OpenSeconds(self._first(now_s)) if self._open is None else self._open  # no second may be open
             seconds.continues(snapshot, history)
             plan = seconds.plan(min(now_s + ahead_s, seconds.opened_s + SECONDS_AT_ONCE))
             rows = self._late(seconds.snapshot, plan.late_s) + self._whole(plan.new_s)

@@ -48,6 +48,15 @@ def parts_of(second: int) -> tuple[int, int, int]:
     return second // DAY_S % DAY_PARTS, DAY_PARTS + second // MONTH_S % MONTH_PARTS, BEYOND
 
 
+def parts_between(from_s: int, until_s: int) -> list[int]:
+    """Return the parts in which rows of the seconds ``from_s`` to ``until_s`` (exclusive) can lie, ascending."""
+    found = {BEYOND}
+    for length_s, parts, first in ((DAY_S, DAY_PARTS, 0), (MONTH_S, MONTH_PARTS, DAY_PARTS)):
+        turns = range(from_s // length_s, -(-until_s // length_s))[:parts]  # a longer period covers the whole ring
+        found.update(first + turn % parts for turn in turns)
+    return sorted(found)
+
+
 def by_part(seconds: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
     """Yield (part, seconds) for every part in which rows of ``seconds`` can lie, by ascending part."""
     found: dict[int, list[int]] = {}

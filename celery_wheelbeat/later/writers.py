@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from celery_wheelbeat.later.ring import due_ms_of, part_of, parts_of, table_of
+from celery_wheelbeat.later.ring import due_ms_of, part_of, parts_between, parts_of, table_of
 from celery_wheelbeat.later.run import LaterRun
 from celery_wheelbeat.runtime.statements import read_statements
 
@@ -43,6 +43,18 @@ class Found(NamedTuple):
     """True if it is due within two seconds, or was due."""
 
 
+class Wanted(NamedTuple):
+    """Which rows are listed: those of the seconds ``from_s`` to ``until_s`` (exclusive), at most ``limit``."""
+
+    from_s: int
+    until_s: int
+    limit: int
+    key: str | None = None
+    """None: every key."""
+    task: str | None = None
+    """None: every task."""
+
+
 class LaterWriter(Protocol):
     """The store of one-off runs as an application uses it."""
 
@@ -63,6 +75,9 @@ class LaterWriter(Protocol):
 
     def count(self, from_s: int, until_s: int) -> int:
         """Return how many runs lie in the seconds ``from_s`` to ``until_s`` (exclusive), sent ones included."""
+
+    def listed(self, wanted: Wanted) -> Sequence[Found]:
+        """Return the first rows that are ``wanted``, by due time, sent ones included."""
 
 
 def writer_of(caller: Caller) -> LaterWriter:
@@ -104,7 +119,11 @@ class PostgresWriter:
 
     def count(self, from_s: int, until_s: int) -> int:
         """See ``LaterWriter``."""
-        return int(self._run("count", {"from_s": from_s, "until_s": until_s})[0][0])
+        return int(self._of_parts("count", {"from_s": from_s, "until_s": until_s})[0][0])
+
+    def listed(self, wanted: Wanted) -> Sequence[Found]:
+        """See ``LaterWriter``."""
+        return _by_due_time(self._of_parts("list", {**wanted._asdict(), "in_force_ms": IN_FORCE_MS}))
 
     def _placed(self, runs: Sequence[LaterRun]) -> list[tuple[Any, ...]]:
         """Return the rows of a COPY. The transaction has its id before the clock is read, as in ``insert``."""
@@ -116,6 +135,12 @@ class PostgresWriter:
         day, month, _ = map(table_of, parts_of(second))
         statement = self._statements[name].replace("{day_table}", day).replace("{month_table}", month)
         return self._caller.rows(statement, {"second": second, "id": run_id, "in_force_ms": IN_FORCE_MS})
+
+    def _of_parts(self, name: str, parameters: Mapping[str, Any]) -> list[Sequence[Any]]:
+        """Run a statement on the parts of a range of seconds, each addressed by its name."""
+        tables = map(table_of, parts_between(parameters["from_s"], parameters["until_s"]))
+        parts = " UNION ALL ".join(self._statements["all_of_part"].replace("{table}", table) for table in tables)
+        return self._caller.rows(self._statements[name].replace("{parts}", parts), parameters)
 
     def _run(self, name: str, parameters: Mapping[str, Any]) -> list[Sequence[Any]]:
         return self._caller.rows(self._statements[name], parameters)
@@ -159,12 +184,22 @@ class SqliteWriter:
         """See ``LaterWriter``."""
         return int(self._run("count", {"from_s": from_s, "until_s": until_s})[0][0])
 
+    def listed(self, wanted: Wanted) -> Sequence[Found]:
+        """See ``LaterWriter``."""
+        return _by_due_time(self._run("list", {**wanted._asdict(), "in_force_ms": IN_FORCE_MS}))
+
     def _run(self, name: str, parameters: Mapping[str, Any]) -> list[Sequence[Any]]:
         return self._caller.rows(self._statements[name], parameters)
 
 
+def _by_due_time(rows: Sequence[Sequence[Any]]) -> Sequence[Found]:
+    return sorted(map(_found_in, rows), key=lambda found: found.run.at_ms)
+
+
 def _found(rows: Sequence[Sequence[Any]]) -> Found | None:
-    if not rows:
-        return None
-    *columns, too_late = rows[0]
+    return _found_in(rows[0]) if rows else None
+
+
+def _found_in(row: Sequence[Any]) -> Found:
+    *columns, too_late = row
     return Found(LaterRun(*columns), bool(too_late))

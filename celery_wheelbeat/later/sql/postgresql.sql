@@ -96,8 +96,20 @@ RETURNING id::text
 -- name: doomed
 second = %(second)s AND id = %(id)s::uuid AND task <> '' AND at_ms >= now_ms + %(in_force_ms)s
 
+-- name: all_of_part
+SELECT * FROM {table}
+
 -- name: count
-SELECT count(*) FROM wheelbeat_later WHERE second >= %(from_s)s AND second < %(until_s)s AND task <> ''
+SELECT count(*) FROM ({parts}) AS parts WHERE second >= %(from_s)s AND second < %(until_s)s AND task <> ''
+
+-- name: list
+-- The conditions are outside of the parts: inside, PostgreSQL would sort all rows instead of merging the indexes.
+SELECT id::text, at_ms, key, task, args, kwargs, options,
+       at_ms < floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + %(in_force_ms)s
+FROM ({parts}) AS parts
+WHERE second >= %(from_s)s AND second < %(until_s)s AND task <> ''
+  AND (%(key)s::text IS NULL OR key = %(key)s::text) AND (%(task)s::text IS NULL OR task = %(task)s::text)
+ORDER BY second, xid LIMIT %(limit)s
 
 -- name: begin_poll
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;

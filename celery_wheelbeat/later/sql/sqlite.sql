@@ -50,6 +50,13 @@ DELETE FROM wheelbeat_later WHERE second = :second AND id = :id AND task <> ''
 -- name: count
 SELECT count(*) FROM wheelbeat_later WHERE second >= :from_s AND second < :until_s AND task <> ''
 
+-- name: list
+SELECT id, at_ms, key, task, args, kwargs, options, at_ms < {now_ms} + :in_force_ms
+FROM wheelbeat_later
+WHERE second >= :from_s AND second < :until_s AND task <> ''
+  AND (:key IS NULL OR key = :key) AND (:task IS NULL OR task = :task)
+ORDER BY second, seq LIMIT :limit
+
 -- name: begin_poll
 BEGIN
 

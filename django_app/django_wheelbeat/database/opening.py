@@ -6,15 +6,16 @@ connect, so that passwords may change at run time.
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections, router
+from django.db import connections, router, transaction
 
 from celery_wheelbeat.sources.databases.open import open_database
 from django_wheelbeat.database import triggers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from celery_wheelbeat.sources import MonitorDatabase
 
@@ -63,6 +64,14 @@ def install_triggers(using: str) -> list[str]:
     return triggers.install(connection)
 
 
-def application_connection(alias: str | None) -> Any:
-    """Return this thread's Django connection ``alias``; None: that of the database to which monitors are written."""
-    return connections[monitor_alias() if alias is None else alias]
+@contextmanager
+def application_connection(alias: str | None) -> Iterator[Any]:
+    """Yield this thread's Django connection ``alias``; None: that of the database to which monitors are written.
+
+    Without an open transaction the block is one: to move a run means to delete and to insert.
+    """
+    using = monitor_alias() if alias is None else alias
+    connection = connections[using]
+    # No savepoint in an open transaction: it would cost two round trips for each call.
+    with nullcontext() if connection.in_atomic_block else transaction.atomic(using=using):
+        yield connection

@@ -193,7 +193,7 @@ def test_a_cancel_that_rolls_back_cancels_nothing(site: Site) -> None:
 
 def test_what_is_due_within_two_seconds_cannot_be_cancelled_or_moved(site: Site) -> None:
     with closing(site.connect()) as connection:
-        soon = later.apply_at(remind.s(), in_s(1), key="soon", connection=connection)
+        soon = later.apply_at(remind.s(), in_s(1.9), key="soon", connection=connection)
         assert later.cancel(id=soon, connection=connection) is Cancelled.TOO_LATE
         assert later.cancel(key="soon", connection=connection) is Cancelled.TOO_LATE
         assert later.move(in_s(60), key="soon", connection=connection) is None
@@ -292,6 +292,20 @@ def test_a_beat_goes_on_where_the_last_one_stopped(site: Site) -> None:
     again = Resume.read(resume._asdict())
     assert again == resume
     assert sorted(read_ids(site.reader(again))) == sorted([waiting, late])
+
+
+def test_a_beat_that_stopped_with_no_second_open_reads_nothing_settled_again(site: Site) -> None:
+    with closing(site.connect()) as connection:
+        later.apply_at(remind.s("settled"), in_s(2), connection=connection)
+        waiting = later.apply_at(remind.s("waiting"), in_s(20), connection=connection)
+        connection.commit()
+    first = site.reader()
+    state = first.poll(60).state
+    second = due_ms_of(waiting) // 1000
+    # The run waited for the broker until its second was closed.
+    resume = state._replace(closed_s=state.done_s).before([second])
+    assert resume.closed_s == resume.done_s == second - 1
+    assert read_ids(site.reader(resume)) == [waiting]
 
 
 def test_a_day_is_dropped_when_nothing_later_lies_in_its_part(site: Site) -> None:

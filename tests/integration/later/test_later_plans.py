@@ -1,0 +1,219 @@
+"""What the statements of one-off runs on PostgreSQL read: by index, and only the parts of the seconds asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from celery_wheelbeat.later.connections import caller_of
+from celery_wheelbeat.later.open_seconds import Resume
+from celery_wheelbeat.later.readers import PostgresReader
+from celery_wheelbeat.later.ring import DAY_S, PARTS, due_id, parts_between, parts_of, table_of
+from celery_wheelbeat.later.run import LaterRun
+from celery_wheelbeat.later.tables import create_tables, drop_tables
+from celery_wheelbeat.later.writers import PostgresWriter, Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+pytestmark = pytest.mark.postgres
+
+DAYS = (0.01, 0.5, 1, 5, 29, 40, 100, 700, 800)
+ROWS = 1_000
+"""In each of the DAYS."""
+
+
+_COMMENTS = re.compile(r"^(--.*\n)+")
+
+
+class Explained:
+    """A connection of an application or of a beat which keeps the plan of every statement that reads the table."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.vendor = "postgresql"
+        self.plans: list[Mapping[str, Any]] = []
+
+    def rows(self, statement: str, parameters: Mapping[str, Any]) -> list[Sequence[Any]]:
+        cursor = self.execute(statement, parameters)
+        return list(cursor.fetchall()) if cursor.description else []
+
+    def execute(self, statement: str, parameters: Any = None) -> Any:
+        given = [parameters] if parameters else []
+        if "wheelbeat_later" in statement and _COMMENTS.sub("", statement).startswith(("SELECT", "WITH")):
+            ((plan,),) = self._connection.execute(f"EXPLAIN (FORMAT JSON) {statement}", *given).fetchone()
+            self.plans.append((json.loads(plan) if isinstance(plan, str) else plan)["Plan"])
+        return self._connection.execute(statement, *given)
+
+    def scans(self) -> set[tuple[str, str]]:
+        """Return (kind of scan, part) of the statement that read the table since the last call."""
+        plan = self.plans.pop()
+        assert not self.plans
+        return set(_scans(plan))
+
+
+class _ExplainedCursors:
+    """The same, as a connection with cursors."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.explained = Explained(connection)
+
+    def cursor(self) -> Any:
+        return _ExplainedCursor(self.explained)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class _ExplainedCursor:
+    def __init__(self, explained: Explained) -> None:
+        self._explained = explained
+        self._cursor: Any = None
+
+    @property
+    def description(self) -> Any:
+        return self._cursor.description
+
+    def execute(self, *given: Any) -> None:
+        self._cursor = self._explained.execute(*given)
+
+    def fetchall(self) -> Any:
+        return self._cursor.fetchall()
+
+    def close(self) -> None:
+        self._cursor.close()
+
+
+def _nodes(node: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
+    if node["Node Type"] == kind:
+        yield node
+    for child in node.get("Plans", ()):
+        yield from _nodes(child, kind)
+
+
+def _scans(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if "Scan" in node["Node Type"] and node.get("Relation Name", "").startswith("wheelbeat_later"):
+        yield node["Node Type"], node["Relation Name"]
+    for child in node.get("Plans", ()):
+        yield from _scans(child)
+
+
+FILL = """
+INSERT INTO wheelbeat_later (part, second, id, at_ms, key, task, args, kwargs)
+SELECT part, 1000 + i, gen_random_uuid(), (1000 + i) * 1000, 'old ' || part || '-' || i, 'proj.old', '[]', '{}'
+FROM generate_series(0, 58) AS part, generate_series(1, 2000) AS i
+"""
+"""Old rows in every part: PostgreSQL reads a part that fits into a few pages without its index, and rightly so."""
+
+
+def _fill(connection: Any) -> list[LaterRun]:
+    """Insert ROWS runs around each of DAYS; returns the first of each."""
+    connection.execute(FILL)
+    now_ms = int(time.time() * 1000)
+    runs = [
+        LaterRun(str(due_id(at_ms)), at_ms, f"{days}-{n}", "proj.remind", "[]", "{}", "{}")
+        for days in DAYS
+        for n, at_ms in enumerate(range(now_ms + int(days * DAY_S * 1000), 10**15, 100)[:ROWS])
+    ]
+    PostgresWriter(caller_of(connection)).insert(runs)
+    connection.commit()
+    connection.execute("ANALYZE wheelbeat_later")
+    connection.commit()
+    return runs[::ROWS]
+
+
+@pytest.fixture(scope="module")
+def filled(postgres_url: str) -> Iterator[tuple[Any, list[LaterRun]]]:
+    with closing(psycopg.connect(postgres_url)) as connection:
+        create_tables(connection)
+        yield connection, _fill(connection)
+        connection.rollback()
+        drop_tables(connection)
+        connection.commit()
+
+
+@pytest.fixture
+def explained(filled: tuple[Any, list[LaterRun]]) -> Iterator[Explained]:
+    yield Explained(filled[0])
+    filled[0].rollback()
+
+
+def indexed(scans: set[tuple[str, str]]) -> set[str]:
+    """Return the parts of ``scans``, none of which reads a whole part."""
+    assert {kind for kind, _ in scans} <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}, scans
+    return {part for _, part in scans}
+
+
+def tables_of(second: int) -> set[str]:
+    return set(map(table_of, parts_of(second)))
+
+
+def test_a_run_is_found_cancelled_and_listed_in_three_parts(
+    filled: tuple[Any, list[LaterRun]], explained: Explained
+) -> None:
+    writer = PostgresWriter(explained)
+    for run in filled[1]:
+        second = run.at_ms // 1000
+        found = writer.of_id(run.id)
+        assert found is not None
+        assert found.run == run
+        assert indexed(explained.scans()) == tables_of(second)
+        (first, *_) = writer.listed(Wanted(second, second + 60, 10))
+        assert first.run.at_ms // 1000 == second
+        assert indexed(explained.scans()) == tables_of(second)
+        assert writer.count(second, second + 60) in range(590, 611)
+        assert indexed(explained.scans()) == tables_of(second)
+        assert writer.cancel(run.id) is True
+        assert indexed(explained.scans()) == tables_of(second)
+
+
+def test_a_list_of_a_month_is_read_in_order_from_its_parts(
+    filled: tuple[Any, list[LaterRun]], explained: Explained
+) -> None:
+    from_s = filled[1][0].at_ms // 1000
+    found = PostgresWriter(explained).listed(Wanted(from_s, from_s + 30 * DAY_S, 100))
+    assert [row.run.at_ms for row in found] == sorted(row.run.at_ms for row in found)
+    assert len(found) == 100
+    assert not list(_nodes(explained.plans[-1], "Sort")), "the limit ends the read"
+    assert len(indexed(explained.scans())) in (31 + 1 + 1, 31 + 2 + 1)
+
+
+def test_a_key_is_found_by_its_index_in_every_part(filled: tuple[Any, list[LaterRun]], explained: Explained) -> None:
+    writer = PostgresWriter(explained)
+    found = writer.of_key(str(filled[1][2].key), lock=True)
+    assert found is not None
+    assert found.run == filled[1][2]
+    assert len(indexed(explained.scans())) == PARTS
+    (listed,) = writer.listed(Wanted(0, 2 * 10**9 * 2, 10, key=filled[1][2].key))
+    assert listed == found
+    assert len(indexed(explained.scans())) == PARTS
+
+
+def test_a_beat_reads_its_seconds_by_index_one_part_a_statement(
+    filled: tuple[Any, list[LaterRun]], postgres_url: str
+) -> None:
+    opened: list[_ExplainedCursors] = []
+
+    def connect() -> Any:
+        opened.append(_ExplainedCursors(psycopg.connect(postgres_url, autocommit=True)))
+        return opened[-1]
+
+    first_s = filled[1][0].at_ms // 1000
+    reader = PostgresReader(connect, Resume(first_s - 1, first_s - 1, None))
+    with closing(reader):
+        now_s = reader.poll(0).now_s
+        polls = [reader.poll(first_s - now_s + 9) for _ in range(3)]  # the first one opens ten seconds
+    assert [len(read.rows) for read in polls[1:]] == [0, 0]
+    assert len(polls[0].rows) in range(90, 101)
+    (connection,) = opened
+    reads = [set(_scans(plan)) for plan in connection.explained.plans]
+    parts = {table_of(part) for part in parts_between(now_s - 600, first_s + 10)}
+    assert {part for scans in reads for part in indexed(scans)} == parts
+    assert max(map(len, reads)) == 1
