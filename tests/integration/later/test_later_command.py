@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from celery_wheelbeat import later
 from celery_wheelbeat.commands.later import later_group
+from celery_wheelbeat.later import opening
 from celery_wheelbeat.later.tables import create_tables, drop_tables
 
 if TYPE_CHECKING:
@@ -180,7 +181,8 @@ def test_what_is_wrong_is_named(site: LaterSite) -> None:
         assert message in site.run(*words, code=code), words
 
 
-def test_a_database_without_the_table_is_one_line(tmp_path: Path) -> None:
+def test_a_database_without_the_table_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "_lend", None)  # another test of this process may have set up Django
     path = tmp_path / "empty.sqlite3"
     site = LaterSite(f"sqlite:///{path}", lambda: sqlite3.connect(path))
     assert site.run("list", code=1) == "Error: one-off runs: OperationalError: no such table: wheelbeat_later\n"

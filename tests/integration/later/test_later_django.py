@@ -1,0 +1,57 @@
+"""One-off runs through the connection of Django: every call is a transaction, or joins the one that is open."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+from support.site.databases import as_default, set_up_django, site_database
+
+from celery_wheelbeat import later
+from celery_wheelbeat.later.writers import SqliteWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+set_up_django()
+REMIND = Celery("proj", set_as_current=False).signature("proj.remind")
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[Any]:
+    with site_database(f"sqlite:///{tmp_path}/site.sqlite3") as opened, as_default(opened):
+        yield opened
+
+
+def in_s(seconds: float) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+@pytest.mark.usefixtures("connection")
+def test_a_move_that_fails_in_autocommit_mode_leaves_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = later.apply_at(REMIND, in_s(60), key="k")
+
+    def fails(*_: Any) -> None:
+        raise OSError("the connection is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteWriter, "insert", fails)
+        with pytest.raises(OSError, match="the connection is lost"):
+            later.move(in_s(90), key="k")
+    found = later.pending(key="k")
+    assert found is not None
+    assert found.id == run_id
+
+
+def test_a_call_joins_the_transaction_that_is_open(connection: Any) -> None:
+    from django.db import transaction
+    from django.test.utils import CaptureQueriesContext
+
+    with transaction.atomic(), CaptureQueriesContext(connection) as queries:
+        later.apply_at(REMIND, in_s(60), key="k")
+        transaction.set_rollback(True)
+    assert not [query["sql"] for query in queries if "SAVEPOINT" in query["sql"]]
+    assert later.pending(key="k") is None
