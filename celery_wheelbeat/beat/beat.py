@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -105,8 +106,12 @@ class Beat:
         """Read the clock; a backward step rebuilds the wheel."""
         reading = self._guard.read(self.clock.wall_ms(), self.clock.monotonic_s())
         if reading.motion is Motion.BACK and self.startup.has_begun:
-            logger.critical("beat: The clock was set back by %.1f s; following it", reading.gap_ms / 1000)
             self.engine.step_back(reading.now_ms, reading.steps)
+            logger.critical(
+                "beat: The clock was set back by %.1f s; following it. Crons and one-time jobs wait until %s",
+                reading.gap_ms / 1000,
+                datetime.fromtimestamp(self.engine.relived_until_ms / 1000, UTC).isoformat(" ", "seconds"),
+            )
             self.mark.step_back(self.engine.cursor_ms)
         elif reading.motion in (Motion.STALLED, Motion.FORWARD):
             logger.warning("beat: %.1f s passed without a tick (%s)", reading.gap_ms / 1000, reading.motion.value)
