@@ -91,6 +91,14 @@ class BeatRow(NamedTuple):
     status: Mapping[str, Any]
 
 
+class ReportingBeat(NamedTuple):
+    """A beat that has just reported."""
+
+    beat_id: str
+    host: str
+    pid: int
+
+
 class BeatStore(Protocol):
     """The rows that a beat writes and reads back: status and marks, quarantine, finished one-offs."""
 
@@ -109,6 +117,9 @@ class BeatStore(Protocol):
         From the beat that was seen last, whatever its namespace and the clock of its host: it holds instants and
         transactions of the database.
         """
+
+    def reporting(self, namespace: str, within_s: float) -> Sequence[ReportingBeat]:
+        """Return the beats of ``namespace`` that reported within the last ``within_s`` seconds."""
 
     def report(self, beat_id: str, row: Mapping[str, Any]) -> None:
         """Insert or replace this beat's status row.

@@ -12,7 +12,7 @@ import numpy as np
 
 from celery_wheelbeat.errors import CursorLost, SourceError
 from celery_wheelbeat.jobs.rows import MonitorRow
-from celery_wheelbeat.sources import Poll, RowBlock, Snapshot
+from celery_wheelbeat.sources import Poll, ReportingBeat, RowBlock, Snapshot
 
 if TYPE_CHECKING:
     import random
@@ -197,6 +197,9 @@ class SimStore:
     def report(self, beat_id: str, row: Mapping[str, Any]) -> None:
         self._link.reach("report")
         self._table.beats[beat_id] = row
+
+    def reporting(self, _namespace: str, _within_s: float) -> Sequence[ReportingBeat]:
+        return []
 
     def later(self) -> Mapping[str, Any]:
         return {}  # the simulation has no one-off runs

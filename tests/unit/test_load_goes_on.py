@@ -22,7 +22,7 @@ from support.engine.definitions import batch_of
 from celery_wheelbeat import sources
 from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.schedules.cron import CronTable
-from celery_wheelbeat.sources import MonitorDatabase
+from celery_wheelbeat.sources import MonitorDatabase, ReportingBeat
 from celery_wheelbeat.sources.changelog import bulk_load as bulk
 from celery_wheelbeat.sources.changelog import table_pass as walk
 from celery_wheelbeat.sources.changelog.bulk_load import ColumnBlock
@@ -50,6 +50,9 @@ class Store:
 
     def marks(self, _namespace: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {}
+
+    def reporting(self, _namespace: str, _within_s: float) -> Sequence[ReportingBeat]:
+        return []
 
     def later(self) -> Mapping[str, Any]:
         return {}

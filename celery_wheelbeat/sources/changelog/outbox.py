@@ -34,6 +34,7 @@ class Outbox:
         """Replace the status row that will be written next."""
         with self._lock:
             self._status = row
+            self.beat_id = str(row.get("beat_id", self.beat_id))
 
     def put_finished(self, finished: Mapping[int, Finished]) -> None:
         """Queue finished one-off monitors, by job id."""

@@ -18,6 +18,7 @@ from celery_wheelbeat.runtime.mailbox import Mailbox
 from celery_wheelbeat.runtime.owned_thread import OwnedThread, ThreadBody
 from celery_wheelbeat.runtime.wake import Wake
 from celery_wheelbeat.sources.changelog.follower import Follower
+from celery_wheelbeat.sources.changelog.neighbours import Neighbours
 from celery_wheelbeat.sources.changelog.outage import Outage
 from celery_wheelbeat.sources.changelog.outbox import Outbox
 from celery_wheelbeat.sources.messages import Opened, Remembered
@@ -66,6 +67,7 @@ class ChangeLogReader:
             database.source, definitions, reconcile_period_s=reconcile_period_s, open_reader=database.open_reader
         )
         self._outbox = Outbox(str(uuid.uuid4()))
+        self._neighbours = Neighbours(clock)
         self._news: Mailbox[News] = Mailbox()
         self._room = Wake()
         """Rung when the scheduling thread has taken news."""
@@ -214,6 +216,9 @@ class ChangeLogReader:
             with self._at_the_database():
                 self._outbox.write_status(self._database.store)
                 self._outbox.write_rest(self._database.store)
+                if self._opened and not self._thread.is_stopping:
+                    namespace = self._namespace or self._installation or ""
+                    self._neighbours.look(self._database.store, namespace, self._outbox.beat_id)
         except SourceError as error:
             return self._writing.failed(error)
         except Exception as error:

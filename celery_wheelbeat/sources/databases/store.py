@@ -10,7 +10,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from celery_wheelbeat.sources import BeatRow
+from celery_wheelbeat.sources import BeatRow, ReportingBeat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +51,11 @@ class SqlBeatStore:
                 if document.get("later"):
                     return dict(document["later"])
         return {}
+
+    def reporting(self, namespace: str, within_s: float) -> Sequence[ReportingBeat]:
+        """See ``BeatStore``."""
+        found = self._session.rows("reporting", {"namespace": namespace, "within_s": within_s})
+        return [ReportingBeat._make(row) for row in found]
 
     def report(self, beat_id: str, row: Mapping[str, Any]) -> None:
         """Insert or replace this beat's status row."""

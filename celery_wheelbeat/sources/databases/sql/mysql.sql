@@ -110,6 +110,9 @@ SELECT marks, TIMESTAMPDIFF(MICROSECOND, seen_at, UTC_TIMESTAMP(6)) / 1000000.0 
 -- name: marks_by_age
 SELECT marks FROM wheelbeat_beat ORDER BY seen_at DESC LIMIT 100
 
+-- name: reporting
+SELECT beat_id, host, pid FROM wheelbeat_beat WHERE namespace = %(namespace)s AND seen_at > UTC_TIMESTAMP(6) - INTERVAL %(within_s)s SECOND LIMIT 100
+
 -- name: report
 INSERT INTO wheelbeat_beat (beat_id, namespace, host, pid, version, started_at, seen_at, marks, status)
 VALUES (%(beat_id)s, %(namespace)s, %(host)s, %(pid)s, %(version)s,

@@ -129,6 +129,9 @@ SELECT marks, extract(epoch FROM now() - seen_at)::float8 FROM wheelbeat_beat WH
 -- name: marks_by_age
 SELECT marks FROM wheelbeat_beat ORDER BY seen_at DESC LIMIT 100
 
+-- name: reporting
+SELECT beat_id, host, pid FROM wheelbeat_beat WHERE namespace = %(namespace)s AND seen_at > now() - %(within_s)s * interval '1 second' LIMIT 100
+
 -- name: report
 INSERT INTO wheelbeat_beat (beat_id, namespace, host, pid, version, started_at, seen_at, marks, status)
 VALUES (%(beat_id)s, %(namespace)s, %(host)s, %(pid)s, %(version)s, to_timestamp(%(started_ms)s / 1000.0), now(),

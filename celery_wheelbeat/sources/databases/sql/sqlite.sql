@@ -128,6 +128,9 @@ SELECT marks, (julianday('now') - julianday(substr(seen_at, 1, 23))) * 86400.0 F
 -- name: marks_by_age
 SELECT marks FROM wheelbeat_beat ORDER BY seen_at DESC LIMIT 100
 
+-- name: reporting
+SELECT beat_id, host, pid FROM wheelbeat_beat WHERE namespace = :namespace AND julianday(substr(seen_at, 1, 23)) > julianday('now') - :within_s / 86400.0 LIMIT 100
+
 -- name: report
 INSERT INTO wheelbeat_beat (beat_id, namespace, host, pid, version, started_at, seen_at, marks, status)
 VALUES (:beat_id, :namespace, :host, :pid, :version,
