@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, get_args, get_type_hints
+from typing import TYPE_CHECKING, Final, NamedTuple, get_args, get_type_hints
 
 from celery_wheelbeat.errors import InvalidMonitor, InvalidSchedule
 from celery_wheelbeat.jobs import json_fields as json_texts
@@ -272,7 +272,16 @@ def _policy_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
         yield InvalidMonitor("expires_next", "a monitor that runs once has no next run to expire at")
 
 
-def allowance_problems(row: MonitorRow, sending: SendOptions, limits: Limits) -> Iterator[InvalidMonitor]:
+class Addressed(NamedTuple):
+    """The task of a message and where it is sent; a ``MonitorRow`` has the same fields."""
+
+    task: str
+    queue: str | None
+    exchange: str | None
+    routing_key: str | None
+
+
+def allowance_problems(row: MonitorRow | Addressed, sending: SendOptions, limits: Limits) -> Iterator[InvalidMonitor]:
     """Yield tasks, queues and addresses that ``limits`` does not allow, in ``row`` and in its callbacks."""
     if limits.allowed_tasks is None and limits.allowed_queues is None:
         return

@@ -10,12 +10,17 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from celery import current_app
+from kombu.utils import json as kombu_json
+
 from celery_wheelbeat.errors import InvalidRequest, KeyInUse
+from celery_wheelbeat.jobs.rows import Limits
 from celery_wheelbeat.later.connections import caller_of
 from celery_wheelbeat.later.opening import application_connection
 from celery_wheelbeat.later.run import LaterRun, later_run
 from celery_wheelbeat.later.writers import Cancelled, Found, LaterWriter, writer_of
 from celery_wheelbeat.runtime.clock import SystemClock
+from celery_wheelbeat.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -67,8 +72,9 @@ def apply_many(
 
     PostgreSQL gets them by COPY. All are checked before the first one is written.
     """
+    limits = _limits(task)
     runs = [
-        _run_of(task.signature(args=tuple(args), kwargs=kwargs), _ms_of(at), key=None, spread=spread)
+        _run_of(task.signature(args=tuple(args), kwargs=kwargs), _ms_of(at), key=None, spread=spread, limits=limits)
         for args, kwargs, at in rows
     ]
     with _writer(using, connection) as writer:
@@ -165,8 +171,15 @@ def _find(writer: LaterWriter, run_id: str | None, key: str | None, *, lock: boo
     return writer.of_key(key, lock=lock) if key is not None else writer.of_id(str(run_id))
 
 
-def _run_of(signature: Any, at_ms: int, *, key: str | None, spread: float) -> LaterRun:
-    return later_run(signature, at_ms, now_ms=SystemClock().wall_ms(), key=key, spread_s=spread)
+def _run_of(signature: Any, at_ms: int, *, key: str | None, spread: float, limits: Limits | None = None) -> LaterRun:
+    given = limits or _limits(signature)
+    return later_run(signature, at_ms, now_ms=SystemClock().wall_ms(), key=key, spread_s=spread, limits=given)
+
+
+def _limits(of: Any) -> Limits:
+    """Return the limits in the settings of the app to which a task or signature belongs."""
+    app = getattr(of, "app", None) or current_app
+    return Limits.of(Settings.from_conf(app.conf), kombu_json.loads)
 
 
 def _ms_of(at: Any) -> int:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from queue import Empty
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from celery_wheelbeat.errors import SourceError
+from celery_wheelbeat.later.checks import checked
 from celery_wheelbeat.later.ring import DAY_PARTS, DAY_S
 from celery_wheelbeat.runtime.mailbox import Mailbox
 from celery_wheelbeat.runtime.owned_thread import OwnedThread, ThreadBody
@@ -18,8 +19,10 @@ from celery_wheelbeat.runtime.owned_thread import OwnedThread, ThreadBody
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from celery_wheelbeat.jobs.rows import Limits
+    from celery_wheelbeat.later.checks import Checked
     from celery_wheelbeat.later.open_seconds import Resume
-    from celery_wheelbeat.later.readers import LaterReader, Read
+    from celery_wheelbeat.later.readers import LaterReader
     from celery_wheelbeat.runtime.clock import Clock
 
 logger = logging.getLogger("celery.beat")
@@ -32,26 +35,66 @@ AWAY_S = 5.0
 REMIND_S = 600.0
 """A lasting failure is logged again after this time."""
 READS_MAX = 8
-"""Most reads that wait for the scheduling thread."""
+"""Most reads that wait for the scheduling thread, or that it takes at once."""
+AHEAD_BYTES = 256 << 20
+"""Most memory of runs that were read and are not settled; the rest stays in the database until there is room."""
+READ_BYTES = 8 << 20
+"""Memory of the runs of one read: the scheduling thread takes them in one step."""
+COMPLAIN_S = 60.0
+"""Rows that cannot be sent are logged once in this time."""
 KEPT_DAYS = 2
 """A day's rows are dropped this many days after its end."""
 DROP_EVERY_S = 3_600.0
+
+
+class Held(NamedTuple):
+    """Runs that were read and are not settled."""
+
+    runs: int
+    size: int
+    """Bytes of memory."""
+
+
+class ReadRuns(NamedTuple):
+    """A read whose rows were checked."""
+
+    runs: Checked
+    state: Resume | None
+    """See ``Read.state``."""
+    size: int
+    """Memory of the runs."""
 
 
 class LaterFeed:
     """Reads in its own thread; ``take`` returns what it has read."""
 
     def __init__(
-        self, open_reader: Callable[[Resume | None], LaterReader], clock: Clock, wake: Callable[[], None]
+        self,
+        open_reader: Callable[[Resume | None], LaterReader],
+        clock: Clock,
+        wake: Callable[[], None],
+        *,
+        limits: Limits,
+        most_runs: int,
     ) -> None:
+        """``most_runs``: of those that were read, as many may be unsettled; the backlog must have room for them."""
         self._open_reader = open_reader
         self._clock = clock
         self._wake = wake
+        self._limits = limits
+        self._most_runs = most_runs
         self._reader: LaterReader | None = None
-        self._reads: Mailbox[Read] = Mailbox()
+        self._reads: Mailbox[ReadRuns] = Mailbox()
+        self._full = False
+        """Whether there was no room; reading goes on when half of it is free."""
         self._problem = ""
         self._logged_s = 0.0
+        self._complained_s = -COMPLAIN_S
+        self._refused = 0
+        """Rows that cannot be sent, since the last line of the log."""
         self._dropped_s = clock.monotonic_s()
+        self.held = Held(0, 0)
+        """The runs in the wheel; the scheduling thread sets it."""
         self.settled_s = 0
         """Every second up to this one is settled; the scheduling thread sets it."""
         body = ThreadBody(self._turn, self._failed, end=self._end)
@@ -62,9 +105,9 @@ class LaterFeed:
         self._reader = self._open_reader(resume)
         self._thread.start()
 
-    def take(self) -> Sequence[Read]:
+    def take(self) -> Sequence[ReadRuns]:
         """Return the reads since the last call, in order."""
-        reads: list[Read] = []
+        reads: list[ReadRuns] = []
         try:
             while len(reads) < READS_MAX:
                 reads.append(self._reads.get())
@@ -79,15 +122,38 @@ class LaterFeed:
     def _turn(self) -> float:
         if self._reader is None or len(self._reads) >= READS_MAX:
             return POLL_S
-        read = self._reader.poll(AHEAD_S)
+        if not self._has_room():
+            self._reader.pause()  # no transaction stays open meanwhile
+            return POLL_S
+        read = self._reader.poll(AHEAD_S, READ_BYTES)
         if self._problem:
             logger.info("beat: One-off runs are read again")
             self._problem = ""
-        self._reads.put(read)
-        if read.rows:
+        found = checked(read.rows, read.now_s, self._limits)
+        self._reads.put(ReadRuns(found, read.state, sum(run.size for run in found.runs)))
+        self._complain(found.problems)
+        behind = read.more or (read.state is not None and read.state.done_s < read.now_s)
+        if read.rows or behind:
             self._wake()
-        self._drop_old_days(self._reader)
-        return 0.0 if read.state.done_s < read.now_s else POLL_S
+        if not read.more:
+            self._drop_old_days(self._reader)
+        return 0.0 if behind else POLL_S
+
+    def _has_room(self) -> bool:
+        waiting = self._reads.waiting()
+        runs = self.held.runs + sum(len(read.runs.runs) for read in waiting)
+        size = self.held.size + sum(read.size for read in waiting)
+        share = 2 if self._full else 1
+        self._full = size * share >= AHEAD_BYTES or runs * share >= self._most_runs
+        return not self._full
+
+    def _complain(self, problems: Sequence[tuple[str, str]]) -> None:
+        self._refused += len(problems)
+        now_s = self._clock.monotonic_s()
+        if problems and now_s - self._complained_s >= COMPLAIN_S:
+            run_id, reason = problems[0]
+            logger.error("beat: %d one-off runs cannot be sent. One of them: %r: %s", self._refused, run_id, reason)
+            self._complained_s, self._refused = now_s, 0
 
     def _failed(self, error: Exception) -> float:
         problem, now_s = str(error), self._clock.monotonic_s()

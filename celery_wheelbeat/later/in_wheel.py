@@ -1,17 +1,20 @@
 """One-off runs in the wheel: rows that come due become jobs of one fire time, and leave when that run is settled.
 
 Invariant: the stored ``Resume`` never passes a second of which a run is neither sent nor skipped. Rows are read ten
-seconds ahead, so few jobs exist at a time. The scheduling thread owns everything here but the feed's thread.
+seconds ahead and at most 256 MB of them, so few jobs exist at a time. The scheduling thread owns everything here but
+the feed's thread.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from celery_wheelbeat.jobs.definitions import ChangeBatch, DefinitionBatch, Misfire, Route, flags_of
+from celery_wheelbeat.jobs.definitions import ChangeBatch, DefinitionBatch, Misfire, flags_of
 from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
+from celery_wheelbeat.later.feed import Held
 from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS, Kind
 
 if TYPE_CHECKING:
@@ -19,9 +22,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from celery_wheelbeat.engine.ledger import Ledger
+    from celery_wheelbeat.jobs.definitions import Route
+    from celery_wheelbeat.later.checks import DueRun
     from celery_wheelbeat.later.feed import LaterFeed
     from celery_wheelbeat.later.open_seconds import Resume
-    from celery_wheelbeat.later.readers import LaterRow, Read
     from celery_wheelbeat.schedules.kinds import Int64s
 
 SETTLE_EVERY_S = 0.5
@@ -38,35 +43,39 @@ class Backlogs(Protocol):
         """Skip the waiting runs of ``ids``."""
 
 
-class _JobInWheel(NamedTuple):
-    """A row that is in the wheel."""
+class _Place(NamedTuple):
+    """What is kept of a row that is in the wheel."""
 
-    run_id: str
     second: int
-    fire_ms: int
+    size: int
 
 
 class LaterRuns:
     """The one-off runs of one beat. ``run_ids`` (job id → task id) is read by the lanes."""
 
-    def __init__(self, feed: LaterFeed | None, backlogs: Backlogs, run_ids: dict[int, str]) -> None:
+    def __init__(self, feed: LaterFeed | None, backlogs: Backlogs, ledger: Ledger, run_ids: dict[int, str]) -> None:
         """``feed``: None if the database keeps no one-off runs."""
         self._feed = feed
         self._backlogs = backlogs
+        self._ledger = ledger
         self._run_ids = run_ids
-        self._jobs: dict[int, _JobInWheel] = {}
-        """In the order in which they were read."""
         self._of_run: dict[str, int] = {}
         """Task id → job id."""
+        self._places: dict[int, _Place] = {}
+        self._ids = self._fires_ms = _NONE
+        """The jobs and their fire times, in the order in which they were read."""
+        self._unsettled: Counter[int] = Counter()
+        """Second → number of its jobs."""
+        self._size = 0
         self._next = 0
-        self._last: Read | None = None
-        """The newest read whose rows are in the wheel."""
+        self._last: Resume | None = None
+        """State of the newest read whose rows are in the wheel."""
         self._stored: Resume | None = None
         self._started = False
         self._settled_s = 0.0
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._places)
 
     def start(self, resume: Resume | None) -> None:
         """Start to read where an earlier beat stopped; the first call counts."""
@@ -85,80 +94,97 @@ class LaterRuns:
         if self._feed is None:
             return
         for read in self._feed.take():
-            self._cancel([row.id for row in read.rows if not row.task], apply)
-            cancelled = {row.id for row in read.rows if not row.task}
-            rows = [row for row in read.rows if row.task and row.id not in self._of_run and row.id not in cancelled]
-            if rows:
-                apply(ChangeBatch(self._batch(rows), _NONE))
-            self._last = read
+            found = read.runs
+            self._ledger.expect(len(found.problems))
+            self._ledger.skip("error", len(found.problems))
+            cancelled = set(found.cancelled)
+            self._cancel(cancelled, apply)
+            runs = [run for run in found.runs if run.run_id not in self._of_run and run.run_id not in cancelled]
+            if runs:
+                apply(ChangeBatch(self._batch(runs), _NONE))
+            self._last = read.state or self._last
+        self._note_held()
 
     def remove_settled(self, cursor_ms: int, now_s: float, apply: Callable[[ChangeBatch], None]) -> None:
         """Take jobs out of the wheel whose run is settled. ``cursor_ms``: every fire time up to it was offered."""
-        if not self._jobs or now_s - self._settled_s < SETTLE_EVERY_S:
+        if not self._places or now_s - self._settled_s < SETTLE_EVERY_S:
             return
         self._settled_s = now_s
-        fired = np.array([job_id for job_id, job in self._jobs.items() if job.fire_ms <= cursor_ms], np.int64)
+        fired = self._ids[self._fires_ms <= cursor_ms]
         if len(fired):
-            self._remove(fired[~self._backlogs.holds(fired)].tolist(), apply)
+            self._remove(fired[~self._backlogs.holds(fired)], apply)
 
     def resume(self) -> Resume | None:
         """Return what the next beat needs to go on; None if one-off runs were never read."""
         if self._last is None:
             return self._stored
-        resume = self._last.state.before(job.second for job in self._jobs.values())
+        resume = self._last.before(self._unsettled)
         if self._feed is not None:
             self._feed.settled_s = resume.closed_s
         return resume
 
+    def _note_held(self) -> None:
+        if self._feed is not None:
+            self._feed.held = Held(len(self._places), self._size)
+
     def _cancel(self, run_ids: Iterable[str], apply: Callable[[ChangeBatch], None]) -> None:
-        known = [self._of_run[run_id] for run_id in run_ids if run_id in self._of_run]
-        if known:
-            self._backlogs.drop(np.array(sorted(known), np.int64), "cancelled")
+        known = np.array([self._of_run[run_id] for run_id in run_ids if run_id in self._of_run], np.int64)
+        if len(known):
+            self._backlogs.drop(known, "cancelled")
             self._remove(known, apply)
 
-    def _remove(self, job_ids: Sequence[int], apply: Callable[[ChangeBatch], None]) -> None:
-        if not job_ids:
+    def _remove(self, job_ids: Int64s, apply: Callable[[ChangeBatch], None]) -> None:
+        if not len(job_ids):
             return
-        apply(ChangeBatch(self._batch(()), np.array(sorted(job_ids), np.int64)))
-        for job_id in job_ids:
-            del self._of_run[self._jobs.pop(job_id).run_id]
-            del self._run_ids[job_id]
+        apply(ChangeBatch(self._batch(()), np.sort(job_ids)))
+        stays = ~np.isin(self._ids, job_ids)
+        self._ids, self._fires_ms = self._ids[stays], self._fires_ms[stays]
+        for job_id in job_ids.tolist():
+            del self._of_run[self._run_ids.pop(job_id)]
+            second, size = self._places.pop(job_id)
+            self._size -= size
+            self._unsettled[second] -= 1
+            if not self._unsettled[second]:
+                del self._unsettled[second]
+        self._note_held()
 
-    def _batch(self, rows: Sequence[LaterRow]) -> DefinitionBatch:
-        n = len(rows)
-        ids = [self._new_id(row) for row in rows]
-        routes = {route: at for at, route in enumerate(dict.fromkeys(Route(row.task, row.options) for row in rows))}
-        payloads = [f"[{row.args}, {row.kwargs}]".encode() for row in rows]
-        names = [row.task.encode() for row in rows]
+    def _batch(self, runs: Sequence[DueRun]) -> DefinitionBatch:
+        n = len(runs)
+        ids = np.fromiter(map(self._new_id, runs), np.int64, n)
+        fires_ms = np.fromiter((run.fire_ms for run in runs), np.int64, n)
+        self._ids, self._fires_ms = np.concatenate((self._ids, ids)), np.concatenate((self._fires_ms, fires_ms))
+        routes: dict[Route, int] = {}
+        names = [run.route.task.encode() for run in runs]
         flags = flags_of(enabled=True, one_off=False, misfire=Misfire.LATEST)
         zeros = np.zeros(n, np.int64)
         return DefinitionBatch(
-            ids=np.array(ids, np.int64),
+            ids=ids,
             kind=np.full(n, Kind.ONCE, np.uint8),
             interval_ms=zeros,
-            anchor_ms=np.array([self._jobs[job_id].fire_ms for job_id in ids], np.int64),
+            anchor_ms=fires_ms,
             offset_ms=zeros,
             cron_index=np.full(n, -1, np.int32),
             flags=np.full(n, flags, np.uint16),
-            route_index=np.array([routes[Route(row.task, row.options)] for row in rows], np.uint32),
+            route_index=np.fromiter((routes.setdefault(run.route, len(routes)) for run in runs), np.uint32, n),
             start_ms=np.full(n, ALWAYS_MS),
             end_ms=np.full(n, NEVER_MS),
             incident_interval_ms=zeros,
             incident_until_ms=zeros,
             effective_from_ms=zeros,
-            payload=b"".join(payloads),
-            lengths=np.array([len(payload) for payload in payloads], np.uint32),
+            payload=b"".join([run.payload for run in runs]),
+            lengths=np.fromiter((len(run.payload) for run in runs), np.uint32, n),
             names=b"".join(names),
-            name_lengths=np.array([len(name) for name in names], np.uint16),
+            name_lengths=np.fromiter(map(len, names), np.uint16, n),
             routes=list(routes),
         )
 
-    def _new_id(self, row: LaterRow) -> int:
+    def _new_id(self, run: DueRun) -> int:
         """Return a job id; its shard is ``second & 255``, so that one beat of several sends a second whole."""
-        job_id = LATER_IDS_FROM | self._next << 8 | row.second & 0xFF
+        job_id = LATER_IDS_FROM | self._next << 8 | run.second & 0xFF
         self._next += 1
-        # A run that was due when it was inserted fires in the second that it was given.
-        self._jobs[job_id] = _JobInWheel(row.id, row.second, max(row.at_ms, row.second * 1000))
-        self._of_run[row.id] = job_id
-        self._run_ids[job_id] = row.id
+        self._places[job_id] = _Place(run.second, run.size)
+        self._size += run.size
+        self._unsettled[run.second] += 1
+        self._of_run[run.run_id] = job_id
+        self._run_ids[job_id] = run.run_id
         return job_id

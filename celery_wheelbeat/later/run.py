@@ -17,16 +17,16 @@ from celery_wheelbeat.errors import InvalidMonitor, InvalidRequest
 from celery_wheelbeat.jobs import names
 from celery_wheelbeat.jobs.json_fields import parse_list, parse_object
 from celery_wheelbeat.jobs.send_options import compose
+from celery_wheelbeat.later.checks import Sending
 from celery_wheelbeat.later.ring import LAST_MS, due_id, due_ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from celery_wheelbeat.jobs.rows import Limits
+
 MAX_KEY = 250
 """Characters of a key."""
-MAX_TASK = 255
-MAX_PAYLOAD_BYTES = 262_144
-"""Default of ``wheelbeat_max_payload_bytes``."""
 
 _dumps: Callable[[Any], str] = kombu_json.dumps
 _loads: Callable[[str], Any] = kombu_json.loads
@@ -70,19 +70,18 @@ def later_run(
     now_ms: int,
     key: str | None = None,
     spread_s: float = 0.0,
-    max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    limits: Limits,
 ) -> LaterRun:
     """Return the row for ``signature`` (a Celery ``Signature``); raises ``InvalidRequest`` with every problem.
 
     ``spread_s``: the run is moved later by less than this, by its key or else at random, so that many runs of one
     instant do not come at once.
+    ``limits``: those of a beat, which checks them again.
     ``now_ms``: from which a relative ``expires`` counts, as in ``apply_async``.
     """
     problems: list[str] = []
     run_id = due_id(_placed(at_ms, spread_s, key, problems))
     task = str(signature.get("task") or "")
-    if not task or len(task) > MAX_TASK or names.name_problem(task):
-        problems.append(f"task: {task!r:.80}: expected the name of a task of at most {MAX_TASK} characters")
     if signature.get("subtask_type"):
         problems.append(f"task: a {signature['subtask_type']} cannot be stored; expected the signature of one task")
     if key is not None and not (isinstance(key, str) and 0 < len(key) <= MAX_KEY and not names.name_problem(key)):
@@ -90,9 +89,10 @@ def later_run(
     args = _json("args", list(signature.get("args") or ()), problems)
     kwargs = _json("kwargs", dict(signature.get("kwargs") or {}), problems)
     size = len(args.encode()) + len(kwargs.encode())
-    if size > max_payload_bytes:
-        problems.append(f"args and kwargs have {size:,} bytes, at most {max_payload_bytes:,} are possible")
+    if size > limits.max_payload_bytes:
+        problems.append(f"args and kwargs have {size:,} bytes, at most {limits.max_payload_bytes:,} are possible")
     options = _options(dict(signature.get("options") or {}), now_ms, problems)
+    problems += Sending.of(task, options, limits).problems
     if problems:
         raise InvalidRequest(f"{task or 'a one-off run'} cannot be stored: {'; '.join(problems)}")
     return LaterRun(str(run_id), due_ms_of(str(run_id)) or 0, key, task, args, kwargs, options)

@@ -49,3 +49,7 @@ class Mailbox(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def waiting(self) -> list[T]:
+        """Return the values that were put and not taken, to bound them."""
+        return list(self._values)

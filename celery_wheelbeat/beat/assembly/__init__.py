@@ -40,9 +40,11 @@ from celery_wheelbeat.jobs.compile import compile_rows
 from celery_wheelbeat.jobs.compile_columns import Shapes
 from celery_wheelbeat.jobs.definitions import Misfire, misfire_of, overlap_of
 from celery_wheelbeat.jobs.rows import Limits
+from celery_wheelbeat.jobs.send_options import MAX_TEXT
 from celery_wheelbeat.later.feed import LaterFeed
 from celery_wheelbeat.later.in_wheel import LaterRuns
-from celery_wheelbeat.later.readers import PostgresReader, SqliteReader
+from celery_wheelbeat.later.readers.postgres import PostgresReader
+from celery_wheelbeat.later.readers.sqlite import SqliteReader
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.runtime.clock import Clock, ClockGuard, SystemClock
 from celery_wheelbeat.runtime.wake import Wake
@@ -65,12 +67,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.engine.shards import JobView
+    from celery_wheelbeat.later.readers import LaterReader
     from celery_wheelbeat.schedules.kinds import Int64s
     from celery_wheelbeat.settings import Settings
     from celery_wheelbeat.sources import MonitorDatabase
     from celery_wheelbeat.sources.messages import SourceIO
 
 logger = logging.getLogger("celery.beat")
+
+_LATER_READERS: Mapping[str, Callable[..., LaterReader]] = {"postgresql": PostgresReader, "sqlite": SqliteReader}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,7 @@ def assemble(
         sources = edges.sources(sources)
     entries = EntryChanges(scheduler.schedule, Entries(_timezone(app), crons), monitor_entries)
     run_ids: dict[int, str] = {}
+    feed = _later_feed(database, settings, clock, wake, limits=Limits.of(settings, loads))
     scheduler.schedule.monitors = monitor_entries
     beat = Beat(
         sources,
@@ -115,7 +121,7 @@ def assemble(
         entries,
         listeners=(dispatcher, monitor_entries),
         naming=_naming(app, settings, entries, run_ids),
-        later=LaterRuns(_later_feed(database, clock, wake), dispatcher, run_ids),
+        later=LaterRuns(feed, dispatcher, engine.ledger, run_ids),
         clock=clock,
         guard=edges.guard or ClockGuard(),
         wake=wake,
@@ -180,14 +186,15 @@ def _liveness(app: Any, settings: Settings, dispatcher: Dispatcher, sources: Sou
     return liveness
 
 
-def _later_feed(database: MonitorDatabase | None, clock: Clock, wake: Wake) -> LaterFeed | None:
-    if database is None or database.connect is None:
+def _later_feed(
+    database: MonitorDatabase | None, settings: Settings, clock: Clock, wake: Wake, *, limits: Limits
+) -> LaterFeed | None:
+    reader_of = _LATER_READERS.get("" if database is None else database.vendor)
+    if database is None or database.connect is None or reader_of is None:
         return None
-    if database.vendor == "postgresql":
-        return LaterFeed(partial(PostgresReader, database.connect), clock, wake.ring)
-    if database.vendor == "sqlite":
-        return LaterFeed(partial(SqliteReader, database.connect), clock, wake.ring)
-    return None
+    most_bytes = settings.max_payload_bytes + 2 * MAX_TEXT + 2_000
+    open_reader = partial(reader_of, database.connect, most_bytes=most_bytes)
+    return LaterFeed(open_reader, clock, wake.ring, limits=limits, most_runs=settings.backlog_max // 2)
 
 
 def _naming(app: Any, settings: Settings, entries: EntryChanges, run_ids: Mapping[int, str]) -> Naming:

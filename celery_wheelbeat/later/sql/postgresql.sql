@@ -125,17 +125,44 @@ SELECT floor(extract(epoch FROM now()))::bigint, pg_current_snapshot()::text,
 COMMIT
 
 -- name: first_second
-SELECT min(second) FROM wheelbeat_later
+SELECT min(second) FROM wheelbeat_later WHERE second >= %(from_s)s
+
+-- name: columns
+-- Texts that are too large for any message are not read.
+second, id::text, at_ms, task, CASE WHEN {fits} THEN args END, CASE WHEN {fits} THEN kwargs END,
+CASE WHEN {fits} THEN options END, xid::text
+
+-- name: fits
+octet_length(args)::bigint + octet_length(kwargs) + octet_length(options) <= %(most_bytes)s
 
 -- name: read
-SELECT second, id::text, at_ms, task, args, kwargs, options FROM {table} WHERE second = ANY(%(seconds)s::bigint[])
+SELECT {columns} FROM {table} WHERE second = ANY(%(seconds)s::bigint[]) {rest}
+ORDER BY second, xid, id
 
 -- name: read_late
-SELECT second, id::text, at_ms, task, args, kwargs, options FROM {table}
-WHERE second = ANY(%(seconds)s::bigint[]) AND xid >= %(xmax)s::text::xid8
-UNION ALL
-SELECT second, id::text, at_ms, task, args, kwargs, options FROM {table}
-WHERE second = ANY(%(seconds)s::bigint[]) AND xid = ANY(%(in_progress)s::text[]::xid8[])
+SELECT {columns} FROM (
+  SELECT * FROM {table} WHERE second = ANY(%(seconds)s::bigint[]) AND xid >= %(xmax)s::text::xid8
+  UNION ALL
+  SELECT * FROM {table} WHERE second = ANY(%(seconds)s::bigint[]) AND xid = ANY(%(in_progress)s::text[]::xid8[])
+) AS late WHERE true {rest}
+ORDER BY second, xid, id
+
+-- name: after
+-- What the snapshot of the first piece did not see is read as late.
+AND (second, xid, id) > (%(second)s, %(xid)s::text::xid8, %(id)s::uuid)
+AND pg_visible_in_snapshot(xid, %(snapshot)s::text::pg_snapshot)
+
+-- name: limit
+LIMIT %(rows)s
+
+-- name: declare
+DECLARE wheelbeat_later_rows NO SCROLL CURSOR FOR
+
+-- name: fetch
+FETCH 256 FROM wheelbeat_later_rows
+
+-- name: close_cursor
+CLOSE wheelbeat_later_rows
 
 -- name: begin_drop
 BEGIN; SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = '60s'

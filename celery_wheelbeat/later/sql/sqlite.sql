@@ -64,16 +64,28 @@ BEGIN
 COMMIT
 
 -- name: head
+-- A column may hold a text, whatever its type; no text is less than a number.
 SELECT {now_ms} / 1000, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'wheelbeat_later'), 0),
-       (SELECT min(second) FROM wheelbeat_later)
+       (SELECT CAST(second AS integer) FROM wheelbeat_later
+        WHERE second >= {now_ms} / 1000 - :back_s AND second <= {now_ms} / 1000 ORDER BY second LIMIT 1)
+
+-- name: columns
+-- A text may hold octets that are not UTF-8. Texts that are too large for any message are not read.
+second, CAST(substr(id, 1, 40) AS blob), at_ms, CAST(substr(task, 1, 256) AS blob),
+CASE WHEN {fits} THEN CAST(args AS blob) END, CASE WHEN {fits} THEN CAST(kwargs AS blob) END,
+CASE WHEN {fits} THEN CAST(options AS blob) END, seq
+
+-- name: fits
+length(args) + length(kwargs) + length(options) <= :most_bytes
 
 -- name: read
-SELECT second, id, at_ms, task, args, kwargs, options FROM wheelbeat_later
-WHERE second > :opened_s AND second <= :until_s ORDER BY second, seq
+SELECT {columns} FROM wheelbeat_later
+WHERE second > :opened_s AND second <= :until_s AND (second, seq) > (:second, :seq) AND seq <= :high
+ORDER BY second, seq LIMIT :rows
 
 -- name: read_late
-SELECT second, id, at_ms, task, args, kwargs, options FROM wheelbeat_later
-WHERE seq > :seq AND second <= :opened_s
+SELECT {columns} FROM wheelbeat_later
+WHERE seq > :seq AND seq <= :high AND second <= :opened_s ORDER BY seq LIMIT :rows
 
 -- name: drop_before
 DELETE FROM wheelbeat_later

@@ -13,7 +13,7 @@ import pytest
 
 from celery_wheelbeat.later.connections import caller_of
 from celery_wheelbeat.later.open_seconds import Resume
-from celery_wheelbeat.later.readers import PostgresReader
+from celery_wheelbeat.later.readers.postgres import PostgresReader
 from celery_wheelbeat.later.ring import DAY_S, PARTS, due_id, parts_between, parts_of, table_of
 from celery_wheelbeat.later.run import LaterRun
 from celery_wheelbeat.later.tables import create_tables, drop_tables

@@ -18,13 +18,16 @@ from celery import Celery
 from celery_wheelbeat import later
 from celery_wheelbeat.errors import InvalidRequest, KeyInUse
 from celery_wheelbeat.later.open_seconds import Resume
-from celery_wheelbeat.later.readers import LaterReader, PostgresReader, SqliteReader
+from celery_wheelbeat.later.readers.postgres import PostgresReader
+from celery_wheelbeat.later.readers.sqlite import SqliteReader
 from celery_wheelbeat.later.ring import BEYOND, PARTS, due_id, due_ms_of, part_of, parts_of, table_of
 from celery_wheelbeat.later.tables import create_tables, drop_tables
 from celery_wheelbeat.later.writers import Cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from celery_wheelbeat.later.readers import LaterReader
 
 APP = Celery("proj", set_as_current=False)
 
