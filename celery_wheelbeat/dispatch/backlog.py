@@ -6,8 +6,9 @@ bytes: 20 B each in arrays, always bounded by ``limit``. The backlog never rende
 A lane takes runs as a *lease* (``pending.RunLeases``) and names them by its token from then on.
 
 Two queues: *late* holds the runs that waited when the destination last failed, *fresh* holds later runs of other jobs.
-Each gets a share of every ``take``, so draining an outage does not delay current runs. The runs of one job are sent in
-the order of their fire times.
+Each gets a share of every ``take``, so draining an outage does not delay current runs. Within each, the jobs are served
+in turn, so a job with many waiting runs does not delay the others. The runs of one job are sent in the order of their
+fire times.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from celery_wheelbeat.dispatch.deferred import DeferredRuns
-from celery_wheelbeat.dispatch.pending import REOFFERED, STEP_SHIFT, PendingQueue, PendingRuns, RunLeases, joined
+from celery_wheelbeat.dispatch.pending import REOFFERED, STEP_SHIFT, PendingRuns, RunLeases, joined
+from celery_wheelbeat.dispatch.queues.deferred import DeferredRuns
+from celery_wheelbeat.dispatch.queues.fair_queue import FairQueue
 from celery_wheelbeat.jobs.definitions import Offer
 
 if TYPE_CHECKING:
@@ -63,14 +65,12 @@ class Backlog:
         self._pending = 0
         self._offered: list[PendingRuns] = []
         self._offered_count = 0
-        self._late = PendingQueue()
+        self._late = FairQueue()
         self._jobs_ahead: Int64s | None = None
         """Sorted ids of jobs in ``_late``; later runs of these jobs go there too. None: recompute from ``_late``."""
-        self._late_by_id = False
-        """Whether ``_late`` is sorted by job id and has to be sorted by fire time before the next take."""
         self._squeezed = False
         """Whether nothing was queued since the last squeeze."""
-        self._fresh = PendingQueue()
+        self._fresh = FairQueue()
         self.leases = RunLeases()
         """The runs in flight."""
         self._deferred = DeferredRuns()
@@ -116,7 +116,7 @@ class Backlog:
     # Leases.
 
     def take(self, runs: int) -> RunLease:
-        """Lease up to ``runs`` pairs, oldest first; half of them come from *fresh* if it has as many."""
+        """Lease up to ``runs`` pairs, of each job in turn; half of them come from *fresh* if it has as many."""
         return self.leases.begin(self._take(runs))
 
     def confirm(self, tokens: Iterable[int]) -> PendingRuns:
@@ -147,9 +147,8 @@ class Backlog:
         if not len(runs.ids):
             return
         self._sort_in()
-        for chunk in self._fresh.take(self._fresh.count):
-            self._late.append(chunk)
-        self._late.prepend(runs.by_fire_time())
+        self._late.append(self._fresh.clear())
+        self._late.prepend(runs)
         self._jobs_ahead = None
         self._squeezed = False
 
@@ -173,13 +172,9 @@ class Backlog:
 
     def _take(self, runs: int) -> PendingRuns:
         self._sort_in()
-        if self._late_by_id:
-            late = self._late.clear()
-            self._late.append(late.at(np.argsort(late.fire_ms, kind="stable")))
-            self._late_by_id = False
         runs = max(0, min(runs, self._late.count + self._fresh.count))
         from_late = min(self._late.count, max((runs + 1) // 2, runs - self._fresh.count))
-        pairs = joined([*self._late.take(from_late), *self._fresh.take(runs - from_late)])
+        pairs = joined([self._late.take(from_late), self._fresh.take(runs - from_late)])
         self.left_queue += runs
         if not self._late.count:
             self._jobs_ahead = None
@@ -208,28 +203,23 @@ class Backlog:
         self._drop(every.at(~stays), "backlog")
         self.left_queue += len(every.ids) - int(np.count_nonzero(stays))
         self._late.append(every.at(stays))
-        self._late_by_id = self._squeezed = True
+        self._squeezed = True
         self._jobs_ahead = None
         return int(np.count_nonzero(~stays))
 
     def drop(self, ids: Int64s, reason: str) -> int:
         """Skip the waiting runs of ``ids``; runs in flight stay. Returns the number of skipped pairs."""
         self._sort_in()
-        dropped = 0
-        for queue in (self._late, self._fresh):
-            pairs = queue.clear()
-            gone = np.isin(pairs.ids, ids)
-            self._drop(pairs.at(gone), reason)
-            queue.append(pairs.at(~gone))
-            dropped += int(np.count_nonzero(gone))
-        self.left_queue += dropped
+        gone = joined([self._late.remove(ids), self._fresh.remove(ids)])
+        self._drop(gone, reason)
+        self.left_queue += len(gone.ids)
         if not self._late.count:
             self._jobs_ahead = None
-        return dropped
+        return len(gone.ids)
 
     def holds(self, ids: Int64s) -> NDArray[np.bool_]:
         """Return which of the jobs have an unsettled run."""
-        waiting = [runs.ids for runs in (*self._offered, *self._late.chunks, *self._fresh.chunks)]
+        waiting = [runs.ids for runs in (*self._offered, *self._late.chunks(), *self._fresh.chunks())]
         deferred = np.fromiter((run.job_id for run in self._deferred), np.int64)
         return np.isin(ids, np.concatenate([*waiting, self.leases.job_ids(), deferred]))
 
@@ -240,8 +230,8 @@ class Backlog:
         self._ledger.skip("shutdown", self._pending)
         self._pending = 0
         self._drain_offered()
-        self._late, self._fresh = PendingQueue(), PendingQueue()
-        self._jobs_ahead, self._late_by_id, self._squeezed = None, False, False
+        self._late, self._fresh = FairQueue(), FairQueue()
+        self._jobs_ahead, self._squeezed = None, False
         self.leases.clear()
         self._deferred.clear()
         return leftover
@@ -258,9 +248,7 @@ class Backlog:
             self.squeeze()
         if not self._offered:
             return
-        offered = joined(self._drain_offered())
-        if np.any(offered.fire_ms[1:] < offered.fire_ms[:-1]):
-            offered = offered.at(np.argsort(offered.fire_ms, kind="stable"))
+        offered = joined(self._drain_offered()).by_fire_time()
         ahead = self._ids_ahead()
         if not len(ahead):
             self._fresh.append(offered)
@@ -272,7 +260,7 @@ class Backlog:
 
     def _ids_ahead(self) -> Int64s:
         if self._late.count and self._jobs_ahead is None:
-            self._jobs_ahead = np.unique(np.concatenate([chunk.ids for chunk in self._late.chunks]))
+            self._jobs_ahead = np.unique(np.concatenate([chunk.ids for chunk in self._late.chunks()]))
         return _NOBODY if self._jobs_ahead is None else self._jobs_ahead
 
     def _drain_offered(self) -> list[PendingRuns]:
@@ -280,7 +268,7 @@ class Backlog:
         return offered
 
     def _fires(self, *, newest: bool = False) -> Iterable[int]:
-        chunks = (*self._offered, *self._late.chunks, *self._fresh.chunks)
+        chunks = (*self._offered, *self._late.chunks(), *self._fresh.chunks())
         for fires_ms in (*(runs.fire_ms for runs in chunks), self.leases.fires_ms()):
             if len(fires_ms):
                 yield int(fires_ms.max() if newest else fires_ms.min())

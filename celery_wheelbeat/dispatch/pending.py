@@ -1,4 +1,4 @@
-"""Pending runs as (job, fire time, tag) columns of 20 bytes per run, a queue of them, and leases.
+"""Pending runs as (job, fire time, tag) columns of 20 bytes per run, and leases of them.
 
 Nothing here counts runs as sent or skipped; the backlog does the accounting.
 """
@@ -21,8 +21,6 @@ REOFFERED = 1
 OUTDATED = 2
 """The job was redefined after the run was taken: its outcome says nothing about the current definition."""
 STEP_SHIFT = 2
-SMALL_CHUNK = 1_000
-"""A chunk of fewer pairs is merged with the next addition, so that many small additions make few chunks."""
 
 
 class PendingRun(NamedTuple):
@@ -81,6 +79,8 @@ class PendingRuns(NamedTuple):
 
     def by_fire_time(self) -> PendingRuns:
         """Return all pairs, sorted by fire time."""
+        if np.all(self.fire_ms[1:] >= self.fire_ms[:-1]):
+            return self
         return self.at(np.argsort(self.fire_ms, kind="stable"))
 
     def accounted(self) -> int:
@@ -88,56 +88,14 @@ class PendingRuns(NamedTuple):
         return len(self.ids) - int(np.count_nonzero(self.tag & REOFFERED))
 
 
-def joined(chunks: Sequence[PendingRuns]) -> PendingRuns:
-    """Return ``chunks`` concatenated."""
+def joined(chunks: Iterable[PendingRuns]) -> PendingRuns:
+    """Return ``chunks`` concatenated; a single one that is not empty is not copied."""
+    chunks = [chunk for chunk in chunks if len(chunk.ids)]
     if len(chunks) == 1:
         return chunks[0]
     if not chunks:
         return PendingRuns(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
     return PendingRuns(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
-
-
-class PendingQueue:
-    """A queue of pairs in chunks; long chunks are sliced, not copied."""
-
-    def __init__(self) -> None:
-        self.chunks: deque[PendingRuns] = deque()
-        self.count = 0
-
-    def append(self, pairs: PendingRuns) -> None:
-        """Add ``pairs`` at the end."""
-        if not len(pairs.ids):
-            return
-        self.count += len(pairs.ids)
-        if self.chunks and len(self.chunks[-1].ids) < SMALL_CHUNK:
-            pairs = joined([self.chunks.pop(), pairs])
-        self.chunks.append(pairs)
-
-    def prepend(self, pairs: PendingRuns) -> None:
-        """Add ``pairs`` at the beginning."""
-        if len(pairs.ids):
-            self.chunks.appendleft(pairs)
-            self.count += len(pairs.ids)
-
-    def take(self, runs: int) -> list[PendingRuns]:
-        """Remove and return the first ``runs`` pairs (≤ ``count``)."""
-        taken = []
-        self.count -= runs
-        while runs:
-            head = self.chunks.popleft()
-            if len(head.ids) > runs:
-                self.chunks.appendleft(head.at(slice(runs, None)))
-                head = head.at(slice(None, runs))
-            taken.append(head)
-            runs -= len(head.ids)
-        return taken
-
-    def clear(self) -> PendingRuns:
-        """Remove all pairs and return them as one block."""
-        pairs = joined(self.chunks)
-        self.chunks.clear()
-        self.count = 0
-        return pairs
 
 
 class RunLease(NamedTuple):

@@ -405,7 +405,7 @@ def test_an_outage_costs_no_memory(server: PrivateRedis, jobs: int, minutes: int
 def pair_bytes(bench: FastBench) -> int:
     """Memory of what waits on the fast lane."""
     backlog = bench.fast.backlog
-    chunks = [*backlog._late.chunks, *backlog._fresh.chunks, *backlog._offered]
+    chunks = [*backlog._late.chunks(), *backlog._fresh.chunks(), *backlog._offered]
     return sum(column.nbytes for pairs in chunks for column in pairs)
 
 

@@ -398,7 +398,7 @@ def run_id(key: str, run: Offered) -> str:
 
 
 def _waiting(backlog: Any) -> set[Offered]:
-    chunks = [*backlog._offered, *backlog._late.chunks, *backlog._fresh.chunks]
+    chunks = [*backlog._offered, *backlog._late.chunks(), *backlog._fresh.chunks()]
     return {
         Offered(job_id, fire_ms, tag >> STEP_SHIFT, bool(tag & REOFFERED))
         for pairs in chunks

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from celery_wheelbeat.dispatch.backlog import Backlog
-from celery_wheelbeat.dispatch.deferred import PAUSE_S
+from celery_wheelbeat.dispatch.queues.deferred import PAUSE_S
 from celery_wheelbeat.engine.ledger import Ledger
 from celery_wheelbeat.jobs.definitions import DueBatch
 

@@ -11,10 +11,10 @@ import pytest
 from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind, PublisherHealth, Run
 from celery_wheelbeat.dispatch.backlog import Backlog
 from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
-from celery_wheelbeat.dispatch.deferred import PAUSE_S
 from celery_wheelbeat.dispatch.dispatcher import Dispatcher
 from celery_wheelbeat.dispatch.lane import FIRST_CONNECTION_S, Rendering
 from celery_wheelbeat.dispatch.messages.run_ids import RunIds
+from celery_wheelbeat.dispatch.queues.deferred import PAUSE_S
 from celery_wheelbeat.dispatch.reports.lateness import Lateness
 from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.engine import Engine
