@@ -131,6 +131,19 @@ def test_a_drained_outage_leaves_half_of_the_room_to_what_is_due_now():
     assert len(desk.take(100)) == 14
 
 
+@pytest.mark.parametrize("after_an_outage", [False, True])
+def test_a_job_with_one_run_does_not_wait_for_hundreds_of_others(*, after_an_outage: bool):
+    desk = Desk()
+    for fire in range(300):
+        desk.offer((7, fire), (8, fire), (9, fire))
+    desk.take(6)
+    if after_an_outage:
+        desk.backlog.squeeze()
+    desk.offer((1, 1_000))
+    assert (1, 1_000) in job_fires(desk.take(4))
+    assert desk.balanced()
+
+
 def test_a_new_run_waits_behind_the_late_ones_of_its_job():
     desk = Desk()
     desk.offer(*[(job_id, 1000) for job_id in range(100, 110)])

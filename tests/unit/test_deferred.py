@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from support.steps import lines
 
 from celery_wheelbeat.dispatch.backlog import Backlog
 from celery_wheelbeat.dispatch.queues.deferred import PAUSE_S
@@ -15,8 +14,6 @@ from celery_wheelbeat.engine.ledger import Ledger
 from celery_wheelbeat.jobs.definitions import DueBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from celery_wheelbeat.schedules.kinds import Int64s
 
 FIRST_OF_ALL = 100
@@ -54,29 +51,6 @@ class Desk:
 
     def balanced(self) -> bool:
         return self.ledger.difference(self.backlog.pending) == 0 and self.backlog.strays == 0
-
-
-def lines(call: Callable[[], object]) -> int:
-    """Count the lines that ``call`` executes, also each turn of a loop: Python 3.13 loses the first opcode events.
-
-    Without garbage collections: Hypothesis has a callback for them, which is Python code and would be counted.
-    """
-    count = 0
-
-    def trace(_frame: Any, event: str, _arg: object) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    gc.disable()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-        gc.enable()
-    return count
 
 
 def test_of_a_job_the_newest_refused_run_is_kept_whenever_the_others_were_refused():

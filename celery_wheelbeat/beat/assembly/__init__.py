@@ -20,7 +20,7 @@ from celery_wheelbeat.beat.status_report import StatusReport
 from celery_wheelbeat.beat.supervision import Supervision
 from celery_wheelbeat.dispatch.backlog import Backlog
 from celery_wheelbeat.dispatch.broker import driver_type, open_connection
-from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
+from celery_wheelbeat.dispatch.celery_lane.lane import SUBMIT_MAX, CeleryLane
 from celery_wheelbeat.dispatch.celery_lane.publisher import CeleryPublisher
 from celery_wheelbeat.dispatch.celery_lane.run_sender import LaneEdges
 from celery_wheelbeat.dispatch.dispatcher import Dispatcher
@@ -230,7 +230,7 @@ def _celery_publisher(
             options=options,
             may_batch=lambda: not _is_observed(app),
         ),
-        window=settings.window,
+        window=min(settings.window, SUBMIT_MAX),
     )
 
 

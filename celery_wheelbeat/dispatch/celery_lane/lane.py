@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 SUBMIT_MAX = 1_000
-"""Most runs that one call renders; the rest follows when there is time before the next tick."""
+"""Most runs that one call renders, and that the publisher holds. It sends them in order, so each job waits for them."""
 PAYLOAD_BYTES_MAX = 16 << 20
 """Most bytes of arguments (as JSON text) that the publisher holds, plus one run; objects take several times that."""
 
