@@ -1,4 +1,4 @@
-"""The command line ``celery -A proj wheelbeat``: ``status explain next run later`` and the check of deduplication.
+"""The command line ``celery -A proj wheelbeat``: ``status explain next run later migrate dedup-check``.
 
 Job. Answer questions about monitors, entries and beats, and send a single run, from a process that is not a beat.
 

@@ -1,7 +1,7 @@
 """``celery -A proj wheelbeat …``: questions about a beat, answered from the database, the mark file and the app.
 
-No command talks to the running process. Only ``run`` sends a message, from its own process; only ``later`` writes to
-the database.
+No command talks to the running process. Only ``run`` sends a message, from its own process; only ``later`` and
+``migrate`` write to the database.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from celery.bin.base import CeleryCommand, CeleryOption
 from celery_wheelbeat.commands.dedup_check import dedup_check
 from celery_wheelbeat.commands.explain import Beats, explanation
 from celery_wheelbeat.commands.later import later_group
+from celery_wheelbeat.commands.migrate import migrate
 from celery_wheelbeat.commands.run_now import new_request, read_request, send_now
 from celery_wheelbeat.errors import InvalidMonitor, WheelbeatError
 from celery_wheelbeat.observe.status_text import status_text
@@ -47,6 +48,7 @@ def wheelbeat(context: click.Context) -> None:
 
 wheelbeat.add_command(dedup_check)
 wheelbeat.add_command(later_group)
+wheelbeat.add_command(migrate)
 
 
 @wheelbeat.command(name="next", cls=CeleryCommand)

@@ -40,7 +40,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, cls=CeleryOption,
 _key_option = click.option("--key", default=None, cls=CeleryOption, help="Key of the run.")
 _from_option = click.option("--from", "from_", default=None, cls=CeleryOption, help="First due time; default: now.")
 _to_option = click.option(
-    "--to", default=None, cls=CeleryOption, help="Due times before this one; default: 30 days after --from."
+    "--to", default=None, cls=CeleryOption, help="Due times before this one; default: 30 days after --from or now."
 )
 
 
@@ -213,9 +213,9 @@ def _period(from_: str | None, to: str | None, zone: tzinfo) -> Sequence[datetim
     now = datetime.fromtimestamp(SystemClock().wall_ms() // 1000, UTC)
     begin = now if from_ is None else _instant("--from", from_, zone)
     try:
-        end = begin + PERIOD if to is None else _instant("--to", to, zone)
+        end = max(begin, now) + PERIOD if to is None else _instant("--to", to, zone)
     except OverflowError:
-        raise InvalidRequest(f"--from: {_text_of(begin, zone)}: give --to, as 30 days later is after 9999") from None
+        raise InvalidRequest(f"--from: {_text_of(begin, zone)}: give --to: the default lies after 9999") from None
     if end <= begin:
         raise InvalidRequest(f"--to: {_text_of(end, zone)} is not after --from {_text_of(begin, zone)}")
     return begin, end

@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.processes import DjangoProject, redis_conf
+from support.processes import DjangoProject, Project, redis_conf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,3 +122,34 @@ def test_a_beat_that_is_killed_loses_nothing_and_the_next_one_sends_nothing_agai
     project.beat()
     runs = project.wait_for_runs(lambda runs: {run.id for run in runs} == set(ids), "every run is sent")
     assert sorted(run.id for run in runs) == sorted(ids), "copies are dropped by the claims of the worker"
+
+
+def test_an_app_without_django_has_monitors_and_one_off_runs(tmp_path: Path, redis_url: str) -> None:
+    conf = redis_conf(redis_url, wheelbeat_database_url=f"sqlite:///{tmp_path}/wheelbeat.sqlite3")
+    with Project(tmp_path, conf) as project:
+        beat = project.beat()
+        beat.wait_for("no such table")
+        made = project.celery("wheelbeat", "migrate")
+        made.wait()
+        assert "Made wheelbeat_actor, " in made.output
+        project.worker()
+        project.python_code(
+            f"""
+            import sqlite3
+            from celery_wheelbeat import later
+            from proj import note
+            later.now(note.s("one-off"))
+            with sqlite3.connect({str(tmp_path / "wheelbeat.sqlite3")!r}, timeout=30) as connection:
+                connection.execute(
+                    "INSERT INTO wheelbeat_monitor (name, task, interval_ms, args) VALUES "
+                    "('each second', 'proj.note', 1000, '[\\"monitor\\"]')"
+                )
+            """
+        )
+        project.wait_for_runs(
+            lambda runs: {"one-off", "monitor"} <= {run.args[0] for run in runs}, "both kinds of runs"
+        )
+        listed = project.celery("wheelbeat", "later", "count", "--from", "2020-01-01")
+        listed.wait()
+        assert listed.output.strip().endswith("1")
+        assert beat.stop() == 0

@@ -39,8 +39,11 @@ def as_default(connection: Any) -> Iterator[None]:
 
 
 @contextmanager
-def site_database(url: str) -> Iterator[Any]:
-    """Yield a connection to the database at ``url``, migrated; it is the default only ``as_default``."""
+def site_database(url: str, *steps: dict[str, Any]) -> Iterator[Any]:
+    """Yield a connection to the database at ``url``, migrated; it is the default only ``as_default``.
+
+    ``steps``: options of a ``migrate`` each; by default one, of everything.
+    """
     from django.core.management import call_command
     from django.db import connections
     from django.db.utils import load_backend
@@ -50,7 +53,8 @@ def site_database(url: str) -> Iterator[Any]:
     settings = connections.configure_settings({"default": database_of(url)})["default"]
     connection = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, "default")
     with as_default(connection):
-        call_command("migrate", verbosity=0, interactive=False)
+        for step in steps or ({},):
+            call_command("migrate", verbosity=0, interactive=False, **step)
     try:
         yield connection
     finally:

@@ -1,0 +1,82 @@
+"""Write ``sources/databases/sql/tables_*.sql`` from the migrations: ``python tools/tables_sql.py URL``.
+
+``URL``: an empty database on PostgreSQL or SQLite. The statements are those of the database's own catalogue after
+``migrate``, without the table of one-off runs, which has a file of its own, and without the audit's triggers, which the
+Django app installs by its setting. Needs ``pg_dump`` for PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = ROOT / "celery_wheelbeat" / "sources" / "databases" / "sql"
+HEAD = "-- Written by tools/tables_sql.py from the migrations of django_wheelbeat; not edited by hand.\n"
+GRANT = "\n-- name: grant_is_sendable\nGRANT EXECUTE ON FUNCTION {schema}.wheelbeat_is_sendable(text, text) TO PUBLIC\n"
+"""Missing in a dump, which leaves out what the defaults of its own server grant."""
+_OBJECT = re.compile(r"^--\n-- Name: (.+?); Type: ([A-Z ]+); Schema: \S+; Owner: -\n--\n", re.MULTILINE)
+
+
+def migrate(url: str) -> None:
+    """Run the migrations of ``django_wheelbeat`` on an empty database."""
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT), str(ROOT / "django_app")]
+    os.environ.update(WHEELBEAT_TEST_DATABASE=url, DJANGO_SETTINGS_MODULE="support.site.settings")
+    import django  # noqa: PLC0415 - the path comes first
+    from celery import Celery  # noqa: PLC0415 - same
+    from django.core.management import call_command  # noqa: PLC0415 - same
+
+    Celery("tables", set_as_current=True).conf.wheelbeat_audit = "off"
+    django.setup()
+    call_command("migrate", "wheelbeat", verbosity=0)
+
+
+def postgresql(url: str) -> str:
+    """Return the named statements of a migrated database on PostgreSQL; ``{schema}`` is the schema of the tables."""
+    dump = ["pg_dump", "--schema-only", "--no-owner", "--table=wheelbeat_*", "--exclude-table=wheelbeat_later*"]
+    tables = subprocess.run([*dump, url], check=True, capture_output=True, text=True).stdout
+    functions = subprocess.run([*dump[:3], url], check=True, capture_output=True, text=True).stdout
+    return "".join([*_blocks(functions, {"FUNCTION"}), GRANT, *_blocks(tables, None)])
+
+
+def _blocks(dump: str, kinds: set[str] | None) -> list[str]:
+    pieces = _OBJECT.split(dump)[1:]
+    blocks = []
+    for name, kind, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+        if kinds is not None and (kind not in kinds or not name.startswith("wheelbeat_")):
+            continue
+        # a setting or comment of the whole dump may follow the last object, or lie between two
+        kept = re.sub(r"^(SET |SELECT pg_catalog\.|--|\\).*\n", "", text, flags=re.MULTILINE).strip()
+        body = kept.replace("public.", "{schema}.").replace("'\x7f'", r"E'\x7f'")
+        label = "_".join(re.sub(r"\(.*\)", "", f"{kind.lower()} {name}").split())
+        body = re.sub(r"\n\n+", "\n", body)
+        blocks.append(f"\n-- name: {label}\n{body}\n")
+    return blocks
+
+
+def sqlite(url: str) -> str:
+    """Return the named statements of a migrated database on SQLite."""
+    with sqlite3.connect(urlsplit(url).path[1:]) as connection:
+        rows = connection.execute(
+            "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name LIKE 'wheelbeat%' "
+            "AND tbl_name NOT LIKE 'wheelbeat_later%' ORDER BY type = 'trigger', type = 'index', rowid"
+        )
+        return "".join(f"\n-- name: {kind}_{name}\n{text}\n" for kind, name, text in rows)
+
+
+def main() -> None:
+    """Migrate the database and write its file."""
+    (url,) = sys.argv[1:]
+    vendor = urlsplit(url).scheme
+    migrate(url)
+    text = {"postgresql": postgresql, "sqlite": sqlite}[vendor](url)
+    (TARGET / f"tables_{vendor}.sql").write_text(HEAD + text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
