@@ -21,7 +21,7 @@ export PYTHONUNBUFFERED := 1
 unexport PYTHONDONTWRITEBYTECODE
 export WHEELBEAT_CELERY55_PYTHON := $(CURDIR)/$(VENV55)/bin/python
 
-BENCHMARKS := engine memory coldstart edits admin dispatch shapes peers claims
+BENCHMARKS := engine memory coldstart edits admin dispatch shapes peers claims later
 
 SOAKS := soak soak-schedules soak-account soak-simulation soak-grid soak-edits soak-broker soak-memory soak-claims soak-files soak-rows soak-signals soak-later
 

@@ -202,16 +202,15 @@ class LateOnce:
         late = once & ((batch.flags & Flag.ENABLED) > 0) & (at_ms > after_ms) & (at_ms <= until_ms)
         late &= (at_ms >= batch.start_ms) & (at_ms < batch.end_ms)
         late &= (at_ms >= batch.effective_from_ms) | (policies(batch.flags) != Misfire.SKIP.value)
-        for position in np.flatnonzero(late).tolist():
-            job_id, instant_ms = int(batch.ids[position]), int(at_ms[position])
-            if shards.once_of(job_id) != instant_ms:
-                self._owed[job_id] = instant_ms
+        ids, instants_ms = batch.ids[late], at_ms[late]
+        new = shards.once_of(ids) != instants_ms
+        self._owed.update(zip(ids[new].tolist(), instants_ms[new].tolist(), strict=True))
 
     def take(self, shards: Shards, cursor_ms: int) -> list[DueBatch]:
         """Remove and return the runs due by ``cursor_ms``, in order, except those whose job has a new instant."""
         due = sorted((at_ms, job_id) for job_id, at_ms in self._owed.items() if at_ms <= cursor_ms)
         for _, job_id in due:
             del self._owed[job_id]
-        wanted = [(job_id, at_ms) for at_ms, job_id in due if shards.once_of(job_id) == at_ms]
-        ids, fires = np.array(wanted, np.int64).reshape(-1, 2).T
-        return shards.batches(ids, fires, Offer.MISFIRE) if wanted else []
+        fires, ids = np.array(due, np.int64).reshape(-1, 2).T
+        wanted = shards.once_of(ids) == fires
+        return shards.batches(ids[wanted], fires[wanted], Offer.MISFIRE) if wanted.any() else []

@@ -184,14 +184,16 @@ class Shards:
         known = self.known(batch.ids)
         return batch.take(np.flatnonzero(known | (np.cumsum(~known) <= room)))
 
-    def once_of(self, job_id: int) -> int | None:
-        """Return the instant of an enabled one-time job; None for other jobs, and if it is outside its bounds."""
-        shard = self.owner(job_id)
-        rows = shard.living(np.array([job_id]))
-        if not len(rows) or shard.table.columns.flags[rows[0]] & (ONCE | ENABLED) != ONCE | ENABLED:
-            return None
-        once = shard.table.rare[job_id]
-        return once.phase_ms if once.start_ms <= once.phase_ms < once.end_ms else None
+    def once_of(self, ids: Int64s) -> Int64s:
+        """Return the instants of enabled one-time jobs; NEVER_MS for other jobs, and if it is outside its bounds."""
+        found = np.full(len(ids), NEVER_MS)
+        for shard, positions, rows in self.located(ids):
+            once = (shard.table.columns.flags[rows] & (ONCE | ENABLED)) == ONCE | ENABLED
+            for position in positions[once].tolist():
+                rare = shard.table.rare[int(ids[position])]
+                if rare.start_ms <= rare.phase_ms < rare.end_ms:
+                    found[position] = rare.phase_ms
+        return found
 
     def batches(self, ids: Int64s, fire_ms: Int64s, offer: Offer) -> list[DueBatch]:
         """Make due batches of runs given by id and ascending fire time; runs of deleted jobs are left out."""

@@ -113,7 +113,9 @@ ORDER BY second, xid LIMIT %(limit)s
 
 -- name: begin_poll
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
-SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '60s'
+SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '60s';
+-- To start a worker takes longer than the read.
+SET LOCAL max_parallel_workers_per_gather = 0
 
 -- name: head
 -- now() is the begin of the transaction, so it lies before the snapshot.
@@ -128,9 +130,9 @@ COMMIT
 SELECT min(second) FROM wheelbeat_later WHERE second >= %(from_s)s
 
 -- name: columns
--- Texts that are too large for any message are not read.
-second, id::text, at_ms, task, CASE WHEN {fits} THEN args END, CASE WHEN {fits} THEN kwargs END,
-CASE WHEN {fits} THEN options END, xid::text
+-- Texts that are too large for any message are not read. The order is that of xid and id, not of their texts.
+second, id::text AS id_text, at_ms, task, CASE WHEN {fits} THEN args END, CASE WHEN {fits} THEN kwargs END,
+CASE WHEN {fits} THEN options END, xid::text AS xid_text
 
 -- name: fits
 octet_length(args)::bigint + octet_length(kwargs) + octet_length(options) <= %(most_bytes)s

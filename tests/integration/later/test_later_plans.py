@@ -217,3 +217,25 @@ def test_a_beat_reads_its_seconds_by_index_one_part_a_statement(
     parts = {table_of(part) for part in parts_between(now_s - 600, first_s + 10)}
     assert {part for scans in reads for part in indexed(scans)} == parts
     assert max(map(len, reads)) == 1
+
+
+def test_pieces_follow_the_order_of_transaction_ids(filled: tuple[Any, list[LaterRun]], postgres_url: str) -> None:
+    second = filled[1][1].at_ms // 1000 - 40
+    insert = """INSERT INTO wheelbeat_later (part, second, xid, id, at_ms, task, args, kwargs)
+        SELECT %s, %s, (i %% 130)::text::xid8, gen_random_uuid(), %s, 'proj.pieces', i::text, '{}'
+        FROM generate_series(1, 2000) AS i"""
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute(insert, (parts_of(second)[0], second, second * 1000))
+    reader = PostgresReader(
+        lambda: psycopg.connect(postgres_url, autocommit=True), Resume(second - 1, second - 1, None)
+    )
+    found: list[str] = []
+    with closing(reader):
+        more = True
+        while more:
+            read = reader.poll(second - int(time.time()) + 2, 100_000)
+            found += [row.args or "" for row in read.rows if row.task == "proj.pieces"]
+            more = read.more
+            if len(found) < 1_000:
+                reader.pause()  # the next piece is found by its place, not by the cursor
+    assert sorted(map(int, found)) == list(range(1, 2_001))
