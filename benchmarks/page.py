@@ -21,7 +21,7 @@ Written by `benchmarks/page.py` from the results of `make bench` or `make bench-
 Each section names the machine and the load that it had besides: figures of a busy machine are too bad, and only ratios
 within one section compare. A *floor* is what the same work costs where it is least, in the same run.
 """
-ORDER = ("coldstart", "memory", "engine", "edits", "admin", "dispatch", "shapes", "claims", "peers")
+ORDER = ("coldstart", "memory", "engine", "edits", "admin", "dispatch", "shapes", "claims", "peers", "later")
 WIDTH, HEIGHT, LEFT, BOTTOM = 640, 300, 70, 44
 MARKED = 30
 """Lines with at most this many points mark every point."""
