@@ -83,5 +83,6 @@ class Session:
             raise
         except Exception as error:
             self.close()
-            hint = " (was manage.py migrate run here?)" if any(map(str(error).__contains__, _ABSENT)) else ""
+            absent = any(map(str(error).__contains__, _ABSENT))
+            hint = " (was manage.py migrate run here, or wheelbeat migrate?)" if absent else ""
             raise SourceError(f"{self.vendor}: statement {name!r} failed: {error}{hint}") from error
