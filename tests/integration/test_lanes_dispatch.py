@@ -21,6 +21,7 @@ from support.engine.definitions import Job, batch_of
 from support.lanes.bench import MINUTE_MS, START_MS, FastBench, numbered
 from support.lanes.fast_lane import make_app
 
+from celery_wheelbeat.dispatch.celery_lane.lane import SUBMIT_MAX
 from celery_wheelbeat.dispatch.fast_lane.lane import BLOCK_RUNS
 from celery_wheelbeat.dispatch.messages.run_ids import RunIds
 from celery_wheelbeat.dispatch.pending import STEP_SHIFT
@@ -286,6 +287,29 @@ def test_entries_do_not_wait_for_the_fast_lane(bench: FastBench) -> None:
     bench.lanes.enqueue([DueBatch(0, zeros, ids, np.full(2, START_MS), zeros)])
     assert [pairs.ids.tolist() for pairs in bench.slow.backlog._offered] == [[-5]]
     assert [pairs.ids.tolist() for pairs in bench.fast.backlog._offered] == [[3]]
+
+
+def test_a_job_with_one_run_waits_for_no_backlog_of_another(bench: FastBench, client: redis.Redis) -> None:
+    """Neither in the backlog of the celery lane nor behind what its publisher already holds."""
+    bench.load(numbered(4, bench.route()))
+
+    def offer(ids: list[int], fires_ms: list[int]) -> None:
+        zeros = np.zeros(len(ids), np.uint32)
+        bench.ledger.expect(len(ids))
+        bench.slow.backlog.offer(DueBatch(0, zeros, np.array(ids), np.array(fires_ms), zeros))
+
+    bench.until(lambda: bench.slow.publisher.capacity() > 0, "the connection")
+    offer([0, 1, 2] * 1_000, [START_MS + fire for fire in range(1_000) for _ in range(3)])
+    for _ in range(4):
+        bench.submit_due()
+    offer([3], [START_MS + 2_000])
+    bench.drain()
+    jobs = [
+        json.loads(message)["headers"]["periodic_task_name"] for message in reversed(client.lrange("celery", 0, -1))
+    ]
+    (alone,) = [place for place, name in enumerate(jobs) if jobs.count(name) == 1]
+    assert len(jobs) == 3_001
+    assert alone <= SUBMIT_MAX + 2 * 3
 
 
 def test_a_narrow_window_has_narrow_blocks(app: Celery, client: redis.Redis) -> None:
