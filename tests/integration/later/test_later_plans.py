@@ -29,7 +29,8 @@ ROWS = 1_000
 """In each of the DAYS."""
 
 
-_COMMENTS = re.compile(r"^(--.*\n)+")
+_QUERY = re.compile(r"^(?:--.*\n)*(?:DECLARE \w+ NO SCROLL CURSOR FOR\s+)?((?:SELECT|WITH)\s.*)", re.DOTALL)
+"""A statement that reads, also through a cursor."""
 
 
 class Explained:
@@ -46,8 +47,9 @@ class Explained:
 
     def execute(self, statement: str, parameters: Any = None) -> Any:
         given = [parameters] if parameters else []
-        if "wheelbeat_later" in statement and _COMMENTS.sub("", statement).startswith(("SELECT", "WITH")):
-            ((plan,),) = self._connection.execute(f"EXPLAIN (FORMAT JSON) {statement}", *given).fetchone()
+        query = _QUERY.match(statement)
+        if query is not None and "wheelbeat_later" in query[1]:
+            ((plan,),) = self._connection.execute(f"EXPLAIN (FORMAT JSON) {query[1]}", *given).fetchone()
             self.plans.append((json.loads(plan) if isinstance(plan, str) else plan)["Plan"])
         return self._connection.execute(statement, *given)
 
@@ -155,6 +157,11 @@ def tables_of(second: int) -> set[str]:
     return set(map(table_of, parts_of(second)))
 
 
+def tables_between(from_s: int, until_s: int) -> set[str]:
+    """Three tables, or four around midnight."""
+    return set(map(table_of, parts_between(from_s, until_s)))
+
+
 def test_a_run_is_found_cancelled_and_listed_in_three_parts(
     filled: tuple[Any, list[LaterRun]], explained: Explained
 ) -> None:
@@ -167,9 +174,9 @@ def test_a_run_is_found_cancelled_and_listed_in_three_parts(
         assert indexed(explained.scans()) == tables_of(second)
         (first, *_) = writer.listed(Wanted(second, second + 60, 10))
         assert first.run.at_ms // 1000 == second
-        assert indexed(explained.scans()) == tables_of(second)
+        assert indexed(explained.scans()) == tables_between(second, second + 60)
         assert writer.count(second, second + 60) in range(590, 611)
-        assert indexed(explained.scans()) == tables_of(second)
+        assert indexed(explained.scans()) == tables_between(second, second + 60)
         assert writer.cancel(run.id) is True
         assert indexed(explained.scans()) == tables_of(second)
 
@@ -210,12 +217,12 @@ def test_a_beat_reads_its_seconds_by_index_one_part_a_statement(
     with closing(reader):
         now_s = reader.poll(0).now_s
         polls = [reader.poll(first_s - now_s + 9) for _ in range(3)]  # the first one opens ten seconds
-    assert [len(read.rows) for read in polls[1:]] == [0, 0]
-    assert len(polls[0].rows) in range(90, 101)
+    assert sum(len(read.rows) for read in polls) in range(90, ROWS // 2), "a few seconds more if this takes seconds"
     (connection,) = opened
     reads = [set(_scans(plan)) for plan in connection.explained.plans]
-    parts = {table_of(part) for part in parts_between(now_s - 600, first_s + 10)}
-    assert {part for scans in reads for part in indexed(scans)} == parts
+    parts = {part for scans in reads for part in indexed(scans)}
+    assert tables_between(first_s, first_s + 9) <= parts <= tables_between(first_s, first_s + 60)
+    assert any("(xid >= " in json.dumps(plan) for plan in connection.explained.plans), "late rows are looked for"
     assert max(map(len, reads)) == 1
 
 
