@@ -74,7 +74,7 @@ def apply_many(
     """
     limits = _limits(task)
     runs = [
-        _run_of(task.signature(args=tuple(args), kwargs=kwargs), _ms_of(at), key=None, spread=spread, limits=limits)
+        _run_of({"task": task.name, "args": args, "kwargs": kwargs}, _ms_of(at), key=None, spread=spread, limits=limits)
         for args, kwargs, at in rows
     ]
     with _writer(using, connection) as writer:

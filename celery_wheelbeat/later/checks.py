@@ -103,23 +103,16 @@ def _due_run(row: LaterRow, now_s: int, limits: Limits) -> DueRun:
         raise InvalidMonitor("id", problem)
     if row.args is None or row.kwargs is None or row.options is None:
         raise InvalidMonitor("args", f"too large: at most {limits.max_payload_bytes:,} bytes are possible")
-    route = _route(row.task, row.options, limits)
+    sending = sending_of(row.task, row.options, limits)
+    if sending.problems:
+        raise InvalidMonitor("route", "; ".join(sending.problems))
     parse_list("args", row.args, limits.decode)
     parse_object("kwargs", row.kwargs, limits.decode)
     payload = f"[{row.args.strip() or '[]'}, {row.kwargs.strip() or '{}'}]".encode()
     if len(payload) > limits.max_payload_bytes + 4:
         raise InvalidMonitor("args", f"{len(payload):,} bytes: at most {limits.max_payload_bytes:,} are possible")
     # A run that was due when it was inserted fires in the second that it was given.
-    return DueRun(row.id, second, max(at_ms, second * 1000), route, payload)
-
-
-@lru_cache(maxsize=4_096)
-def _route(task: str, options: str, limits: Limits) -> Route:
-    """Return how the run is sent; raises ``InvalidMonitor``. Cached: many rows share few combinations."""
-    found = Sending.of(task, options, limits)
-    if found.problems:
-        raise InvalidMonitor("route", "; ".join(found.problems))
-    return Route(task, found.text)
+    return DueRun(row.id, second, max(at_ms, second * 1000), Route(row.task, sending.text), payload)
 
 
 class Sending(NamedTuple):
@@ -128,39 +121,43 @@ class Sending(NamedTuple):
     text: str
     """Options of ``apply_async`` as canonical JSON text, whatever form the row has."""
     problems: Sequence[str]
-    """What is wrong with the task or the options, also by ``limits``."""
+    """What is wrong with the task or the options, also by the limits."""
 
-    @classmethod
-    def of(cls, task: str, options: str, limits: Limits) -> Sending:
-        """Check a task and the JSON text of its options; raises ``InvalidMonitor`` for what is no JSON object."""
-        problems: list[str] = []
-        if not task.strip() or len(task) > MAX_TASK or names.name_problem(task):
-            problems.append(f"task: {task!r:.80}: expected the name of a task of at most {MAX_TASK} characters")
-        if len(options) > 2 * MAX_TEXT + 2_000:
-            return cls("{}", [*problems, "options: too large"])
-        given = parse_object("options", options, limits.decode)
-        expires = given.pop("expires", None)
-        columns = {name: given.pop(name, None) for name in _COLUMNS}
-        types = (str, str, str, int)
-        if any(type(columns[name]) not in (kind, type(None)) for name, kind in zip(_COLUMNS, types, strict=True)):
-            return cls(
-                "{}", [*problems, "options: queue, exchange and routing_key: expected texts, priority: a number"]
-            )
-        headers = given.pop("headers", None)
-        composed = compose(
-            limits.decode,
-            **columns,
-            headers=json.dumps(headers) if headers else None,
-            expires_s=None,
-            options=json.dumps(given) if given else None,
+
+@lru_cache(maxsize=512)
+def sending_of(task: str, options: str, limits: Limits) -> Sending:
+    """Check a task and the JSON text of its options; raises ``InvalidMonitor`` for what is no JSON object.
+
+    Cached: many rows share few combinations.
+    """
+    problems: list[str] = []
+    if not task.strip() or len(task) > MAX_TASK or names.name_problem(task):
+        problems.append(f"task: {task!r:.80}: expected the name of a task of at most {MAX_TASK} characters")
+    if len(options) > 2 * MAX_TEXT + 2_000:
+        return Sending("{}", [*problems, "options: too large"])
+    given = parse_object("options", options, limits.decode)
+    expires = given.pop("expires", None)
+    columns = {name: given.pop(name, None) for name in _COLUMNS}
+    types = (str, str, str, int)
+    if any(type(columns[name]) not in (kind, type(None)) for name, kind in zip(_COLUMNS, types, strict=True)):
+        return Sending(
+            "{}", [*problems, "options: queue, exchange and routing_key: expected texts, priority: a number"]
         )
-        at = Addressed(task, columns["queue"], columns["exchange"], columns["routing_key"])
-        problems += map(str, composed.problems or allowance_problems(at, composed, limits))
-        if expires is None:
-            return cls(composed.text, problems)
-        if not _is_instant(expires):
-            problems.append(f"expires: {expires!r:.80}: expected an instant with a time zone")
-        return cls(json.dumps({**json.loads(composed.text), "expires": expires}, sort_keys=True), problems)
+    headers = given.pop("headers", None)
+    composed = compose(
+        limits.decode,
+        **columns,
+        headers=json.dumps(headers) if headers else None,
+        expires_s=None,
+        options=json.dumps(given) if given else None,
+    )
+    at = Addressed(task, columns["queue"], columns["exchange"], columns["routing_key"])
+    problems += map(str, composed.problems or allowance_problems(at, composed, limits))
+    if expires is None:
+        return Sending(composed.text, problems)
+    if not _is_instant(expires):
+        problems.append(f"expires: {expires!r:.80}: expected an instant with a time zone")
+    return Sending(json.dumps({**json.loads(composed.text), "expires": expires}, sort_keys=True), problems)
 
 
 def _is_instant(value: Any) -> bool:

@@ -17,8 +17,8 @@ from celery_wheelbeat.errors import InvalidMonitor, InvalidRequest
 from celery_wheelbeat.jobs import names
 from celery_wheelbeat.jobs.json_fields import parse_list, parse_object
 from celery_wheelbeat.jobs.send_options import compose
-from celery_wheelbeat.later.checks import Sending
-from celery_wheelbeat.later.ring import LAST_MS, due_id, due_ms_of
+from celery_wheelbeat.later.checks import sending_of
+from celery_wheelbeat.later.ring import LAST_MS, due_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,7 +80,7 @@ def later_run(
     ``now_ms``: from which a relative ``expires`` counts, as in ``apply_async``.
     """
     problems: list[str] = []
-    run_id = due_id(_placed(at_ms, spread_s, key, problems))
+    placed_ms = _placed(at_ms, spread_s, key, problems)
     task = str(signature.get("task") or "")
     if signature.get("subtask_type"):
         problems.append(f"task: a {signature['subtask_type']} cannot be stored; expected the signature of one task")
@@ -92,10 +92,10 @@ def later_run(
     if size > limits.max_payload_bytes:
         problems.append(f"args and kwargs have {size:,} bytes, at most {limits.max_payload_bytes:,} are possible")
     options = _options(dict(signature.get("options") or {}), now_ms, problems)
-    problems += Sending.of(task, options, limits).problems
+    problems += sending_of(task, options, limits).problems
     if problems:
         raise InvalidRequest(f"{task or 'a one-off run'} cannot be stored: {'; '.join(problems)}")
-    return LaterRun(str(run_id), due_ms_of(str(run_id)) or 0, key, task, args, kwargs, options)
+    return LaterRun(str(due_id(placed_ms)), placed_ms, key, task, args, kwargs, options)
 
 
 def _placed(at_ms: int, spread_s: float, key: str | None, problems: list[str]) -> int:
@@ -124,6 +124,8 @@ def _json(field: str, value: Any, problems: list[str]) -> str:
 
 
 def _options(given: dict[str, Any], now_ms: int, problems: list[str]) -> str:
+    if not given:
+        return "{}"
     problems += [f"{name}: belongs to the due time; use at=" for name in _TIMES if given.pop(name, None) is not None]
     expires = given.pop("expires", None)
     columns = {name: given.pop(name, None) for name in _COLUMNS}
