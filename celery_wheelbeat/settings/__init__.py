@@ -112,7 +112,8 @@ class Settings:
     max_payload_bytes: int = _setting(
         262_144,
         int,
-        "Size limit of the args and kwargs of a monitor, together; larger ones are quarantined.",
+        "Size limit of the args and kwargs of a monitor, together; larger ones are quarantined. "
+        "A larger one-off run is refused.",
         unit="bytes",
         low=1_024,
         high=134_217_728,
@@ -120,14 +121,14 @@ class Settings:
     allowed_tasks: tuple[str, ...] | None = _setting(
         None,
         tuple,
-        "Patterns of the tasks that monitors and their callbacks may name, such as `proj.checks.*`; None = every task. "
-        "A monitor that names another task is quarantined. Entries of beat_schedule are code and are not limited.",
+        "Patterns of the tasks that monitors, one-off runs and their callbacks may name, such as `proj.checks.*`; "
+        "None = every task. A monitor that names another task is quarantined. Entries of beat_schedule are code and are not limited.",
     )
     allowed_queues: tuple[str, ...] | None = _setting(
         None,
         tuple,
-        "Patterns of the queues that monitors and their callbacks may name; None = every queue. With patterns, a "
-        "monitor cannot name an exchange or a routing key, because these can route to any queue.",
+        "Patterns of the queues that monitors, one-off runs and their callbacks may name; None = every queue. "
+        "With patterns, a monitor cannot name an exchange or a routing key, because these can route to any queue.",
     )
     min_interval: float = _setting(
         0.1,
