@@ -122,7 +122,8 @@ class Settings:
         None,
         tuple,
         "Patterns of the tasks that monitors, one-off runs and their callbacks may name, such as `proj.checks.*`; "
-        "None = every task. A monitor that names another task is quarantined. Entries of beat_schedule are code and are not limited.",
+        "None = every task. A monitor that names another task is quarantined. "
+        "Entries of beat_schedule are code and are not limited.",
     )
     allowed_queues: tuple[str, ...] | None = _setting(
         None,
