@@ -252,7 +252,8 @@ class Beat:
                 self.startup.note_block(last=last)
             case Changed(changes, refused):
                 self.quarantine.update_monitors(refused, changes.ids)
-                monitors = changes.deleted_ids[changes.deleted_ids >= 0]  # an id below 0 may be that of an entry
+                deleted = changes.deleted_ids
+                monitors = deleted[(deleted >= 0) & (deleted < LATER_IDS_FROM)]  # other ids are those of other jobs
                 self.entries.note_replacement(changes.upserts, monitors.tolist())
                 self._apply(ChangeBatch(changes.upserts, monitors, changes.cursor))
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from celery_wheelbeat.beat.schedule_view import private_entry
 from celery_wheelbeat.jobs.compile import REPLACEABLE_ENTRY
+from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 from celery_wheelbeat.jobs.rows import key_of as monitor_key
 from celery_wheelbeat.sources.beat_schedule.entries import key_of as entry_key
 
@@ -76,6 +77,8 @@ class EntryChanges:
 
     def key_of(self, job_id: int) -> str:
         """Return the text key of a job, monitor or entry."""
+        if job_id >= LATER_IDS_FROM:
+            return f"later:{job_id - LATER_IDS_FROM}"
         return monitor_key(job_id) if job_id >= 0 else entry_key(self.in_force.name_of(job_id))
 
     def entry_for(self, job: JobView, fire_ms: int) -> Any:

@@ -10,6 +10,7 @@ import logging
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 from celery_wheelbeat.jobs.rows import key_of as monitor_key
 from celery_wheelbeat.sources.beat_schedule.entries import key_of as entry_key
 from celery_wheelbeat.sources.databases.store import stored_key
@@ -65,7 +66,10 @@ class QuarantineReports:
 
     def lift(self, job_ids: Iterable[int]) -> None:
         """Lift the stored quarantine of jobs whose definition has changed or that are deleted."""
-        keys = [self._unsendable.pop(job_id, monitor_key(job_id) if job_id >= 0 else None) for job_id in job_ids]
+        keys = [
+            self._unsendable.pop(job_id, monitor_key(job_id) if 0 <= job_id < LATER_IDS_FROM else None)
+            for job_id in job_ids
+        ]
         known = [key for key in keys if key is not None]
         if known:
             self._sources.quarantine({}, known)

@@ -18,7 +18,7 @@ import numpy as np
 from celery_wheelbeat.jobs import json_fields as json_texts
 from celery_wheelbeat.jobs.compile import window_s
 from celery_wheelbeat.jobs.definitions import DefinitionBatch, Route
-from celery_wheelbeat.jobs.identity import cron_offset_ms
+from celery_wheelbeat.jobs.identity import LATER_IDS_FROM, cron_offset_ms
 from celery_wheelbeat.jobs.rows import MonitorRow
 from celery_wheelbeat.jobs.text_columns import valid_names, valid_payloads
 from celery_wheelbeat.jobs.validation import MAX_TEXT
@@ -168,7 +168,8 @@ class Shapes:
         whole_s = columns.interval_ms // 1000
         spread = common.window_s == _WHOLE_INTERVAL
         window = np.where(spread, whole_s, common.window_s)
-        plain = common.known & (columns.ids >= 0) & (columns.lengths <= self._max_payload_bytes + len("[, ]"))
+        plain = common.known & (columns.ids >= 0) & (columns.ids < LATER_IDS_FROM)
+        plain &= columns.lengths <= self._max_payload_bytes + len("[, ]")
         plain &= valid_names(columns.names, columns.name_lengths, MAX_TEXT)
         if not columns.looked_at:
             plain &= valid_payloads(columns.payload, columns.lengths, columns.args_lengths)

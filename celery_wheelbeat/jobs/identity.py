@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
 
-LATER_IDS_FROM = 1 << 62
+LATER_IDS_FROM = 2**63 - 2**48
 """Job ids from here on are one-off runs (``later``); monitors have smaller ones, entries negative ones."""
 
 _FNV_OFFSET = 0xCBF29CE484222325

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 from celery_wheelbeat.jobs.json_fields import no_markers
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class Limits(NamedTuple):
 
 def key_of(job_id: int) -> str:
     """Return the text key of a monitor. It is part of its run ids and never changes."""
-    return f"monitor:{job_id}" if job_id < LATER_IDS_FROM else f"later:{job_id - LATER_IDS_FROM}"
+    return f"monitor:{job_id}"
 
 
 def definition_hash(row: MonitorRow) -> str:

@@ -16,6 +16,7 @@ from celery_wheelbeat.errors import InvalidMonitor, InvalidSchedule
 from celery_wheelbeat.jobs import json_fields as json_texts
 from celery_wheelbeat.jobs import names, send_options
 from celery_wheelbeat.jobs.definitions import Misfire, Overlap
+from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 from celery_wheelbeat.jobs.names import matches
 from celery_wheelbeat.jobs.rows import Limits, MonitorRow
 from celery_wheelbeat.jobs.send_options import sent_besides
@@ -143,6 +144,8 @@ def _type_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
 def _id_problems(row: MonitorRow) -> Iterator[InvalidMonitor]:
     if row.id < 0:
         yield InvalidMonitor("id", f"{row.id} is negative: such ids belong to the entries of beat_schedule")
+    elif LATER_IDS_FROM <= row.id < _INT64:
+        yield InvalidMonitor("id", f"{row.id} is not below {LATER_IDS_FROM}: such ids belong to one-off runs")
     for field, number in (("id", row.id), ("effective_from", row.effective_from_ms)):
         if not -_INT64 <= number < _INT64:
             yield InvalidMonitor(field, "does not fit into 64 bits")

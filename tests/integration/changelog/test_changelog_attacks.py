@@ -18,6 +18,7 @@ from support.beat.stepped import SteppedBeat
 from support.changelog.places import Place, Reader, monitor
 from support.site.databases import as_default, site_database
 
+from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 from celery_wheelbeat.sources.changelog import table_pass as walk
 from celery_wheelbeat.sources.changelog.bulk_load import BLOCK_ROWS
 from celery_wheelbeat.sources.changelog.follower import SLICE_ROWS
@@ -123,7 +124,8 @@ def test_every_run_is_exact_while_the_table_is_read_again(
 
 def test_ids_may_be_as_large_as_the_column_takes(place: Place, beat: SteppedBeat) -> None:
     """Whoever makes ids elsewhere makes large ones; two that a float cannot tell apart are two monitors."""
-    ids = (2**53, 2**53 + 1, 2**63 - 2, 2**63 - 1)
+    ids = (2**53, 2**53 + 1, LATER_IDS_FROM - 2, LATER_IDS_FROM - 1)
+    monitor("beyond", id=LATER_IDS_FROM, interval_ms=EVERY_MS, jitter_s=0)
     for job_id in ids:
         monitor(f"m{job_id}", id=job_id, args="[1]", interval_ms=EVERY_MS, jitter_s=0)
     beat.until(lambda: beat.current, "the load")

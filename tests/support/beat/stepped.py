@@ -41,7 +41,8 @@ class SteppedBeat:
         self.clock = SimClock(start_ms)
         self.broker = SimBroker()
         self.database = database
-        sources.register(lambda _app: database)
+        # One-off runs are read by a thread that follows the real clock.
+        sources.register(lambda _app: database._replace(connect=None))
         self.publisher = SimPublisher(
             self.broker,
             self.clock,
@@ -174,8 +175,9 @@ class SteppedSources:
         return news
 
     def close(self, _timeout_s: float) -> None:
-        """Write what is waiting and drop the connection."""
+        """Write what is waiting and drop the connections."""
         self.tail._write()
+        self.tail._follower.close()
         self.tail._database.source.close()
 
 
