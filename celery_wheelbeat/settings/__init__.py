@@ -112,8 +112,7 @@ class Settings:
     max_payload_bytes: int = _setting(
         262_144,
         int,
-        "Size limit of the args and kwargs of a monitor, together; larger ones are quarantined. "
-        "A larger one-off run is refused.",
+        "Size limit of args and kwargs together; larger monitors are quarantined, larger one-off runs refused.",
         unit="bytes",
         low=1_024,
         high=134_217_728,
@@ -122,8 +121,7 @@ class Settings:
         None,
         tuple,
         "Patterns of the tasks that monitors, one-off runs and their callbacks may name, such as `proj.checks.*`; "
-        "None = every task. A monitor that names another task is quarantined. "
-        "Entries of beat_schedule are code and are not limited.",
+        "None = every task. Others are quarantined or refused. Entries of beat_schedule are code and are not limited.",
     )
     allowed_queues: tuple[str, ...] | None = _setting(
         None,
