@@ -51,6 +51,16 @@ wheelbeat.add_command(later_group)
 wheelbeat.add_command(migrate)
 
 
+_of_beat = click.option(
+    "-s",
+    "--schedule",
+    "path",
+    default=None,
+    cls=CeleryOption,
+    help="Schedule path of the beat, as passed to beat with -s.",
+)
+
+
 @wheelbeat.command(name="next", cls=CeleryCommand)
 @click.argument("name")
 @click.option(
@@ -74,14 +84,7 @@ def next_command(context: click.Context, name: str, count: int) -> None:
 
 @wheelbeat.command(cls=CeleryCommand)
 @click.argument("name")
-@click.option(
-    "-s",
-    "--schedule",
-    "path",
-    default=None,
-    cls=CeleryOption,
-    help="Schedule path of the beat, as passed to beat with -s.",
-)
+@_of_beat
 @click.pass_context
 def explain(context: click.Context, name: str, path: str | None) -> None:
     """Explain when the monitor or entry NAME fires, and what prevents its runs from being sent."""
@@ -121,14 +124,7 @@ def run(context: click.Context, name: str, text: str | None) -> None:
 
 @wheelbeat.command(cls=CeleryCommand)
 @click.option("--json", "as_json", is_flag=True, cls=CeleryOption, help="Print the status documents as JSON.")
-@click.option(
-    "-s",
-    "--schedule",
-    "path",
-    default=None,
-    cls=CeleryOption,
-    help="Schedule path of the beat, as passed to beat with -s.",
-)
+@_of_beat
 @click.pass_context
 def status(context: click.Context, as_json: bool, path: str | None) -> None:
     """Show the status of the beats of this installation; exit code 1 if none reports."""

@@ -102,7 +102,7 @@ class OpenSeconds:
         return Plan(sorted(self._passed), list(range(self.opened_s + 1, until_s + 1)))
 
     def continues(self, snapshot: TransactionSnapshot, history: str) -> bool:
-        """Begin a poll; returns False if transaction ids began anew, so that open seconds are read whole again."""
+        """Begin a poll; returns False if transaction ids started over, so that open seconds are read whole again."""
         last, before = self.snapshot, self.history
         self.history = history
         if last is None or (before == history and snapshot.xmax >= last.xmax and snapshot.xmin >= last.xmin):

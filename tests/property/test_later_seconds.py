@@ -129,7 +129,7 @@ def run_world(seed: int) -> None:
     assert reader.open.closed_s >= max((row.second for row in world.rows), default=0)
 
 
-def test_every_committed_row_is_read_whoever_was_slow_or_died() -> None:
+def test_every_committed_row_is_read_after_slow_writers_and_crashes() -> None:
     for seed in range(WORLDS):
         run_world(seed)
 

@@ -292,7 +292,7 @@ def test_whatever_goes_wrong_in_the_lane_itself_costs_the_run_at_hand_and_the_ot
         settled |= {token: one for token, one in outcomes.items() if kinds({0: one})[0] not in AGAIN}
         waiting = {token: run for token, run in waiting.items() if token not in settled}
     assert kinds(settled) == {1: None, 2: FailureKind.ERROR, 3: None}
-    assert caplog.text.count("beat: The celery lane stumbled") == 1
+    assert caplog.text.count("beat: An unexpected error in the celery lane") == 1
     lane.lane.close(5)
 
 

@@ -51,7 +51,7 @@ CLOCK_CALLS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "
 CLOCK_EXCEPTIONS = {
     "runtime/clock.py": "the one clock",
     "sources/beat_schedule/celery_objects.py": "Celery asks its schedule objects without telling the time",
-    "beat/schedule_view.py": "Celery's ScheduleEntry, handed out for a monitor, wants to be told the time",
+    "beat/schedule_view.py": "Celery's ScheduleEntry, handed out for a monitor, needs the time",
 }
 """Modules of the engine's package that may read the wall clock, and why; everything else is told the time."""
 

@@ -52,7 +52,7 @@ class CeleryPublisher:
         """Whether RabbitMQ has stopped reading (memory or disk alarm)."""
         self._reconnection = Reconnection("Connection error", edges.clock)
         body = ThreadBody(
-            self._turn, self._stumbled, end=self._end, may_end=self._inbox.empty, interrupt=self._inbox.close
+            self._turn, self._failed, end=self._end, may_end=self._inbox.empty, interrupt=self._inbox.close
         )
         self._thread = OwnedThread("wheelbeat-celery-lane", edges.clock, body)
         self._guard = AmqpGuard(edges.open_connection, edges.clock)
@@ -108,8 +108,8 @@ class CeleryPublisher:
             self._send(runs)
         return 0.0
 
-    def _stumbled(self, error: Exception) -> float:
-        logger.error("beat: The celery lane stumbled; its connection is opened anew", exc_info=error)
+    def _failed(self, error: Exception) -> float:
+        logger.error("beat: An unexpected error in the celery lane; it reconnects", exc_info=error)
         culprit = self._sender.at_hand
         kinds = dict.fromkeys(self._in_hand, FailureKind.UNCERTAIN) | {culprit: FailureKind.ERROR}
         self._settle([Failed(token, kinds[token], reason_of(error)) for token in self._in_hand])

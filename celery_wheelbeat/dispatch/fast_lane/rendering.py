@@ -24,6 +24,7 @@ from celery_wheelbeat.dispatch.messages.run_ids import rows_of
 from celery_wheelbeat.dispatch.messages.template import Unsendable
 from celery_wheelbeat.dispatch.pending import STEP_SHIFT
 from celery_wheelbeat.errors import reason_of
+from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 from celery_wheelbeat.jobs.rows import key_of
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 PLACES_MAX = 250_000
 """Most routes of an envelope whose place is cached; the cache is cleared when full."""
+_NO_ID = "0" * 36
+"""In place of the id of a run whose job has left; it is not sent."""
 _SHORT_BYTES = 1_000
 """If no payload is longer than this, sizes are taken as the longest instead of being read one by one (1.1 µs each)."""
 _loads: Callable[[bytes], Any] = loads
@@ -250,20 +253,25 @@ class JobMessages:
 
 
 def ids_of(run_ids: RunIds, pairs: PendingRuns) -> Octets:
-    """Return the run ids (n × 36); a fire time repeated by clock step n has the suffix ``~n``."""
+    """Return the run ids (n × 36): those of later runs were stored, the others are computed."""
+    later = pairs.ids >= LATER_IDS_FROM
+    if not later.any():
+        return _computed_ids(run_ids, pairs)
+    ids = np.empty((len(pairs.ids), len(_NO_ID)), np.uint8)
+    if not later.all():
+        ids[~later] = _computed_ids(run_ids, pairs.at(~later))
+    ids[later] = rows_of([run_ids.own.get(job_id, _NO_ID).encode() for job_id in pairs.ids[later].tolist()])
+    return ids
+
+
+def _computed_ids(run_ids: RunIds, pairs: PendingRuns) -> Octets:
+    """Return the run ids of monitors; a fire time repeated by clock step n has the suffix ``~n``."""
     steps = pairs.tag >> STEP_SHIFT
     if not steps.any():
-        ids = run_ids.of_monitors(pairs.ids, pairs.fire_ms)
-    else:
-        suffixes = [b"~%d" % step if step else b"" for step in steps.tolist()]
-        rows = zip(pairs.ids.tolist(), pairs.fire_ms.tolist(), suffixes, strict=True)
-        ids = run_ids.of_names([b"monitor:%d@%d%b" % row for row in rows])
-    if run_ids.own:
-        at = [number for number, job_id in enumerate(pairs.ids.tolist()) if job_id in run_ids.own]
-        if at:
-            ids = ids.copy()
-            ids[at] = rows_of([run_ids.own[int(pairs.ids[number])].encode() for number in at])
-    return ids
+        return run_ids.of_monitors(pairs.ids, pairs.fire_ms)
+    suffixes = [b"~%d" % step if step else b"" for step in steps.tolist()]
+    rows = zip(pairs.ids.tolist(), pairs.fire_ms.tolist(), suffixes, strict=True)
+    return run_ids.of_names([b"monitor:%d@%d%b" % row for row in rows])
 
 
 def _own_of(route: Route, form: Form) -> Own | Exception:
