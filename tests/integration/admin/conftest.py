@@ -26,6 +26,14 @@ def environment() -> Iterator[None]:
     teardown_test_environment()
 
 
+@pytest.fixture(autouse=True)
+def nothing_counted() -> None:
+    """Forget the requests that earlier tests counted: a user of each test has the same number, and tests are fast."""
+    from django.core.cache import cache
+
+    cache.clear()
+
+
 @pytest.fixture(scope="session")
 def admin_postgres_url(postgres_url: str) -> Iterator[str]:
     """URL of a PostgreSQL database beside the one that other tests use."""
