@@ -180,7 +180,6 @@ def test_the_preview_can_be_asked_ten_times_a_second(
     assert other.get(asked).status_code == 200
     monkeypatch.setattr(monitor_admin, "now_ms", lambda: 1_900_000_001_000)
     assert browser.get(asked).status_code == 200
-    from django.core.cache import cache
     from django.test import override_settings
 
     with override_settings(CACHES={"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}}):
