@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs.definitions import DefinitionBatch
     from celery_wheelbeat.later.in_wheel import LaterRuns
     from celery_wheelbeat.runtime.clock import Clock, ClockGuard, Reading
-    from celery_wheelbeat.runtime.wake import Wake
+    from celery_wheelbeat.runtime.mailbox import Wake
     from celery_wheelbeat.sources.messages import News, SourceIO
 
 logger = logging.getLogger("celery.beat")

@@ -13,7 +13,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from celery_wheelbeat.runtime.wake import Wake
+from celery_wheelbeat.runtime.mailbox import Wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable

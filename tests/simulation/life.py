@@ -117,7 +117,7 @@ class _Guard(ClockGuard):
 
 
 class _Wake:
-    """See ``celery_wheelbeat.runtime.wake.Wake``."""
+    """See ``celery_wheelbeat.runtime.mailbox.Wake``."""
 
     def __init__(self, rest: Callable[[float], None]) -> None:
         self._rest = rest

@@ -16,8 +16,7 @@ import pytest
 from support.pauses import pause
 
 from celery_wheelbeat.beat.end_signals import DROPPED_FOR_S, EndSignals
-from celery_wheelbeat.runtime.mailbox import Mailbox
-from celery_wheelbeat.runtime.wake import Wake
+from celery_wheelbeat.runtime.mailbox import Mailbox, Wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

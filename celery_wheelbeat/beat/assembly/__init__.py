@@ -47,7 +47,7 @@ from celery_wheelbeat.later.readers.postgres import PostgresReader
 from celery_wheelbeat.later.readers.sqlite import SqliteReader
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.runtime.clock import Clock, ClockGuard, SystemClock
-from celery_wheelbeat.runtime.wake import Wake
+from celery_wheelbeat.runtime.mailbox import Wake
 from celery_wheelbeat.schedules.cron import CronTable
 from celery_wheelbeat.schedules.solar import SolarSchedule
 from celery_wheelbeat.sources.beat_schedule.celery_zones import NAMELESS, timezone_of

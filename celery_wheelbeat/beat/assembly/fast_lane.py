@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.jobs.definitions import Overlap
     from celery_wheelbeat.runtime.clock import Clock
-    from celery_wheelbeat.runtime.wake import Wake
+    from celery_wheelbeat.runtime.mailbox import Wake
     from celery_wheelbeat.settings import Settings
 
 logger = logging.getLogger("celery.beat")

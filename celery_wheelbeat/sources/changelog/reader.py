@@ -14,9 +14,8 @@ from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.errors import SourceError
-from celery_wheelbeat.runtime.mailbox import Mailbox
+from celery_wheelbeat.runtime.mailbox import Mailbox, Wake
 from celery_wheelbeat.runtime.owned_thread import OwnedThread, ThreadBody
-from celery_wheelbeat.runtime.wake import Wake
 from celery_wheelbeat.sources.changelog.follower import Follower
 from celery_wheelbeat.sources.changelog.neighbours import Neighbours
 from celery_wheelbeat.sources.changelog.outage import Outage

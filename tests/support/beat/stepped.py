@@ -182,7 +182,7 @@ class SteppedSources:
 
 
 class _NoRest:
-    """See ``celery_wheelbeat.runtime.wake.Wake``."""
+    """See ``celery_wheelbeat.runtime.mailbox.Wake``."""
 
     def wait(self, seconds: float) -> None:
         """The test lets time pass."""
