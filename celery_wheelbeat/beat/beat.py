@@ -169,7 +169,7 @@ class Beat:
     def move_mark(self, reading: Reading) -> None:
         """Move the mark up to the oldest unsettled run; the mark stays until the load has ended."""
         if self.state == "running":
-            ask_ms = self.engine.lane.polled.next_ask_ms()
+            ask_ms = self.engine.poll_lane.jobs.next_ask_ms()
             self.mark.move(
                 self.engine.cursor_ms,
                 oldest_fire_ms=self.dispatcher.oldest_fire_ms(),
@@ -192,7 +192,7 @@ class Beat:
         """Return the seconds until the next work, at most ``REST_MAX_S``; ``Wake`` may end the sleep earlier."""
         if not self.startup.has_begun:
             return REST_MAX_S
-        if not self.engine.caught_up(reading.now_ms) or self.engine.lane.turn.behind:
+        if not self.engine.caught_up(reading.now_ms) or self.engine.poll_lane.turn.behind:
             return 0.0
         if self.dispatcher.can_submit():
             return 0.0

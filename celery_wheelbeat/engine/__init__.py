@@ -5,7 +5,7 @@ are offered or skipped by one rule (``misfire``). Every fire time is entered in 
 shard at a time and repairs it.
 
 Threads and owners. The scheduling thread owns everything here; nothing is locked. ``Engine`` owns ``Shards``,
-``LaneJobs`` and ``Watchdog``; ``Shards`` owns ``Payloads``; a ``Shard`` owns its ``Table``, ``Wheel`` and ``Recount``.
+``PollLane`` and ``Watchdog``; ``Shards`` owns ``Payloads``; a ``Shard`` owns its ``Table``, ``Wheel`` and ``Recount``.
 The ``CronTable`` is shared with the threads that compile definitions.
 
 States of an enabled job::
@@ -17,7 +17,7 @@ States of an enabled job::
 
 A fire time before the edge of the far windows goes straight to its slot. A disabled job, or one
 without a further fire time, is unarmed. A removed job is a dead row until ``renumber``. A polled job is not in the
-wheel: ``PollLane`` asks its schedule.
+wheel: ``PolledJobs`` asks its schedule.
 
 Never. No I/O and no clock: ``now_ms`` is an argument. The engine never arms relative to now, only to the cursor tick,
 never offers a run before its fire time, and never drops a run without an entry in the ledger.

@@ -15,7 +15,7 @@ import numpy as np
 from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.misfire import Gap, LateOnce, MisfireRule, Misfires, marks_of
 from celery_wheelbeat.engine.packing import ENABLED, POLLED, encode
-from celery_wheelbeat.engine.poll_lane import LaneJobs, PollLane
+from celery_wheelbeat.engine.poll_lane import PolledJobs, PollLane
 from celery_wheelbeat.engine.shard import Ticks
 from celery_wheelbeat.engine.shards import JobView, Reached, Relived, Shards, ids_of
 from celery_wheelbeat.engine.watchdog import Watchdog
@@ -64,8 +64,8 @@ class EngineStats(NamedTuple):
 class Engine:
     """See the module. ``crons`` is shared with the threads that compile definitions, ``ledger`` with dispatch."""
 
-    def __init__(self, config: EngineConfig, crons: CronTable, ledger: Ledger, polled: PollLane | None = None) -> None:
-        """``polled``: the poll lane; the default lane is bounded by steps but not by time."""
+    def __init__(self, config: EngineConfig, crons: CronTable, ledger: Ledger, jobs: PolledJobs | None = None) -> None:
+        """``jobs``: those of the poll lane; by default they are bounded by steps but not by time."""
         self.config = config
         self.crons = crons
         self.ledger = ledger
@@ -75,8 +75,8 @@ class Engine:
         self.step_number = 0
         ticks = Ticks(config.tick_ms, config.window_ms // config.tick_ms)
         self.shards = Shards(config.shards, 0, ticks, crons)
-        self.lane = LaneJobs(PollLane(lambda: 0.0) if polled is None else polled)
-        self._watchdog = Watchdog(self.shards, self.lane, crons, ledger)
+        self.poll_lane = PollLane(PolledJobs(lambda: 0.0) if jobs is None else jobs)
+        self._watchdog = Watchdog(self.shards, self.poll_lane, crons, ledger)
         self.relived_until_ms = 0
         """Fire times up to here were handed out before the clock was stepped back."""
         self._replay_until = 0
@@ -187,7 +187,7 @@ class Engine:
         """Disable one-off jobs that are done."""
         done = np.unique(ids_of(ids))
         for shard, positions in self.shards.partition(done):
-            self.lane.remove(shard.disable(done[positions]))
+            self.poll_lane.remove(shard.disable(done[positions]))
 
     def sweep(self, number: int) -> SweepReport:
         """Let the watchdog check and repair shard ``number``. Invalidates row numbers. See ``watchdog.FINDINGS``."""
@@ -236,10 +236,10 @@ class Engine:
                 shard.recount.restart(self.cursor_ms, self._settled_ms, None)
             if len((replaced := shard.upsert(share, rare, loading=loading)).ids):
                 self.shards.payloads.release(replaced.ref)
-                self.lane.remove(replaced)
+                self.poll_lane.remove(replaced)
                 updated += len(replaced.ids)
             self._keep_sorted(shard)
-        self.lane.put(rows, batch.polled, ask_ms=self.cursor_ms + 1, after_ms=self._settled_ms)
+        self.poll_lane.put(rows, batch.polled, ask_ms=self.cursor_ms + 1, after_ms=self._settled_ms)
         return updated
 
     def _remove(self, ids: Int64s) -> int:
@@ -247,7 +247,7 @@ class Engine:
         for shard, positions in self.shards.partition(ids):
             gone = shard.remove(ids[positions])
             self.shards.payloads.release(gone.ref)
-            self.lane.remove(gone)
+            self.poll_lane.remove(gone)
             removed += len(gone.ids)
             self._keep_sorted(shard)
         return removed
@@ -268,7 +268,7 @@ class Engine:
 
     def _move_on(self, target: int, cause: str) -> list[DueBatch]:
         if target <= self.cursor:
-            return self._lane_due() if self.lane.turn.behind else []
+            return self._polled_due() if self.poll_lane.turn.behind else []
         if self.cursor >= self._replay_until:
             if not self._replayable(target):
                 return self._skip_to(target, cause)
@@ -279,7 +279,7 @@ class Engine:
             found = self._empty_slot(self.cursor + 1)
             runs += sum(map(len, found))
             due += found
-        return due + self._lane_due()
+        return due + self._polled_due()
 
     def _expected(self, due: list[DueBatch]) -> list[DueBatch]:
         self.ledger.expect(sum(map(len, due)))
@@ -327,7 +327,7 @@ class Engine:
             shard.table.arm(rows, following)
             shard.rebuild(target)
         self.cursor = self._replay_until = target
-        return due + self._lane_due()
+        return due + self._polled_due()
 
     def _offer_missed(
         self, shard: Shard, rows: NDArray[np.integer], after_ms: Int64s, until_ms: int, cause: str
@@ -336,8 +336,8 @@ class Engine:
         gap = Gap(shard.table.schedules(rows), found.flags, after_ms, np.full(len(rows), until_ms))
         return self.misfires.offer(self.shards, shard.table.ids(rows), gap, cause)
 
-    def _lane_due(self) -> list[DueBatch]:
-        return self._expected(self.shards.batches(*self.lane.due(self.cursor_ms), Offer.DUE))
+    def _polled_due(self) -> list[DueBatch]:
+        return self._expected(self.shards.batches(*self.poll_lane.due(self.cursor_ms), Offer.DUE))
 
     @property
     def _settled_ms(self) -> int:

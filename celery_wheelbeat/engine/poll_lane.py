@@ -35,7 +35,7 @@ IDLE_MS: Final = 1_000
 """Pause before a schedule is asked again that demands it at once although nothing was due."""
 
 
-class LaneFailure(NamedTuple):
+class PollFailure(NamedTuple):
     """A schedule that raised."""
 
     job_id: int
@@ -43,12 +43,12 @@ class LaneFailure(NamedTuple):
 
 
 @dataclass(slots=True)
-class LaneTurn:
+class PollTurn:
     """The result of one ``advance``."""
 
     due: list[tuple[int, int]] = field(default_factory=list)
     """(job id, fire time in ms), ascending by fire time."""
-    failures: list[LaneFailure] = field(default_factory=list)
+    failures: list[PollFailure] = field(default_factory=list)
     behind: bool = False
     """The budget ended before every job was asked; the next ``advance`` continues, even at the same instant."""
 
@@ -60,7 +60,7 @@ class _Member:
     fired_ms: int
 
 
-class PollLane:
+class PolledJobs:
     """The polled jobs, ordered by the instant at which each is to be asked."""
 
     def __init__(self, monotonic_s: Callable[[], float], *, budget_s: float = BUDGET_S, steps: int = STEPS) -> None:
@@ -102,9 +102,9 @@ class PollLane:
         in_line = (waiting[0] for waiting in self._line if self._is_current(*waiting))
         return min(min(in_line, default=NEVER_MS), self._ahead[0][0] if self._ahead else NEVER_MS)
 
-    def advance(self, now_ms: int) -> LaneTurn:
+    def advance(self, now_ms: int) -> PollTurn:
         """Ask the jobs due to be asked by ``now_ms``, in turn and one question each, within the budget."""
-        turn = LaneTurn()
+        turn = PollTurn()
         end_s = self._monotonic_s() + self._budget_s
         while self._ahead and self._ahead[0][0] <= now_ms:
             self._line.append(heapq.heappop(self._ahead))
@@ -125,7 +125,7 @@ class PollLane:
         turn.behind = any(self._is_current(*waiting) for waiting in self._line)
         return turn
 
-    def _ask(self, turn: LaneTurn, job_id: int, ask_ms: int, now_ms: int) -> int:
+    def _ask(self, turn: PollTurn, job_id: int, ask_ms: int, now_ms: int) -> int:
         """Ask one job; returns the instant to ask it again."""
         member = self._members[job_id]
         try:
@@ -133,7 +133,7 @@ class PollLane:
             again_ms = int(again_ms)
             fire_ms = None if fire_ms is None else int(fire_ms)
         except Exception as error:  # foreign code may raise anything; only its own job may suffer
-            turn.failures.append(LaneFailure(job_id, error))
+            turn.failures.append(PollFailure(job_id, error))
             return now_ms + RETRY_MS
         if fire_ms is not None and member.fired_ms < fire_ms <= now_ms:
             member.fired_ms = fire_ms
@@ -150,34 +150,34 @@ class PollLane:
         return member is not None and member.version == version
 
 
-class LaneJobs:
-    """Keeps the members of one ``PollLane`` consistent with the tables."""
+class PollLane:
+    """Keeps the members of one ``PolledJobs`` consistent with the tables."""
 
-    def __init__(self, polled: PollLane) -> None:
-        self.polled = polled
-        self.turn = LaneTurn()
+    def __init__(self, jobs: PolledJobs) -> None:
+        self.jobs = jobs
+        self.turn = PollTurn()
         """The result of the last ``advance`` of the lane."""
-        self._failures: list[LaneFailure] = []
+        self._failures: list[PollFailure] = []
 
     def put(self, rows: Rows, schedules: Mapping[int, Polled], *, ask_ms: int, after_ms: int) -> None:
         """Add the enabled polled jobs of ``rows``; they are first asked at ``ask_ms`` and fire after ``after_ms``."""
         for job_id in rows.ids[(rows.flags & (ENABLED | POLLED)) == ENABLED | POLLED].tolist():
-            self.polled.put(job_id, schedules[job_id], ask_ms=ask_ms, after_ms=after_ms)
+            self.jobs.put(job_id, schedules[job_id], ask_ms=ask_ms, after_ms=after_ms)
 
     def remove(self, rows: Rows) -> None:
         """Remove the polled jobs of ``rows``."""
-        if len(self.polled):
+        if len(self.jobs):
             for job_id in rows.ids[(rows.flags & POLLED) > 0].tolist():
-                self.polled.remove(job_id)
+                self.jobs.remove(job_id)
 
     def due(self, until_ms: int) -> tuple[Int64s, Int64s]:
         """Advance the lane to ``until_ms``; returns job ids and fire times, ascending by fire time."""
-        self.turn = self.polled.advance(until_ms)
+        self.turn = self.jobs.advance(until_ms)
         self._failures += self.turn.failures
         ids, fires = np.array(self.turn.due, np.int64).reshape(-1, 2).T
         return ids, fires
 
-    def take_failures(self) -> list[LaneFailure]:
+    def take_failures(self) -> list[PollFailure]:
         """Return the failures since the last call, so that each is reported once."""
         failures, self._failures = self._failures, []
         return failures

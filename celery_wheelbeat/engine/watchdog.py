@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.engine.ledger import Ledger
-    from celery_wheelbeat.engine.poll_lane import LaneJobs
+    from celery_wheelbeat.engine.poll_lane import PollLane
     from celery_wheelbeat.engine.shard import Shard
     from celery_wheelbeat.engine.shards import Shards
     from celery_wheelbeat.schedules.columns import ScheduleColumns
@@ -58,9 +58,9 @@ EXAMPLES = 10
 class Watchdog:
     """Sweeps the shards of one engine. Keeps no state between sweeps."""
 
-    def __init__(self, shards: Shards, lane: LaneJobs, crons: CronTable, ledger: Ledger) -> None:
+    def __init__(self, shards: Shards, poll_lane: PollLane, crons: CronTable, ledger: Ledger) -> None:
         self._shards = shards
-        self._lane = lane
+        self._poll_lane = poll_lane
         self._crons = crons
         self._ledger = ledger
 
@@ -90,7 +90,7 @@ class Watchdog:
             comparable = False
         if comparable:
             self._check_account(shard, report)
-        self._check_lane(shard, report)
+        self._check_poll_lane(shard, report)
         fires_right = check_fires(shard, truth, shard.cursor_ms, report)
         if fires_right:
             check_wheel(shard, report)
@@ -124,11 +124,11 @@ class Watchdog:
         report.add("payload", len(rows), shard.table.ids(rows))
         self._evict(shard, rows, report)
 
-    def _check_lane(self, shard: Shard, report: SweepReport) -> None:
+    def _check_poll_lane(self, shard: Shard, report: SweepReport) -> None:
         table = shard.table
         rows = np.flatnonzero((table.rows.flags & (ENABLED | POLLED)) == ENABLED | POLLED)
         absent = np.array(
-            [row for row in rows.tolist() if int(table.columns.ids[row]) not in self._lane.polled], np.intp
+            [row for row in rows.tolist() if int(table.columns.ids[row]) not in self._poll_lane.jobs], np.intp
         )
         report.add("lost", len(absent), table.ids(absent))
         self._evict(shard, absent, report)
@@ -138,7 +138,7 @@ class Watchdog:
         if not len(rows):
             return
         gone = shard.table.rows.take(rows)
-        self._lane.remove(gone.take((gone.ids & (len(self._shards) - 1)) == shard.number))
+        self._poll_lane.remove(gone.take((gone.ids & (len(self._shards) - 1)) == shard.number))
         self._shards.payloads.release(gone.ref[self._shards.payloads.valid(gone.ref)])
         shard.disarm(rows)
         shard.table.bury(rows)

@@ -28,7 +28,7 @@ class PollLaneLog:
 
     def update(self) -> None:
         """Report schedules that have raised, and a lane that is late."""
-        lane = self._engine.lane
+        lane = self._engine.poll_lane
         for failure in lane.take_failures():
             (view,) = self._engine.lookup([failure.job_id])
             name = view.name if view else self._key_of(failure.job_id)
@@ -36,11 +36,11 @@ class PollLaneLog:
         if not lane.turn.behind:
             self._late = False
             return
-        late_ms = self._engine.cursor_ms - lane.polled.next_ask_ms()
+        late_ms = self._engine.cursor_ms - lane.jobs.next_ask_ms()
         if late_ms > LATE_MS and not self._late:
             self._late = True
             logger.warning(
                 "beat: The poll lane is %.0f s behind: its %d solar and custom schedules take too long to answer",
                 late_ms / 1000,
-                len(lane.polled),
+                len(lane.jobs),
             )

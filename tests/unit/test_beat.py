@@ -119,7 +119,7 @@ def test_a_zone_without_a_name_is_named_at_the_start(
     bench = make(timezone=zone, beat_schedule={"nightly": {"task": "t", "schedule": crontab(hour=9, minute=30)}})
     assert caplog.text.count("Celery's time zone is not an IANA zone") == lines
     bench.turn_until(lambda: bench.beat.state == "running")
-    assert len(bench.engine.lane.polled) == lines
+    assert len(bench.engine.poll_lane.jobs) == lines
 
 
 def ids_of_messages(app: Celery) -> dict[str, int]:

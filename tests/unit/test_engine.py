@@ -14,7 +14,7 @@ from support.engine.definitions import Job, batch_of, changes_of, intervals
 from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.engine import Engine
 from celery_wheelbeat.engine.ledger import Ledger
-from celery_wheelbeat.engine.poll_lane import PollLane
+from celery_wheelbeat.engine.poll_lane import PolledJobs
 from celery_wheelbeat.errors import WheelbeatError
 from celery_wheelbeat.jobs.definitions import Flag, Misfire, Offer, Route
 from celery_wheelbeat.schedules.cron import Cron, CronTable
@@ -328,25 +328,25 @@ class TestPollLane:
         engine = engine_of(Job(1, polled=EveryMinute()), Job(2, polled=EveryMinute(KeyError("sun"))))
         minute = T // 60_000 * 60_000 + 60_000
         assert runs_of(engine.advance(minute)) == [(1, minute)]
-        assert [failure.job_id for failure in engine.lane.turn.failures] == [2]
+        assert [failure.job_id for failure in engine.poll_lane.turn.failures] == [2]
         assert runs_of(engine.advance(minute + 60_000)) == [(1, minute + 60_000)]
 
     def test_moves_between_wheel_and_lane(self):
         engine = engine_of(Job(1, interval_ms=1_000, offset_ms=0))
         assert len(runs_of(engine.advance(T + 3_000))) == 3
         engine.apply(changes_of(engine.crons, Job(1, polled=EveryMinute())))
-        assert 1 in engine.lane.polled
+        assert 1 in engine.poll_lane.jobs
         minute = T // 60_000 * 60_000 + 60_000
         assert runs_of(engine.advance(minute + 5_000)) == [(1, minute)]
         engine.apply(changes_of(engine.crons, Job(1, interval_ms=2_000, offset_ms=0)))
-        assert 1 not in engine.lane.polled
+        assert 1 not in engine.poll_lane.jobs
         assert len(runs_of(engine.advance(minute + 9_000))) == 2
         engine.apply(changes_of(engine.crons, deleted=[1]))
         assert engine.advance(minute + 60_000) == []
 
     def test_what_is_left_of_a_turn_is_asked_in_the_next_one_of_the_same_tick(self):
         minute = T // 60_000 * 60_000 + 60_000
-        engine = Engine(EngineConfig(shards=4), CronTable(), Ledger(), PollLane(lambda: 0.0, steps=2))
+        engine = Engine(EngineConfig(shards=4), CronTable(), Ledger(), PolledJobs(lambda: 0.0, steps=2))
         engine.start(minute - 1_000)
         engine.apply(changes_of(engine.crons, *(Job(n, polled=EveryMinute()) for n in range(5))))
         assert [len(runs_of(engine.advance(minute))) for _ in range(4)] == [2, 2, 1, 0]

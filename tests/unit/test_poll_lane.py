@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_wheelbeat.engine.poll_lane import IDLE_MS, RETRY_MS, STALE_MAX, PollLane
+from celery_wheelbeat.engine.poll_lane import IDLE_MS, RETRY_MS, STALE_MAX, PolledJobs
 from celery_wheelbeat.schedules.kinds import NEVER_MS, Asked
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ class Scripted:
         return self.answer(now_ms)
 
 
-def lane(**options: float) -> PollLane:
-    return PollLane(lambda: 0.0, **options)
+def lane(**options: float) -> PolledJobs:
+    return PolledJobs(lambda: 0.0, **options)
 
 
 class Steady:
@@ -190,7 +190,7 @@ def test_a_replaced_schedule_is_asked_in_place_of_the_old_one():
 
 def test_the_budget_ends_a_turn_and_those_who_wait_come_first_in_the_next():
     seconds = iter(range(1_000))
-    beside = PollLane(lambda: next(seconds) * 0.001, budget_s=0.002)
+    beside = PolledJobs(lambda: next(seconds) * 0.001, budget_s=0.002)
     for job_id in range(6):
         beside.put(job_id, Steady(300), ask_ms=START_MS + 300)
     asked = []

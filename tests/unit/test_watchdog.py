@@ -336,7 +336,7 @@ def test_the_engines_own_cursor_is_restored(engine):
 
 
 def test_jobs_missing_from_the_lane_come_back(engine):
-    engine.lane.polled.remove(484)
+    engine.poll_lane.jobs.remove(484)
     report = engine.sweep(0)
     assert report.counts == {"lost": 1}
     assert report.reload_ids == [484]

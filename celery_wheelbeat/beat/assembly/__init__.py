@@ -35,7 +35,7 @@ from celery_wheelbeat.dispatch.reports.send_log import SendLog
 from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.engine import Engine
 from celery_wheelbeat.engine.ledger import Ledger
-from celery_wheelbeat.engine.poll_lane import PollLane
+from celery_wheelbeat.engine.poll_lane import PolledJobs
 from celery_wheelbeat.jobs.compile import compile_rows
 from celery_wheelbeat.jobs.compile_columns import Shapes
 from celery_wheelbeat.jobs.definitions import Misfire, misfire_of, overlap_of
@@ -98,7 +98,7 @@ def assemble(
     """Construct the beat of ``scheduler`` (a ``WheelScheduler``) and its supervision."""
     app, clock, wake, send_log = scheduler.app, clock or SystemClock(), edges.wake or Wake(), SendLog()
     crons, lateness = CronTable(), Lateness()
-    engine = Engine(_engine_config(app, settings), crons, Ledger(), PollLane(clock.monotonic_s))
+    engine = Engine(_engine_config(app, settings), crons, Ledger(), PolledJobs(clock.monotonic_s))
     monitor_entries = MonitorEntries(app, scheduler.Entry, engine)
     if edges.dispatcher is None:
         dispatcher = _dispatcher(
