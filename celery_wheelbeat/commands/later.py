@@ -182,7 +182,7 @@ def _writer(context: click.Context) -> Iterator[LaterWriter]:
 def _find(writer: LaterWriter, run_id: str | None, key: str | None) -> Found:
     if (run_id is None) == (key is None):
         raise InvalidRequest("expected either ID or --key")
-    found = writer.of_key(key, lock=False) if key is not None else writer.of_id(str(run_id))
+    found = writer.of_key(key, lock=False) if key is not None else writer.of_id(str(run_id), lock=False)
     if found is None:
         what = f"with key {key!r}" if key is not None else run_id
         raise InvalidRequest(f"no one-off run {what}: it was cancelled, moved or dropped, or never stored")

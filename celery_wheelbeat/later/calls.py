@@ -168,7 +168,7 @@ def _insert(writer: LaterWriter, run: LaterRun, on_conflict: Conflict) -> str:
 def _find(writer: LaterWriter, run_id: str | None, key: str | None, *, lock: bool) -> Found | None:
     if (run_id is None) == (key is None):
         raise InvalidRequest("expected either id= or key=")
-    return writer.of_key(key, lock=lock) if key is not None else writer.of_id(str(run_id))
+    return writer.of_key(key, lock=lock) if key is not None else writer.of_id(str(run_id), lock=lock)
 
 
 def _run_of(signature: Any, at_ms: int, *, key: str | None, spread: float, limits: Limits | None = None) -> LaterRun:

@@ -64,13 +64,13 @@ class LaterWriter(Protocol):
     def cancel(self, run_id: str) -> bool:
         """Delete a run that is due in more than two seconds and leave a tombstone; returns whether it did."""
 
-    def of_id(self, run_id: str) -> Found | None:
-        """Return the run with this task id."""
+    def of_id(self, run_id: str, *, lock: bool) -> Found | None:
+        """Return the run with this task id. ``lock``: this transaction is going to write."""
 
     def of_key(self, key: str, *, lock: bool) -> Found | None:
         """Return the run with ``key`` that is due last.
 
-        ``lock``: other writers of the key wait for this transaction.
+        ``lock``: this transaction is going to write, and other writers of the key wait for it.
         """
 
     def count(self, from_s: int, until_s: int) -> int:
@@ -106,7 +106,7 @@ class PostgresWriter:
         due_ms = due_ms_of(run_id)
         return due_ms is not None and bool(self._of_second("cancel", due_ms // 1000, run_id))
 
-    def of_id(self, run_id: str) -> Found | None:
+    def of_id(self, run_id: str, *, lock: bool) -> Found | None:  # noqa: ARG002 - to write an id takes no lock before
         """See ``LaterWriter``; a run that was due when it was inserted lies in a later second and is not found."""
         due_ms = due_ms_of(run_id)
         return None if due_ms is None else _found(self._of_second("of_id", due_ms // 1000, run_id))
@@ -169,15 +169,19 @@ class SqliteWriter:
         self._run("delete", place)
         return True
 
-    def of_id(self, run_id: str) -> Found | None:
+    def of_id(self, run_id: str, *, lock: bool) -> Found | None:
         """See ``LaterWriter``."""
+        if lock:
+            self._run("lock", {})
         due_ms = due_ms_of(run_id)
         if due_ms is None:
             return None
         return _found(self._run("of_id", {"second": due_ms // 1000, "id": run_id, "in_force_ms": IN_FORCE_MS}))
 
-    def of_key(self, key: str, *, lock: bool) -> Found | None:  # noqa: ARG002 - a writer has the file to itself
+    def of_key(self, key: str, *, lock: bool) -> Found | None:
         """See ``LaterWriter``."""
+        if lock:
+            self._run("lock", {})
         return _found(self._run("of_key", {"key": key, "in_force_ms": IN_FORCE_MS}))
 
     def count(self, from_s: int, until_s: int) -> int:

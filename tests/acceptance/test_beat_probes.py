@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from services import PrivateRedis, free_port
-from support.processes import Process, Project, redis_conf
+from support.processes import WAIT_S, Process, Project, redis_conf
 
 from celery_wheelbeat.observe.metrics import FAMILIES
 
@@ -55,7 +55,7 @@ class Port:
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.number}{path}", timeout=10) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.number}{path}", timeout=WAIT_S) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             with error:

@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 60.0
 
+PATIENT = """
+    from celery_wheelbeat.worker.stores import drivers, postgres, redis
+
+    # Every copy runs while a store does not answer within a second or two, as it may on a busy machine.
+    redis.TIMEOUT_S, drivers.TIMEOUT_S, postgres.TIMEOUT_S, postgres.ANSWER_S = 30, 30, 30, 31
+    postgres.SWIFT = postgres.SWIFT.replace(f"={postgres.STATEMENT_TIMEOUT_MS}", "=30000")
+"""
+
 TASKS = """
     from celery import chord
     from celery.exceptions import Reject
@@ -163,7 +171,7 @@ class ClaimProject(Project):
         }
         install = "from celery_wheelbeat.worker import install; install(app)" if installed else ""
         tasks = TASKS.format(install=install, journal=str(self.journal_file), signals=signals)
-        super().__init__(folder, self.conf, extra=tasks + extra, python=python)
+        super().__init__(folder, self.conf, extra=PATIENT + tasks + extra, python=python)
         if before:
             module = folder / "proj.py"
             module.write_text(before + module.read_text())

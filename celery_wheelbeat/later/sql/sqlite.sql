@@ -29,6 +29,11 @@ CAST((julianday('now') - 2440587.5) * 86400000 AS integer)
 INSERT INTO wheelbeat_later (second, id, at_ms, key, task, args, kwargs, options)
 VALUES (max(:at_ms / 1000, {now_ms} / 1000 + 1), :id, :at_ms, :key, :task, :args, :kwargs, :options)
 
+-- name: lock
+-- Deletes nothing and takes the lock of writers, waiting for it. A transaction that has read before another one wrote
+-- is refused at once: "database is locked".
+DELETE FROM wheelbeat_later WHERE 0
+
 -- name: of_key
 SELECT id, at_ms, key, task, args, kwargs, options, at_ms < {now_ms} + :in_force_ms
 FROM wheelbeat_later WHERE key = :key AND task <> '' ORDER BY at_ms DESC, seq DESC LIMIT 1

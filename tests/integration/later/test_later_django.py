@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -55,3 +57,25 @@ def test_a_call_joins_the_transaction_that_is_open(connection: Any) -> None:
         transaction.set_rollback(True)
     assert not [query["sql"] for query in queries if "SAVEPOINT" in query["sql"]]
     assert later.pending(key="k") is None
+
+
+@pytest.mark.parametrize("by", ["key", "id"])
+def test_no_other_writer_comes_between_the_read_and_the_write_of_a_call(
+    connection: Any, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite refuses at once to let a transaction write that has read while another one writes, as a beat may."""
+    kept = later.apply_at(REMIND, in_s(60), key="k")
+    name = f"of_{by}"
+    find = getattr(SqliteWriter, name)
+
+    with closing(sqlite3.connect(connection.settings_dict["NAME"], timeout=0)) as other:
+
+        def found(writer: SqliteWriter, of: str, *, lock: bool) -> Any:
+            row = find(writer, of, lock=lock)
+            with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+                other.execute("DELETE FROM wheelbeat_later WHERE second = 0")
+            return row
+
+        monkeypatch.setattr(SqliteWriter, name, found)
+        cancelled = later.cancel(key="k") if by == "key" else later.cancel(id=kept)
+    assert cancelled == later.Cancelled.CANCELLED

@@ -168,7 +168,7 @@ def test_a_run_is_found_cancelled_and_listed_in_three_parts(
     writer = PostgresWriter(explained)
     for run in filled[1]:
         second = run.at_ms // 1000
-        found = writer.of_id(run.id)
+        found = writer.of_id(run.id, lock=False)
         assert found is not None
         assert found.run == run
         assert indexed(explained.scans()) == tables_of(second)
