@@ -30,13 +30,13 @@ from celery_wheelbeat.beat.loading import settle
 from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.engine import Engine
 from celery_wheelbeat.engine.ledger import Ledger
-from celery_wheelbeat.sources.changelog.reader import NEWS_MAX, POLL_S, TAKE_MAX
+from celery_wheelbeat.sources.changelog.reader import MESSAGES_MAX, POLL_S, TAKE_MAX
 from celery_wheelbeat.sources.messages import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_wheelbeat.sources.messages import News
+    from celery_wheelbeat.sources.messages import SourceMessage
 
 TICK_MS = 100
 PATIENCE_S = 900.0
@@ -50,7 +50,7 @@ class Reading(threading.Thread):
     def __init__(self, beat: LoadingBeat) -> None:
         super().__init__(daemon=True)
         self.beat = beat
-        self.news: list[News] = []
+        self.news: list[SourceMessage] = []
         self.room = threading.Condition()
         self.ended = False
 
@@ -58,12 +58,12 @@ class Reading(threading.Thread):
         while not self.ended:
             news, more = self.beat.follower.step(time.monotonic())
             with self.room:
-                self.room.wait_for(lambda: len(self.news) < NEWS_MAX or self.ended)
+                self.room.wait_for(lambda: len(self.news) < MESSAGES_MAX or self.ended)
                 self.news += news
             if not more:
                 time.sleep(POLL_S)
 
-    def take(self) -> list[News]:
+    def take(self) -> list[SourceMessage]:
         """Return pending changes, at most as many as one turn of a beat takes."""
         with self.room:
             taken, self.news = self.news[:TAKE_MAX], self.news[TAKE_MAX:]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.later.in_wheel import LaterRuns
     from celery_wheelbeat.runtime.clock import Clock, ClockGuard, Reading
     from celery_wheelbeat.runtime.mailbox import Wake
-    from celery_wheelbeat.sources.messages import News, SourceIO
+    from celery_wheelbeat.sources.messages import SourceIO, SourceMessage
 
 logger = logging.getLogger("celery.beat")
 
@@ -157,13 +157,13 @@ class Beat:
 
     def collect_outcomes(self) -> None:
         """Settle the outcomes that the publisher reports; pass finished one-offs and quarantines to the I/O thread."""
-        settled = self.dispatcher.collect_outcomes(self.clock.monotonic_s())
-        if settled.finished:
-            self.sources.finish({job_id: done for job_id, done in settled.finished.items() if job_id >= 0})
-        if settled.poisoned:
+        of_jobs = self.dispatcher.collect_outcomes(self.clock.monotonic_s())
+        if of_jobs.finished:
+            self.sources.finish({job_id: done for job_id, done in of_jobs.finished.items() if job_id >= 0})
+        if of_jobs.poisoned:
             key_of = self.entries.key_of
-            self.quarantine.add_unsendable({job: (key_of(job), why) for job, why in settled.poisoned.items()})
-        self.quarantine.lift(settled.lifted)
+            self.quarantine.add_unsendable({job: (key_of(job), why) for job, why in of_jobs.poisoned.items()})
+        self.quarantine.lift(of_jobs.lifted)
         self.later.remove_settled(self.engine.cursor_ms, self.clock.monotonic_s(), self._apply)
 
     def move_mark(self, reading: Reading) -> None:
@@ -235,7 +235,7 @@ class Beat:
         self.dispatcher.refresh(self.clock.monotonic_s())
         self.dispatcher.enqueue(due)
 
-    def _apply_message(self, message: News, now_ms: int) -> None:
+    def _apply_message(self, message: SourceMessage, now_ms: int) -> None:
         match message:
             case Remembered(namespace):
                 self.startup.remember(namespace)

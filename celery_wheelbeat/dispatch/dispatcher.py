@@ -13,7 +13,7 @@ import numpy as np
 
 from celery_wheelbeat.dispatch import PublisherHealth
 from celery_wheelbeat.dispatch.backlog import Leftover
-from celery_wheelbeat.dispatch.lane import Settled
+from celery_wheelbeat.dispatch.lane import JobOutcomes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -70,16 +70,16 @@ class Dispatcher:
         """Return whether ``submit_due`` would submit anything."""
         return any(lane.can_submit() for lane in self.lanes)
 
-    def collect_outcomes(self, now_s: float) -> Settled:
+    def collect_outcomes(self, now_s: float) -> JobOutcomes:
         """Settle the outcomes of all publishers; returns the changes that concern whole jobs."""
-        settled = Settled(self._finished, {}, self._lifted)
+        of_jobs = JobOutcomes(self._finished, {}, self._lifted)
         self._finished, self._lifted = {}, []
         for lane in reversed(self.lanes):
             of_lane = lane.collect_outcomes(now_s)
-            settled.finished.update(of_lane.finished)
-            settled.poisoned.update(of_lane.poisoned)
-            settled.lifted.extend(of_lane.lifted)
-        return settled._replace(lifted=[job_id for job_id in settled.lifted if job_id not in self.quarantined])
+            of_jobs.finished.update(of_lane.finished)
+            of_jobs.poisoned.update(of_lane.poisoned)
+            of_jobs.lifted.extend(of_lane.lifted)
+        return of_jobs._replace(lifted=[job_id for job_id in of_jobs.lifted if job_id not in self.quarantined])
 
     # Definitions.
 

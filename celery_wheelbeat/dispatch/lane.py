@@ -43,7 +43,7 @@ offered at that time.
 """
 
 
-class Settled(NamedTuple):
+class JobOutcomes(NamedTuple):
     """Changes that concern whole jobs, found while outcomes were settled."""
 
     finished: dict[int, Finished]
@@ -130,7 +130,7 @@ class Lane(ABC):
         """Return whether ``submit_due`` would submit anything."""
 
     @abstractmethod
-    def collect_outcomes(self, now_s: float) -> Settled:
+    def collect_outcomes(self, now_s: float) -> JobOutcomes:
         """Settle the outcomes of the publisher; returns the changes that concern whole jobs."""
 
     def begin_stop(self, timeout_s: float) -> None:  # noqa: B027
@@ -167,7 +167,7 @@ class Lane(ABC):
             self._connected_s = now_s
         self._is_down = now_s - self._connected_s > self._patience_s
 
-    def _settle_failed(self, failed: Sequence[Failed], settled: Settled, now_s: float) -> None:
+    def _settle_failed(self, failed: Sequence[Failed], of_jobs: JobOutcomes, now_s: float) -> None:
         """Settle leases of which no run was confirmed, each for one reason."""
         if not failed:
             return
@@ -190,14 +190,14 @@ class Lane(ABC):
         for one in failed:
             if one.kind is FailureKind.POISON:
                 for run in self.backlog.skip([one.token], "error").singly():
-                    self._quarantine(run, one.reason, settled)
+                    self._quarantine(run, one.reason, of_jobs)
 
-    def _quarantine(self, run: PendingRun, reason: str, settled: Settled) -> None:
+    def _quarantine(self, run: PendingRun, reason: str, of_jobs: JobOutcomes) -> None:
         """Quarantine a monitor that can never be sent. An entry or one-off run loses only the run."""
         (view,) = self._engine.lookup([run.job_id]) if 0 <= run.job_id < LATER_IDS_FROM else (None,)
         if view is not None and not run.outdated:
             self._quarantined[run.job_id] = reason
-            settled.poisoned[run.job_id] = (definition_hash_of(view, self._engine.routes[view.route_index]), reason)
+            of_jobs.poisoned[run.job_id] = (definition_hash_of(view, self._engine.routes[view.route_index]), reason)
             logger.error("beat: %s is quarantined: %s", view.name, reason)
 
     def _describe(self, failed: Failed) -> str:

@@ -12,7 +12,7 @@ from celery_wheelbeat.dispatch.lane import definition_hash_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from celery_wheelbeat.dispatch.lane import Settled
+    from celery_wheelbeat.dispatch.lane import JobOutcomes
     from celery_wheelbeat.dispatch.messages.envelope import Refusal
     from celery_wheelbeat.dispatch.messages.patterns import Form
     from celery_wheelbeat.engine.engine import Engine
@@ -69,10 +69,10 @@ class RefusedForms:
         """Return the refused forms, each with up to four of its jobs."""
         return [(form, np.array(sorted(jobs)[:4], np.int64)) for form, jobs in self._jobs.items()]
 
-    def settle(self, settled: Settled) -> None:
-        """Add the changes since the last call to ``settled``."""
-        settled.poisoned.update(self._poisoned)
-        settled.lifted.extend(self._lifted)
+    def settle(self, of_jobs: JobOutcomes) -> None:
+        """Add the changes since the last call to ``of_jobs``."""
+        of_jobs.poisoned.update(self._poisoned)
+        of_jobs.lifted.extend(self._lifted)
         self._poisoned, self._lifted = {}, []
 
     def _quarantine(self, reasons: Mapping[int, str]) -> list[JobView]:

@@ -1,6 +1,6 @@
 """Messages between the I/O thread and the scheduling thread, and their one interface, ``SourceIO``.
 
-News go to the scheduling thread; rows and orders go to the I/O thread. Neither thread waits for the other.
+Messages go to the scheduling thread; rows and orders go to the I/O thread. Neither thread waits for the other.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Loaded(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """Changes since the last news."""
+    """Changes since the last message."""
 
     changes: ChangeBatch
     refused: Mapping[int, InvalidMonitor]
 
 
-News = Remembered | Opened | Sized | Loaded | Changed
+SourceMessage = Remembered | Opened | Sized | Loaded | Changed
 
 
 class SourceIO(Protocol):
@@ -68,8 +68,8 @@ class SourceIO(Protocol):
     def start(self) -> None:
         """Start the thread, in the process that schedules, after any fork."""
 
-    def take(self) -> Sequence[News]:
-        """Return the news since the last call, in order."""
+    def take(self) -> Sequence[SourceMessage]:
+        """Return the messages since the last call, in order."""
 
     def report(self, row: Mapping[str, Any]) -> None:
         """Store this status row soon; a newer one replaces one that is still waiting."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from services import PrivateRabbit
 
-    from celery_wheelbeat.dispatch.lane import Settled
+    from celery_wheelbeat.dispatch.lane import JobOutcomes
 
 GOOD = 200
 BAD = range(1000, 1003)
@@ -53,7 +53,7 @@ class Watch:
         self.lifted: list[int] = []
         collect = bench.lanes.collect_outcomes
 
-        def noted(now_s: float) -> Settled:
+        def noted(now_s: float) -> JobOutcomes:
             settled = collect(now_s)
             self.poisoned.update(settled.poisoned)
             self.lifted.extend(settled.lifted)

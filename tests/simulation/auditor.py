@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch import Failed, Run
     from celery_wheelbeat.jobs.definitions import ChangeBatch, DefinitionBatch, DueBatch
     from celery_wheelbeat.runtime.clock import Reading
-    from celery_wheelbeat.sources.messages import News
+    from celery_wheelbeat.sources.messages import SourceMessage
     from simulation.sim_broker import SimBroker, SimPublisher
     from simulation.sim_clock import SimClock
     from simulation.sim_database import SimTable
@@ -113,7 +113,7 @@ class Auditor:
         if motion is Motion.BACK and self._started:
             self.expectation.step_back(now_ms, reading.steps)
 
-    def took(self, news: Iterable[News]) -> None:
+    def took(self, news: Iterable[SourceMessage]) -> None:
         """The scheduling thread has taken news of the database."""
         self.deliveries.note_commits()
         for item in news:

@@ -17,7 +17,7 @@ from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
 from celery_wheelbeat.dispatch.dispatcher import Dispatcher
 from celery_wheelbeat.runtime.clock import ClockGuard
-from celery_wheelbeat.sources.changelog.reader import NEWS_MAX, ChangeLogReader
+from celery_wheelbeat.sources.changelog.reader import MESSAGES_MAX, ChangeLogReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.runtime.clock import Reading
     from celery_wheelbeat.settings import Settings
     from celery_wheelbeat.sources import MonitorDatabase
-    from celery_wheelbeat.sources.messages import News
+    from celery_wheelbeat.sources.messages import SourceMessage
     from simulation.auditor import Auditor
     from simulation.sim_broker import SimPublisher
     from simulation.sim_clock import SimClock
@@ -144,7 +144,7 @@ class _Sources:
     def start(self) -> None:
         self._turn_at_s = self._clock.monotonic_s()
 
-    def take(self) -> Sequence[News]:
+    def take(self) -> Sequence[SourceMessage]:
         self._reach("take")
         news = self.tail.take()
         self._auditor.took(news)
@@ -152,10 +152,10 @@ class _Sources:
 
     def turn(self) -> bool:
         """Give the I/O thread a turn if it is not resting; says whether there is news for the other thread."""
-        if self._clock.monotonic_s() < self._turn_at_s or len(self.tail._news) > NEWS_MAX - 3:
+        if self._clock.monotonic_s() < self._turn_at_s or len(self.tail._messages) > MESSAGES_MAX - 3:
             return False
         self._turn_at_s = self._clock.monotonic_s() + self.tail._turn()
-        return not self.tail._news.empty()
+        return not self.tail._messages.empty()
 
     def close(self, _timeout_s: float) -> None:
         self._reach("close sources")

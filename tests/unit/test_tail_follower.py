@@ -24,7 +24,7 @@ from celery_wheelbeat.sources.changelog.translator import Translator
 from celery_wheelbeat.sources.messages import Changed, Loaded, Sized
 
 if TYPE_CHECKING:
-    from celery_wheelbeat.sources.messages import News
+    from celery_wheelbeat.sources.messages import SourceMessage
 
 PERIOD_S = 100.0
 
@@ -62,7 +62,7 @@ class Beat:
     def expected(self) -> dict[int, int]:
         return {job_id: row.interval_ms for job_id, row in self.table.rows.items() if row.cron is None}
 
-    def _take(self, news: News) -> None:
+    def _take(self, news: SourceMessage) -> None:
         if isinstance(news, Sized):
             return
         if isinstance(news, Loaded):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from celery_wheelbeat.dispatch import Confirmed, Failed, Run
-from celery_wheelbeat.dispatch.lane import Lane, Rendering, Settled, definition_hash_of
+from celery_wheelbeat.dispatch.lane import JobOutcomes, Lane, Rendering, definition_hash_of
 from celery_wheelbeat.dispatch.one_offs import OneOffs
 from celery_wheelbeat.dispatch.reports.failure_log import LinePace
 from celery_wheelbeat.errors import InvalidMonitor, reason_of
@@ -80,10 +80,10 @@ class CeleryLane(Lane):
         may = self.backlog.waiting and self.rendering and self.backlog.leases.size_bytes < PAYLOAD_BYTES_MAX
         return bool(may and self.publisher.capacity())
 
-    def collect_outcomes(self, now_s: float) -> Settled:
+    def collect_outcomes(self, now_s: float) -> JobOutcomes:
         """Settle the publisher's outcomes; returns the changes that concern whole jobs."""
         found = {job: why for job, why in self._unrendered.items() if job in self._quarantined}  # not redefined since
-        settled, self._unrendered = Settled({}, found, []), {}
+        of_jobs, self._unrendered = JobOutcomes({}, found, []), {}
         outcomes = self.publisher.poll()
         by_instant: dict[int, list[int]] = {}
         for outcome in outcomes:
@@ -92,13 +92,13 @@ class CeleryLane(Lane):
         for at_ms, tokens in by_instant.items():
             self._lateness.note_all(self.backlog.confirm(tokens).fire_ms, at_ms, now_s)
             done = (self.one_offs.confirm(token, at_ms) for token in tokens)
-            settled.finished.update(one for one in done if one is not None)
-        self._settle_failed([outcome for outcome in outcomes if isinstance(outcome, Failed)], settled, now_s)
+            of_jobs.finished.update(one for one in done if one is not None)
+        self._settle_failed([outcome for outcome in outcomes if isinstance(outcome, Failed)], of_jobs, now_s)
         for outcome in outcomes:
             self.one_offs.give_up(outcome.token)
-        if settled.finished:
-            self.finish(settled.finished)
-        return settled
+        if of_jobs.finished:
+            self.finish(of_jobs.finished)
+        return of_jobs
 
     def redefine_one_offs(self, changes: ChangeBatch) -> Redefined:
         """Apply changes that the engine has applied to the one-off jobs."""

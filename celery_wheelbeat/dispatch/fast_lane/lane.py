@@ -17,7 +17,7 @@ from celery_wheelbeat.dispatch.fast_lane.canary import Canary
 from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Pending
 from celery_wheelbeat.dispatch.fast_lane.lane_choice import WAITING_MAX, Answers
 from celery_wheelbeat.dispatch.fast_lane.rendering import Runs
-from celery_wheelbeat.dispatch.lane import Lane, Settled
+from celery_wheelbeat.dispatch.lane import JobOutcomes, Lane
 from celery_wheelbeat.dispatch.messages.envelope import Envelope, Refusal
 from celery_wheelbeat.dispatch.pending import RunLease
 from celery_wheelbeat.dispatch.refused_forms import RefusedForms
@@ -239,20 +239,20 @@ class FastLane(Lane):
 
     # Outcomes.
 
-    def collect_outcomes(self, now_s: float) -> Settled:
+    def collect_outcomes(self, now_s: float) -> JobOutcomes:
         """Settle outcomes, and apply comparisons and answers; returns the changes that concern whole jobs."""
-        settled = Settled({}, {}, [])
+        of_jobs = JobOutcomes({}, {}, [])
         for report in self.publisher.poll():
             if isinstance(report, Outcome):
-                self._settle(report, settled, now_s)
+                self._settle(report, of_jobs, now_s)
             elif isinstance(report, Comparison):
                 self.canary.apply(report)
             elif self.answers.apply(report) and not isinstance(report.answer, Refusal):
                 self.refused.take_back(report.form)
-        self.refused.settle(settled)
-        return settled
+        self.refused.settle(of_jobs)
+        return of_jobs
 
-    def _settle(self, outcome: Outcome, settled: Settled, now_s: float) -> None:
+    def _settle(self, outcome: Outcome, of_jobs: JobOutcomes, now_s: float) -> None:
         """Count a batch as confirmed except for its failures; poisoned ones are looked for in halves of the batch."""
         failed: list[Failed] = []
         if outcome.failures:
@@ -266,4 +266,4 @@ class FastLane(Lane):
                     failed.append(Failed(part.token, failure.kind, failure.reason))
         if not outcome.failures or self.backlog.leases.count_of(outcome.token):
             self._lateness.note_all(self.backlog.confirm([outcome.token]).fire_ms, outcome.at_ms, now_s)
-        self._settle_failed(failed, settled, now_s)
+        self._settle_failed(failed, of_jobs, now_s)

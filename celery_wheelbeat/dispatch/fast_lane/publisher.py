@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.messages.patterns import Form
     from celery_wheelbeat.runtime.clock import Clock
 
-    News = Outcome | FormVerdict | Comparison
+    Report = Outcome | FormVerdict | Comparison
 
 logger = logging.getLogger("celery.beat")
 
@@ -57,7 +57,7 @@ class FastPublisher:
         self._wake = wake
         self.window = window
         self._inbox: Mailbox[Batch | _Question] = Mailbox()
-        self._outbox: Mailbox[News] = Mailbox()
+        self._outbox: Mailbox[Report] = Mailbox()
         self._unsettled: dict[int, Batch] = {}
         """Token → batch without an outcome; scheduling thread."""
         self._on_wire: dict[int, Batch] = {}
@@ -108,15 +108,15 @@ class FastPublisher:
         """Compare ``envelope`` with Celery's current rendering; ``poll`` returns a ``Comparison``."""
         self._inbox.put(_Question(form, [arguments], envelope=envelope))
 
-    def poll(self) -> Sequence[News]:
+    def poll(self) -> Sequence[Report]:
         """Return outcomes and answers since the last call."""
-        news: list[News] = []
+        reports: list[Report] = []
         while not self._outbox.empty():
-            news.append(self._outbox.get())
-        for one in news:
+            reports.append(self._outbox.get())
+        for one in reports:
             if isinstance(one, Outcome):
                 self._unsettled.pop(one.token, None)
-        return news
+        return reports
 
     def health(self) -> PublisherHealth:
         """Report for supervision; ``in_flight`` counts messages."""
@@ -194,8 +194,8 @@ class FastPublisher:
             if all(failure.kind in _OF_MESSAGES for failure in outcome.failures):
                 self._reconnection.proven()
 
-    def _answer(self, news: News) -> None:
-        self._outbox.put(news)
+    def _answer(self, report: Report) -> None:
+        self._outbox.put(report)
         self._wake()
 
     def _connect(self) -> float:

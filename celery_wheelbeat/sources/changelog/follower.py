@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.sources.changelog.bulk_load import ColumnReader
     from celery_wheelbeat.sources.changelog.fingerprints import Differences
     from celery_wheelbeat.sources.changelog.translator import Translator
-    from celery_wheelbeat.sources.messages import News
+    from celery_wheelbeat.sources.messages import SourceMessage
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Follower:
         self._columns = None if open_reader is None or shapes is None else _ColumnPath(open_reader, shapes)
         self._bulk: BulkLoad | None = None
         self._reader: ColumnReader | None = None
-        self._sized: list[News] = []
+        self._sized: list[SourceMessage] = []
         self._began_again = False
         self._slice_is_next = True
         self._period_s = reconcile_period_s
@@ -110,8 +110,8 @@ class Follower:
         """Purpose of the current pass over the table."""
         return self._walk.purpose
 
-    def step(self, now_s: float) -> tuple[list[News], bool]:
-        """Do one bounded piece of work; returns the news and whether more work is waiting.
+    def step(self, now_s: float) -> tuple[list[SourceMessage], bool]:
+        """Do one bounded piece of work; returns the messages and whether more work is waiting.
 
         ``now_s`` is monotonic. Raises ``SourceError`` if the database does not answer. A lost cursor starts a resync,
         or restarts the load.
@@ -120,14 +120,14 @@ class Follower:
             if self._cursor is None:
                 snapshot = self._begin(Purpose.LOAD, now_s)
                 self._sized = [Sized(snapshot.count_estimate, snapshot.text_bytes)]
-            news = self._sized + self._next(now_s)
+            messages = self._sized + self._next(now_s)
             self._sized = []
         except CursorLost as lost:
             self._begin(Purpose.RESYNC if self.loaded else Purpose.LOAD, now_s)
             self.findings.resyncs[lost.reason] += 1
             logger.warning("changelog.resync: %s; the whole table is read again", lost)
             return [], True
-        return news, bool(len(self._pending)) or self._walk.purpose is not Purpose.RECONCILE
+        return messages, bool(len(self._pending)) or self._walk.purpose is not Purpose.RECONCILE
 
     def reread(self, ids: Sequence[int] | None) -> None:
         """Fetch these monitors again in the next steps, changed or not; None = all that were handed over."""
@@ -147,7 +147,7 @@ class Follower:
             bulk.close()
         self._close_reader()
 
-    def _next(self, now_s: float) -> list[News]:
+    def _next(self, now_s: float) -> list[SourceMessage]:
         ready = self._pending[self._walk.has_passed(self._pending)]
         ahead = self._reads_ahead
         if len(ready) and (self._slice_is_next or ahead is None):
@@ -189,7 +189,7 @@ class Follower:
             self._pending = np.union1d(self._pending, ids)
         self._cursor = poll.cursor
 
-    def _hand_over_slice(self, ready: Int64s) -> list[News]:
+    def _hand_over_slice(self, ready: Int64s) -> list[SourceMessage]:
         """Hand over the first of ``ready``, the lowest pending ids."""
         if self._columns is not None and len(ready) >= MANY_ROWS:
             return self._hand_over_columns(self._columns, ready[:BLOCK_ROWS])
@@ -201,7 +201,7 @@ class Follower:
         self.findings.changes += len(ids)
         return [Changed(*self._definitions.translate(rows, missing.tolist()))]
 
-    def _hand_over_columns(self, columns: _ColumnPath, ids: Int64s) -> list[News]:
+    def _hand_over_columns(self, columns: _ColumnPath, ids: Int64s) -> list[SourceMessage]:
         """Read the lowest pending ids as columns: a tenth of the work of rows, for the engine too."""
         self._reader = self._reader or columns.open_reader()
         block = self._reader.read_ids(ids, columns.shapes, self._excluded(self._reader))
@@ -214,7 +214,7 @@ class Follower:
         if reader is not None:
             reader.close()
 
-    def _take_block(self, columns: _ColumnPath, now_s: float) -> list[News]:
+    def _take_block(self, columns: _ColumnPath, now_s: float) -> list[SourceMessage]:
         """Take the next block of a load that reads ahead; after an error the readers restart at the pass's position."""
         try:
             if self._bulk is None:
@@ -232,11 +232,11 @@ class Follower:
         if taken.last:
             self.close()
             self._end_walk(now_s)
-        news: list[News] = [Loaded(changes.upserts, refused, taken.last)]
+        messages: list[SourceMessage] = [Loaded(changes.upserts, refused, taken.last)]
         if self._began_again and (gone or refused):
             deleted = np.union1d(np.array(gone, np.int64), changes.deleted_ids)
-            news.insert(0, Changed(ChangeBatch(self._definitions.translate([]).changes.upserts, deleted), {}))
-        return news
+            messages.insert(0, Changed(ChangeBatch(self._definitions.translate([]).changes.upserts, deleted), {}))
+        return messages
 
     def _open_bulk(self, columns: _ColumnPath) -> BulkLoad:
         reader = columns.open_reader()
@@ -252,25 +252,25 @@ class Follower:
         taken = reader.named(list(self._definitions.taken_names))
         return np.union1d(taken, np.array(self._definitions.quarantine.ids(), np.int64))
 
-    def _read_block(self, now_s: float) -> list[News]:
+    def _read_block(self, now_s: float) -> list[SourceMessage]:
         walk = self._walk
         block = self._source.block(walk.after_id, walk.rows, self._cursor)
         differences = self._definitions.differences(walk.after_id, block.rows, last=block.last)
         if walk.purpose is Purpose.LOAD:
             self.findings.loaded_rows += len(block.rows)
         if walk.purpose is Purpose.RECONCILE:
-            news = self._reconcile(block, differences, now_s)
+            messages = self._reconcile(block, differences, now_s)
         else:
             self._take_in(block.poll)
-            news = self._hand_over_block(block, differences)
+            messages = self._hand_over_block(block, differences)
         self._block_read = True
         if block.rows:
             walk.after_id = block.rows[-1].id
         if block.last:
             self._end_walk(now_s)
-        return news
+        return messages
 
-    def _hand_over_block(self, block: RowBlock, differences: Differences) -> list[News]:
+    def _hand_over_block(self, block: RowBlock, differences: Differences) -> list[SourceMessage]:
         """Hand over the rows that differ from what the engine has; in a load, every row."""
         wanted = set(differences.upserts)
         changes, refused = self._definitions.translate(
@@ -278,13 +278,13 @@ class Follower:
         )
         if self._walk.purpose is Purpose.RESYNC:
             return [Changed(changes, refused)] if wanted or differences.deleted else []
-        news: list[News] = [Loaded(changes.upserts, refused, block.last)]
+        messages: list[SourceMessage] = [Loaded(changes.upserts, refused, block.last)]
         if differences.deleted:  # only in a restarted load
             gone = np.array(differences.deleted, np.int64)
-            news.insert(0, Changed(ChangeBatch(self._definitions.translate([]).changes.upserts, gone), {}))
-        return news
+            messages.insert(0, Changed(ChangeBatch(self._definitions.translate([]).changes.upserts, gone), {}))
+        return messages
 
-    def _reconcile(self, block: RowBlock, differences: Differences, now_s: float) -> list[News]:
+    def _reconcile(self, block: RowBlock, differences: Differences, now_s: float) -> list[SourceMessage]:
         """Read differing monitors without a log row in this poll once more; count and heal those that still differ."""
         suspects = np.setdiff1d([*differences.upserts, *differences.deleted], block.poll.ids).astype(np.int64)
         if not len(suspects):
@@ -301,7 +301,7 @@ class Follower:
         self._take_in(again)
         return self._heal(wrong, missing, logged)
 
-    def _heal(self, wrong: Sequence[MonitorRow], missing: list[int], logged: set[int]) -> list[News]:
+    def _heal(self, wrong: Sequence[MonitorRow], missing: list[int], logged: set[int]) -> list[SourceMessage]:
         found = [*(row.id for row in wrong), *missing]
         if not found:
             return []

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from celery_wheelbeat.sources import MonitorDatabase
     from celery_wheelbeat.sources.changelog.translator import Translator
     from celery_wheelbeat.sources.files.installation_file import InstallationFile
-    from celery_wheelbeat.sources.messages import News
+    from celery_wheelbeat.sources.messages import SourceMessage
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.5
 WRITE_S = 2.0
-NEWS_MAX = 16
+MESSAGES_MAX = 16
 """Bound of blocks and batches that wait for the scheduling thread: a fast database must not fill the memory."""
 TAKE_MAX = 4
 """Maximum that one tick takes: the engine needs about 50 ms for each, and a slot may become due meanwhile."""
@@ -67,9 +67,9 @@ class ChangeLogReader:
         )
         self._outbox = Outbox(str(uuid.uuid4()))
         self._neighbours = Neighbours(clock)
-        self._news: Mailbox[News] = Mailbox()
+        self._messages: Mailbox[SourceMessage] = Mailbox()
         self._room = Wake()
-        """Rung when the scheduling thread has taken news."""
+        """Rung when the scheduling thread has taken messages."""
         self._rereads: Mailbox[Sequence[int] | None] = Mailbox()
         self._opened = False
         self._installation: str | None = None
@@ -86,16 +86,16 @@ class ChangeLogReader:
         """See ``SourceIO``."""
         self._thread.start()
 
-    def take(self) -> Sequence[News]:
+    def take(self) -> Sequence[SourceMessage]:
         """See ``SourceIO``."""
-        news: list[News] = []
+        messages: list[SourceMessage] = []
         with suppress(Empty):
-            while len(news) < TAKE_MAX:
-                news.append(self._news.get())
+            while len(messages) < TAKE_MAX:
+                messages.append(self._messages.get())
         self._room.ring()
-        if not self._news.empty():
+        if not self._messages.empty():
             self._wake()
-        return news
+        return messages
 
     def report(self, row: Mapping[str, Any]) -> None:
         """See ``SourceIO``."""
@@ -165,23 +165,23 @@ class ChangeLogReader:
         self._database.source.close()
 
     def _read(self) -> float:
-        """Do one step of the follower and hand over its news; returns the seconds to wait."""
+        """Do one step of the follower and hand over its messages; returns the seconds to wait."""
         try:
             with self._at_the_database():
-                news, more = self._step()
+                messages, more = self._step()
         except SourceError as error:
             return self._reading.failed(error)
         except Exception as error:
             logger.exception("changelog.read: unexpected error; trying again")
             return self._reading.failed(error)
         self._reading.over()
-        for one in news:
+        for one in messages:
             self._hand_over(one)
         if not more:
             self._current_s = self._clock.monotonic_s()
         return 0.0 if more else POLL_S
 
-    def _step(self) -> tuple[list[News], bool]:
+    def _step(self) -> tuple[list[SourceMessage], bool]:
         if not self._opened:
             store = self._database.store
             installation = store.namespace()
@@ -193,17 +193,17 @@ class ChangeLogReader:
         while not self._rereads.empty():
             self._follower.reread(self._rereads.get())
         begun_s = self._clock.monotonic_s()
-        news, more = self._follower.step(begun_s)
+        messages, more = self._follower.step(begun_s)
         self._follower.rest(begun_s, self._clock.monotonic_s())
-        return news, more
+        return messages, more
 
-    def _hand_over(self, news: News) -> None:
-        while len(self._news) >= NEWS_MAX and not self._thread.is_stopping:
+    def _hand_over(self, message: SourceMessage) -> None:
+        while len(self._messages) >= MESSAGES_MAX and not self._thread.is_stopping:
             self._wake()
             self._room.wait(POLL_S)
             self._thread.stamp()
         if not self._thread.is_stopping:
-            self._news.put(news)
+            self._messages.put(message)
             self._wake()
 
     def _write(self) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.runtime.mailbox import Mailbox
 from celery_wheelbeat.runtime.owned_thread import OwnedThread, ThreadBody
-from celery_wheelbeat.sources.messages import News, Opened
+from celery_wheelbeat.sources.messages import Opened, SourceMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ class FileIO:
         self._file = file
         self._wake = wake
         self._rows: Mailbox[Mapping[str, Any]] = Mailbox()
-        self._news: Mailbox[News] = Mailbox()
+        self._messages: Mailbox[SourceMessage] = Mailbox()
         body = ThreadBody(self._write_newest, begin=self._read, may_end=self._rows.empty, interrupt=self._rows.close)
         self._thread = OwnedThread("wheelbeat-file", clock, body)
 
@@ -35,12 +35,12 @@ class FileIO:
         """See ``SourceIO``."""
         self._thread.start()
 
-    def take(self) -> Sequence[News]:
+    def take(self) -> Sequence[SourceMessage]:
         """See ``SourceIO``."""
-        news = []
-        while not self._news.empty():
-            news.append(self._news.get())
-        return news
+        messages = []
+        while not self._messages.empty():
+            messages.append(self._messages.get())
+        return messages
 
     def report(self, row: Mapping[str, Any]) -> None:
         """See ``SourceIO``."""
@@ -69,7 +69,7 @@ class FileIO:
 
     def _read(self) -> None:
         marks = {destination: [document] for destination, document in self._file.read().items()}
-        self._news.put(Opened(None, marks, loading=False))
+        self._messages.put(Opened(None, marks, loading=False))
         self._wake()
 
     def _write_newest(self) -> float:

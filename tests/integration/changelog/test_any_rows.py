@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from support.changelog.places import Place
 
     from celery_wheelbeat.jobs.definitions import DefinitionBatch
-    from celery_wheelbeat.sources.messages import News
+    from celery_wheelbeat.sources.messages import SourceMessage
 
 FETCHED = 500
 BATCH_COLUMNS = (
@@ -46,7 +46,7 @@ class NotingBeat(LoadingBeat):
         super().__init__(place)
         self.held: dict[int, tuple[object, ...]] = {}
 
-    def step(self) -> list[News]:
+    def step(self) -> list[SourceMessage]:
         news = super().step()
         for one in news:
             if isinstance(one, Loaded):

@@ -20,7 +20,7 @@ from celery_wheelbeat.sources.messages import Changed, Loaded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_wheelbeat.sources.messages import News
+    from celery_wheelbeat.sources.messages import SourceMessage
     from support.changelog.places import Place
 
 START_MS = 1_900_000_000_000
@@ -47,7 +47,7 @@ class LoadingBeat:
         self.loaded_rows: list[int] = []
         self.deadline_s = DEADLINE_S
 
-    def step(self) -> list[News]:
+    def step(self) -> list[SourceMessage]:
         """One step of the I/O thread, and what the scheduling thread makes of it."""
         news, _ = self.follower.step(time.monotonic())
         for one in news:

@@ -19,14 +19,14 @@ from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
 from celery_wheelbeat.dispatch.dispatcher import Dispatcher
 from celery_wheelbeat.settings import Settings
-from celery_wheelbeat.sources.changelog.reader import NEWS_MAX
+from celery_wheelbeat.sources.changelog.reader import MESSAGES_MAX
 from celery_wheelbeat.sources.messages import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from celery_wheelbeat.sources import MonitorDatabase
-    from celery_wheelbeat.sources.messages import News
+    from celery_wheelbeat.sources.messages import SourceMessage
 
 STEP_MS = 250
 PATIENCE_MS = 120_000
@@ -155,17 +155,17 @@ class SteppedSources:
     @property
     def has_room(self) -> bool:
         """Whether a turn cannot have to wait for the scheduling thread."""
-        return bool(len(self.tail._news) <= NEWS_MAX - 3)
+        return bool(len(self.tail._messages) <= MESSAGES_MAX - 3)
 
     @property
     def empty(self) -> bool:
         """Whether the scheduling thread has taken everything."""
-        return bool(self.tail._news.empty())
+        return bool(self.tail._messages.empty())
 
     def start(self) -> None:
         """There is no thread."""
 
-    def take(self) -> Sequence[News]:
+    def take(self) -> Sequence[SourceMessage]:
         """See ``celery_wheelbeat.sources.messages.SourceIO``."""
         news = self.tail.take()
         self.taken.append(len(news))
