@@ -20,7 +20,7 @@ from kombu.exceptions import OperationalError
 from support.lanes.celery_lane import RecordingScheduler, StartedLane, a_run
 
 from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind
-from celery_wheelbeat.dispatch.celery_lane.run_sender import SLOW_S, LaneEdges, RunSender
+from celery_wheelbeat.dispatch.celery_lane.run_sender import SLOW_S, CeleryLaneCallbacks, RunSender
 from celery_wheelbeat.dispatch.messages.expiry import has_expired
 from celery_wheelbeat.dispatch.reports.failure_log import EVERY_S, SUBJECTS_MAX, LinePace
 from celery_wheelbeat.dispatch.reports.send_log import SendLog
@@ -311,7 +311,7 @@ class Bench:
 
     def __init__(self, apply_entry: Callable[..., Any]) -> None:
         self.clock = MovedClock()
-        edges = LaneEdges(
+        callbacks = CeleryLaneCallbacks(
             apply_entry=apply_entry,
             open_connection=lambda: None,
             make_producer=lambda _: None,
@@ -320,7 +320,7 @@ class Bench:
             quiet=lambda _: None,
             options={},
         )
-        self.sender = RunSender(edges, lambda: None)
+        self.sender = RunSender(callbacks, lambda: None)
 
     def send(self, runs: Sequence[Run]) -> list[Confirmed | Failed]:
         connection = SimpleNamespace(connected=True, connection_errors=(), channel_errors=())

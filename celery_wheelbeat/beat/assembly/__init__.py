@@ -22,7 +22,7 @@ from celery_wheelbeat.dispatch.backlog import Backlog
 from celery_wheelbeat.dispatch.broker import driver_type, open_connection
 from celery_wheelbeat.dispatch.celery_lane.lane import SUBMIT_MAX, CeleryLane
 from celery_wheelbeat.dispatch.celery_lane.publisher import CeleryPublisher
-from celery_wheelbeat.dispatch.celery_lane.run_sender import LaneEdges
+from celery_wheelbeat.dispatch.celery_lane.run_sender import CeleryLaneCallbacks
 from celery_wheelbeat.dispatch.dispatcher import Dispatcher
 from celery_wheelbeat.dispatch.fast_lane.lane import FastLane
 from celery_wheelbeat.dispatch.lane import Rendering
@@ -220,7 +220,7 @@ def _celery_publisher(
             scheduler.apply_entry(entry, producer=producer)
 
     return CeleryPublisher(
-        LaneEdges(
+        CeleryLaneCallbacks(
             apply_entry=apply_entry,
             open_connection=lambda: open_connection(app),
             make_producer=lambda connection: scheduler.Producer(connection, auto_declare=False),

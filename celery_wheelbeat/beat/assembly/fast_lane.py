@@ -13,7 +13,7 @@ from celery_wheelbeat.dispatch.broker import driver_type, open_connection
 from celery_wheelbeat.dispatch.fast_lane.amqp_wire import AmqpWire
 from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
 from celery_wheelbeat.dispatch.fast_lane.lane import BLOCK_RUNS, FastLane
-from celery_wheelbeat.dispatch.fast_lane.lane_choice import Edges, LaneChoice
+from celery_wheelbeat.dispatch.fast_lane.lane_choice import FastLaneCallbacks, LaneChoice
 from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
 from celery_wheelbeat.dispatch.fast_lane.redis_wire import RedisWire
 from celery_wheelbeat.dispatch.fast_lane.rendering import JobMessages
@@ -100,7 +100,7 @@ def assemble_fast(
             handed_out=monitor_entries.handed_out,
             check_ins=lambda: None if settings.dispatch == "fast" else check_ins(),
         ),
-        edges=Edges(
+        callbacks=FastLaneCallbacks(
             app.now,
             Guard(app, scheduler),
             lambda: settings_token(app),

@@ -25,7 +25,7 @@ from celery_wheelbeat.runtime.owned_thread import OwnedThread, ThreadBody
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from celery_wheelbeat.dispatch.celery_lane.run_sender import LaneEdges
+    from celery_wheelbeat.dispatch.celery_lane.run_sender import CeleryLaneCallbacks
     from celery_wheelbeat.dispatch.failures import Diagnosis
 
 logger = logging.getLogger("celery.beat")
@@ -36,8 +36,8 @@ class CeleryPublisher:
 
     destination = "broker"
 
-    def __init__(self, edges: LaneEdges, *, window: int) -> None:
-        self._edges = edges
+    def __init__(self, callbacks: CeleryLaneCallbacks, *, window: int) -> None:
+        self._callbacks = callbacks
         self._window = window
         self._inbox: Mailbox[Sequence[Run]] = Mailbox()
         self._outbox: Mailbox[list[Confirmed | Failed]] = Mailbox()
@@ -50,13 +50,13 @@ class CeleryPublisher:
         self._last_outcomes: list[Confirmed | Failed] = []
         self._alarm = False
         """Whether RabbitMQ has stopped reading (memory or disk alarm)."""
-        self._reconnection = Reconnection("Connection error", edges.clock)
+        self._reconnection = Reconnection("Connection error", callbacks.clock)
         body = ThreadBody(
             self._turn, self._failed, end=self._end, may_end=self._inbox.empty, interrupt=self._inbox.close
         )
-        self._thread = OwnedThread("wheelbeat-celery-lane", edges.clock, body)
-        self._guard = AmqpGuard(edges.open_connection, edges.clock)
-        self._sender = RunSender(edges, self._thread.stamp)
+        self._thread = OwnedThread("wheelbeat-celery-lane", callbacks.clock, body)
+        self._guard = AmqpGuard(callbacks.open_connection, callbacks.clock)
+        self._sender = RunSender(callbacks, self._thread.stamp)
 
     # The scheduling thread's side.
 
@@ -120,16 +120,16 @@ class CeleryPublisher:
         if self._connected:
             close_connection(self._connection, broken=False)
         self._disconnect()
-        self._edges.wake()
+        self._callbacks.wake()
 
     def _connect(self) -> bool:
         try:
             if self._connection is None:
-                self._connection = self._edges.open_connection()
+                self._connection = self._callbacks.open_connection()
                 if is_amqp(self._connection):
                     self._connection.transport_options.update(on_blocked=self._alarmed, on_unblocked=self._calmed)
             self._connection.connect()
-            self._producer = watched(self._edges.make_producer(self._connection))
+            self._producer = watched(self._callbacks.make_producer(self._connection))
             if is_amqp(self._connection):
                 self._guard.watch(self._producer.channel)
             self._connected = self._producer.channel is not None
@@ -139,7 +139,7 @@ class CeleryPublisher:
             return False
         if self._reconnection.is_over():
             logger.info("beat: Connected to %s again", self._connection.as_uri())
-        self._edges.wake()
+        self._callbacks.wake()
         return True
 
     def _wait(self, wait_s: float) -> float:
@@ -165,11 +165,11 @@ class CeleryPublisher:
             for outcome in outcomes:
                 self._in_hand.pop(outcome.token, None)
             self._outbox.put(outcomes)
-            self._edges.wake()
+            self._callbacks.wake()
 
     def _send(self, runs: Sequence[Run]) -> None:
         self._in_hand = {run.token: run for run in runs}
-        with self._edges.quiet(len(runs)):
+        with self._callbacks.quiet(len(runs)):
             for first in range(0, len(runs), BATCH_MAX):
                 self._send_chunk(runs[first : first + BATCH_MAX])
         if self._sender.ended_by is not None:
@@ -215,7 +215,7 @@ class CeleryPublisher:
         self._connected = not self._alarm
         if self._connected:
             logger.info("beat: RabbitMQ takes messages again")
-            self._edges.wake()
+            self._callbacks.wake()
         return self._connected
 
     def _leave_connection(self, broken: Diagnosis) -> None:

@@ -39,7 +39,7 @@ _OWN = (FailureKind.ERROR, FailureKind.POISON)
 
 
 @dataclass(frozen=True, slots=True)
-class LaneEdges:
+class CeleryLaneCallbacks:
     """The calls with which the celery lane reaches the process around it."""
 
     apply_entry: Callable[..., Any]
@@ -62,9 +62,9 @@ class LaneEdges:
 class RunSender:
     """Sends runs on the lane's connection; owned by the lane's thread."""
 
-    def __init__(self, edges: LaneEdges, stamp: Callable[[], None]) -> None:
+    def __init__(self, callbacks: CeleryLaneCallbacks, stamp: Callable[[], None]) -> None:
         """``stamp`` is called before each run to show that the thread is alive."""
-        self._edges = edges
+        self._callbacks = callbacks
         self._stamp = stamp
         self._one_by_one = 0
         """Number of runs still to be sent singly, to isolate the run that made a batch fail."""
@@ -80,7 +80,7 @@ class RunSender:
     def send(self, runs: Sequence[Run], producer: Any, connection: Any) -> Sent:
         """Send up to ``BATCH_MAX`` runs with ``producer`` (watched), which publishes on ``connection``."""
         batch = self._one_by_one <= 0 and getattr(producer, "supports_batch_publish", False)
-        if batch and self._edges.may_batch():
+        if batch and self._callbacks.may_batch():
             return self._send_batch(runs, producer, connection)
         return self._send_each(runs, producer, connection)
 
@@ -99,7 +99,7 @@ class RunSender:
             self._one_by_one = len(runs)
             lost = diagnose(exc, connection)._replace(kind=FailureKind.UNCERTAIN, in_doubt=True)
             return [failed.get(run.token) or Failed(run.token, lost.kind, lost.reason) for run in runs], lost
-        confirmed_ms = self._edges.clock.wall_ms()
+        confirmed_ms = self._callbacks.clock.wall_ms()
         return [failed.get(run.token) or Confirmed(run.token, confirmed_ms) for run in runs], None
 
     def _send_each(self, runs: Sequence[Run], producer: Any, connection: Any) -> Sent:
@@ -109,7 +109,7 @@ class RunSender:
             self._one_by_one = max(0, self._one_by_one - 1)
             found, rest = self._attempt(run, producer, connection), runs[position + 1 :]
             if found is None:
-                outcomes.append(Confirmed(run.token, self._edges.clock.wall_ms()))
+                outcomes.append(Confirmed(run.token, self._callbacks.clock.wall_ms()))
                 continue
             outcomes.append(Failed(run.token, self._kind_of(run, found), found.reason))
             if found.in_doubt:
@@ -127,15 +127,15 @@ class RunSender:
 
     def _attempt(self, run: Run, producer: Any, connection: Any) -> Diagnosis | None:
         self._stamp()
-        self.at_hand, clock = run.token, self._edges.clock
+        self.at_hand, clock = run.token, self._callbacks.clock
         if has_expired(run.entry.options.get("expires"), clock.wall_ms()):
             return Diagnosis(FailureKind.EXPIRED, "its expiry has passed")
-        attempt = Attempt(run, self._edges.options, monotonic_s=clock.monotonic_s)
+        attempt = Attempt(run, self._callbacks.options, monotonic_s=clock.monotonic_s)
         began_s = clock.monotonic_s()
         raised: BaseException | None = None
         with attempt.open():
             try:
-                self._edges.apply_entry(run.entry, producer=producer)
+                self._callbacks.apply_entry(run.entry, producer=producer)
             except BaseException as exc:  # the scheduling thread raises it again
                 raised = exc
         if raised is not None and not isinstance(raised, Exception):
@@ -167,11 +167,11 @@ class RunSender:
 
     def _log(self, run: Run, exc: BaseException | None, reason: str) -> None:
         """Log the failure of one run, in place of Celery's own line, which has a traceback for every run."""
-        if self._errors.is_due((run.job_id, type(exc)), self._edges.clock.monotonic_s()):
+        if self._errors.is_due((run.job_id, type(exc)), self._callbacks.clock.monotonic_s()):
             logger.error("Message Error: %s: %s", run.name, reason, exc_info=exc)
 
     def _look_at_time(self, run: Run, user_s: float) -> None:
-        if user_s >= SLOW_S and self._delays.is_due(run.job_id, self._edges.clock.monotonic_s()):
+        if user_s >= SLOW_S and self._delays.is_due(run.job_id, self._callbacks.clock.monotonic_s()):
             logger.warning(
                 "beat: Code of the app took %.1f s to make one message of %s; other runs of the celery lane waited",
                 user_s, run.name,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.dispatch.backlog import Backlog
     from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry, Group
-    from celery_wheelbeat.dispatch.fast_lane.lane_choice import ChosenLanes, Edges, LaneChoice
+    from celery_wheelbeat.dispatch.fast_lane.lane_choice import ChosenLanes, FastLaneCallbacks, LaneChoice
     from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
     from celery_wheelbeat.dispatch.fast_lane.rendering import Composed, JobMessages
     from celery_wheelbeat.dispatch.lane import Rendering
@@ -73,7 +73,7 @@ class FastLane(Lane):
         forms: EnvelopeRegistry,
         messages: JobMessages,
         choice: LaneChoice,
-        edges: Edges,
+        callbacks: FastLaneCallbacks,
         block_runs: int = BLOCK_RUNS,
     ) -> None:
         super().__init__(engine, backlog, lateness, quarantined)
@@ -83,11 +83,11 @@ class FastLane(Lane):
         """None until the namespace of run ids is known; runs wait until then."""
         self.canary = Canary(publisher, forms, messages)
         self.choice = choice
-        self.answers = Answers(backlog, publisher, forms, edges)
+        self.answers = Answers(backlog, publisher, forms, callbacks)
         self.refused = RefusedForms(engine, quarantined)
         self._next_backlog = next_backlog
         self._messages = messages
-        self._edges = edges
+        self._callbacks = callbacks
         self._block_runs = block_runs
         self._alone: int | None = None
         """Token of the last batch that was sent with nothing else on the way, to find a poisoned message."""
@@ -149,7 +149,7 @@ class FastLane(Lane):
         choice = self.choice.of(lease.runs, jobs)
         ready = [group for group in choice.groups if isinstance(group.answer, Envelope)]
         runs = Runs.of(self.run_ids, lease.runs, jobs)
-        composed = self._messages.compose(ready, runs, ends, self._edges.now())
+        composed = self._messages.compose(ready, runs, ends, self._callbacks.now())
         left = list(self._left_out(choice, composed, runs, alone=alone))
         orders = [np.concatenate(draft.positions) for draft in composed.drafts]
         parts = self.backlog.leases.split(lease.token, *(one.positions for one in left), *orders)
@@ -232,7 +232,7 @@ class FastLane(Lane):
                 self.answers.ask(form, self._messages.arguments(form, jobs, np.flatnonzero(jobs.enabled)))
 
     def _log(self, positions: NDArray[np.intp], jobs: JobColumns) -> None:
-        if logger.isEnabledFor(logging.INFO) and self._edges.admits_lines(len(positions)):
+        if logger.isEnabledFor(logging.INFO) and self._callbacks.admits_lines(len(positions)):
             refs, routes = jobs.ref[positions], jobs.route[positions].tolist()
             for name, route in zip(self._messages.names(refs), routes, strict=True):
                 logger.info("Scheduler: Sending due task %s (%s)", name, self.forms.task_of(route))

@@ -51,7 +51,7 @@ WAITING_MAX = 50_000
 """Most runs that wait for answers; beyond it nothing is submitted until an answer comes, which takes milliseconds."""
 
 
-class Edges(NamedTuple):
+class FastLaneCallbacks(NamedTuple):
     """The calls with which the fast lane reaches the process around it."""
 
     now: Callable[[], datetime]
@@ -67,7 +67,9 @@ class Edges(NamedTuple):
 class Answers:
     """Asks the publisher, parks runs, and releases them when the answer comes."""
 
-    def __init__(self, backlog: Backlog, publisher: FastPublisher, forms: EnvelopeRegistry, edges: Edges) -> None:
+    def __init__(
+        self, backlog: Backlog, publisher: FastPublisher, forms: EnvelopeRegistry, callbacks: FastLaneCallbacks
+    ) -> None:
         self.epoch = 0
         """Number of the connection to which the envelopes in use belong."""
         self.waiting = 0
@@ -75,7 +77,7 @@ class Answers:
         self._backlog = backlog
         self._publisher = publisher
         self._forms = forms
-        self._edges = edges
+        self._callbacks = callbacks
         self._open: set[Form] = set()
         """Forms about which the publisher is asked."""
         self._round = 0
@@ -101,7 +103,7 @@ class Answers:
     def reset_if_outdated(self) -> None:
         """Reset all forms and requeue parked runs after a reconnect or a change of Celery's publish path."""
         self.epoch = self._publisher.epoch
-        token = (self._edges.guard(), self.epoch)
+        token = (self._callbacks.guard(), self.epoch)
         if token != self._guard:
             self._guard = token
             self._round += 1
@@ -115,7 +117,7 @@ class Answers:
         """Reset answers that may be out of date; check the settings once a second, old reasons every few minutes."""
         if now_s >= self._settings_due_s:
             self._settings_due_s = now_s + SETTINGS_EVERY_S
-            settings = self._edges.settings_token()
+            settings = self._callbacks.settings_token()
             if settings != self._settings:
                 self._settings, self._guard = settings, None
         self.reset_if_outdated()

@@ -11,7 +11,7 @@ from celery.beat import ScheduleEntry, Scheduler
 from celery_wheelbeat.dispatch import Confirmed, Failed, Run
 from celery_wheelbeat.dispatch.broker import open_connection
 from celery_wheelbeat.dispatch.celery_lane.publisher import CeleryPublisher
-from celery_wheelbeat.dispatch.celery_lane.run_sender import LaneEdges
+from celery_wheelbeat.dispatch.celery_lane.run_sender import CeleryLaneCallbacks
 from celery_wheelbeat.dispatch.messages.attempt import current
 from celery_wheelbeat.runtime.clock import SystemClock
 
@@ -34,7 +34,7 @@ class RecordingScheduler(Scheduler):
 class StartedLane:
     """A started lane and what it woke us for."""
 
-    def __init__(self, app: Celery, scheduler: Scheduler | None = None, **edges: Any) -> None:
+    def __init__(self, app: Celery, scheduler: Scheduler | None = None, **callbacks: Any) -> None:
         self.woken: SimpleQueue[None] = SimpleQueue()
         self.scheduler = scheduler or RecordingScheduler(app, lazy=True)
         known = {
@@ -46,7 +46,7 @@ class StartedLane:
             "quiet": lambda _: nullcontext(),
             "options": {},
         }
-        self.lane = CeleryPublisher(LaneEdges(**{**known, **edges}), window=1000)
+        self.lane = CeleryPublisher(CeleryLaneCallbacks(**{**known, **callbacks}), window=1000)
         self.lane.start()
 
     def outcomes(self, count: int) -> Sequence[Confirmed | Failed]:
