@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy as _
 from django_wheelbeat.admin.change_list import QuarantineChangeList
 from django_wheelbeat.admin.monitor import MonitorAdminMixin
 from django_wheelbeat.admin.paginator import EstimatingPaginator
-from django_wheelbeat.bulk import progress as walks
+from django_wheelbeat.bulk import progress
 from django_wheelbeat.bulk.operations import TryAgain
 from django_wheelbeat.models import Audit, Beat, Change, Monitor, Quarantine
 from django_wheelbeat.monitors.queryset import MONITOR_KEY_PREFIX
@@ -208,10 +208,10 @@ class QuarantineAdmin(ReadOnlyMixin, admin.ModelAdmin):
         ids = [job_id for job_id in map(monitor_id_of, keys) if job_id is not None]
         monitors = self.monitors(request).using(queryset.db).filter(pk__in=ids)
         operation = TryAgain(request.user.get_username(), gettext("try again"))
-        walk = walks.begin("", request.user, monitors, monitors.count(), "")
-        while not walk.finished:
-            walk = walks.step(walk, monitors, operation, request.user)
-        touched = walk.changed
+        bulk_pass = progress.begin("", request.user, monitors, monitors.count(), "")
+        while not bulk_pass.finished:
+            bulk_pass = progress.step(bulk_pass, monitors, operation, request.user)
+        touched = bulk_pass.changed
         text = ngettext("%(count)d monitor will be tried again.", "%(count)d monitors will be tried again.", touched)
         self.message_user(request, text % {"count": touched}, messages.SUCCESS)
         if len(ids) < len(keys):

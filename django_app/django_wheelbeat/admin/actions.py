@@ -1,6 +1,6 @@
 """Bulk actions of the admin's list: pause, resume, edit, delete, start and end incidents. None is a toggle.
 
-Each action first shows a page that asks for its values and names the number of monitors. Then it walks over them, one
+Each action first shows a page that asks for its values and names the number of monitors. Then it passes over them, one
 bounded step per request; a progress page shows how many are done and requests the next step by itself.
 """
 
@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
 from django_wheelbeat.admin import bulk_forms
 from django_wheelbeat.admin.pages import admin_page
-from django_wheelbeat.bulk import progress as walks
+from django_wheelbeat.bulk import progress
 from django_wheelbeat.bulk.dependents import forbidden_dependents
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from django.template.response import TemplateResponse
 
     from django_wheelbeat.admin.bulk_forms import OperationForm
-    from django_wheelbeat.bulk.progress import Walk
+    from django_wheelbeat.bulk.progress import BulkPass
 
 
 class ActionTexts(NamedTuple):
@@ -44,31 +44,31 @@ class BulkAction(NamedTuple):
     words: ActionTexts
 
     def run(self, modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
-        """Show the form, begin the walk, or continue it, depending on the request; None returns to the list."""
+        """Show the form, begin the pass, or continue it, depending on the request; None returns to the list."""
         scope = scope_of(request)
-        walk = walks.read(request.POST.get("walk", ""), scope, request.user)
-        if walk is not None:
-            form = self.form(QueryDict(walk.given))
+        bulk_pass = progress.read(request.POST.get("progress", ""), scope, request.user)
+        if bulk_pass is not None:
+            form = self.form(QueryDict(bulk_pass.given))
             if form.is_valid():
-                return self._go_on(modeladmin, request, queryset, form, walk)
+                return self._go_on(modeladmin, request, queryset, form, bulk_pass)
         monitors = self.form.concerned(queryset)
         total = monitors.order_by().values("pk").count()
         given = request.POST if "confirmed" in request.POST else None
         form = self.form(given, total=total, within=modeladmin.get_queryset(request))
         if not form.is_valid():
             return self._ask(modeladmin, request, form, total)
-        walk = walks.begin(scope, request.user, monitors, total, form.carried().urlencode())
-        return self._go_on(modeladmin, request, queryset, form, walk)
+        bulk_pass = progress.begin(scope, request.user, monitors, total, form.carried().urlencode())
+        return self._go_on(modeladmin, request, queryset, form, bulk_pass)
 
     def _go_on(
-        self, modeladmin: Any, request: HttpRequest, queryset: Any, form: OperationForm, walk: Walk
+        self, modeladmin: Any, request: HttpRequest, queryset: Any, form: OperationForm, bulk_pass: BulkPass
     ) -> TemplateResponse | None:
-        walk = walks.step(walk, self.form.concerned(queryset), form.operation(), request.user)
-        if not walk.finished:
-            return self._page(modeladmin, request, "progress", {"walk": walk, "title": self.words.title})
-        modeladmin.message_user(request, self.words.done % {"count": walk.changed}, messages.SUCCESS)
-        if walk.refused:
-            modeladmin.message_user(request, refusals_in_words(walk), messages.WARNING)
+        bulk_pass = progress.step(bulk_pass, self.form.concerned(queryset), form.operation(), request.user)
+        if not bulk_pass.finished:
+            return self._page(modeladmin, request, "progress", {"bulk_pass": bulk_pass, "title": self.words.title})
+        modeladmin.message_user(request, self.words.done % {"count": bulk_pass.changed}, messages.SUCCESS)
+        if bulk_pass.refused:
+            modeladmin.message_user(request, refusals_in_words(bulk_pass), messages.WARNING)
         return None
 
     def _ask(self, modeladmin: Any, request: HttpRequest, form: OperationForm, total: int) -> TemplateResponse:
@@ -101,16 +101,16 @@ def scope_of(request: HttpRequest) -> str:
     return sha256(text.encode()).hexdigest()[:32]
 
 
-def refusals_in_words(walk: Walk) -> str:
+def refusals_in_words(bulk_pass: BulkPass) -> str:
     """Return the number of monitors that were not changed, and the first of them with reasons."""
     text = ngettext(
         "%(count)d monitor was not changed: %(named)s",
         "%(count)d monitors were not changed: %(named)s",
-        walk.refused,
+        bulk_pass.refused,
     )
-    named = "; ".join(f"{name}: {reason}" for name, reason in walk.refusals)
-    more = "; …" if walk.refused > len(walk.refusals) else ""
-    return text % {"count": walk.refused, "named": named + more}
+    named = "; ".join(f"{name}: {reason}" for name, reason in bulk_pass.refusals)
+    more = "; …" if bulk_pass.refused > len(bulk_pass.refusals) else ""
+    return text % {"count": bulk_pass.refused, "named": named + more}
 
 
 PAUSE = BulkAction(

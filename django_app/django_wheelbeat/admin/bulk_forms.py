@@ -61,7 +61,7 @@ class OperationForm(forms.Form):
         raise NotImplementedError
 
     def carried(self) -> QueryDict:
-        """Return the typed values for the later steps of the walk; the form must be valid."""
+        """Return the typed values for the later steps of the pass; the form must be valid."""
         data = QueryDict(mutable=True)
         for name in self.fields.keys() & self.data.keys():
             data.setlist(name, self.data.getlist(name))
@@ -219,7 +219,7 @@ class SpeedUpForm(OperationForm):
     reason = ReasonField(required=False)
 
     def clean_end(self) -> datetime:
-        """Convert the duration to an instant once; later steps of the walk carry that instant."""
+        """Convert the duration to an instant once; later steps of the pass carry that instant."""
         text = self.cleaned_data["end"]
         try:
             until = datetime.fromisoformat(text) if "T" in text else timedelta(milliseconds=parse_duration(text))

@@ -1,6 +1,6 @@
 """The page of incidents: running ones with their remaining time, and a form that starts one for a tag.
 
-The page only reads. Its forms submit the bulk actions of the list, with their confirmation, walk and history.
+The page only reads. Its forms submit the bulk actions of the list, with their confirmation, progress and history.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run now: a button on the change page and an action on the list, for users with permission ``run_monitor``.
 
 Every form contains a request id, created when the form is shown, so submitting it twice sends one run. A GET never
-sends. Selections of any size are walked in bounded steps, one per page; if the broker fails, the page offers to
+sends. Selections of any size are processed in bounded steps, one per page; if the broker fails, the page offers to
 continue.
 """
 
@@ -25,7 +25,7 @@ from celery_wheelbeat.commands.run_now import new_request, read_request
 from celery_wheelbeat.errors import InvalidMonitor, InvalidRequest, SendFailed
 from django_wheelbeat.admin.actions import asked_again, refusals_in_words, scope_of
 from django_wheelbeat.admin.pages import admin_page
-from django_wheelbeat.bulk import progress as walks
+from django_wheelbeat.bulk import progress
 from django_wheelbeat.bulk.chunk import note_all
 from django_wheelbeat.database.audit_triggers import BULK_ROWS
 from django_wheelbeat.database.chunks import chunks_of_ids
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from django.template.response import TemplateResponse
 
     from django_wheelbeat.bulk.chunk import Entries
-    from django_wheelbeat.bulk.progress import Walk
+    from django_wheelbeat.bulk.progress import BulkPass
 
 CHUNK_SENT = 500
 """Runs sent between two checks of the elapsed time."""
@@ -91,47 +91,54 @@ class RunNowMixin:
 def run_monitors_now(modeladmin: Any, request: HttpRequest, queryset: Any) -> TemplateResponse | None:
     """Ask for confirmation, then send one run of each selected monitor, including paused ones."""
     scope = scope_of(request)
-    walk = walks.read(request.POST.get("walk", ""), scope, request.user)
-    if walk is None and "run" not in request.POST:
+    bulk_pass = progress.read(request.POST.get("progress", ""), scope, request.user)
+    if bulk_pass is None and "run" not in request.POST:
         return _ask(modeladmin, request, queryset)
     try:
-        asked = read_request(request.POST.get("request", "") if walk is None else walk.given, now_ms())
+        asked = read_request(request.POST.get("request", "") if bulk_pass is None else bulk_pass.given, now_ms())
     except InvalidRequest:
         modeladmin.message_user(request, _stale(), messages.ERROR)
         return _ask(modeladmin, request, queryset)
-    walk = walk or walks.begin(scope, request.user, queryset, _count(queryset), str(asked))
-    walk, failure = _send_some(walk, queryset, asked, request.user)
+    bulk_pass = bulk_pass or progress.begin(scope, request.user, queryset, _count(queryset), str(asked))
+    bulk_pass, failure = _send_some(bulk_pass, queryset, asked, request.user)
     if failure:
         text = _("%(done)d of %(count)d runs were sent, then: %(failure)s Continue to send the rest.")
-        values = {"done": walk.changed, "count": walk.total, "failure": failure}
+        values = {"done": bulk_pass.changed, "count": bulk_pass.total, "failure": failure}
         modeladmin.message_user(request, text % values, messages.ERROR)
-    if not walk.finished:
-        context = {"walk": walk, "title": _("Run monitors now"), "halted": bool(failure), **asked_again(request)}
+    if not bulk_pass.finished:
+        context = {
+            "bulk_pass": bulk_pass,
+            "title": _("Run monitors now"),
+            "halted": bool(failure),
+            **asked_again(request),
+        }
         return admin_page(modeladmin, request, "progress", context)
-    if walk.refused:
-        modeladmin.message_user(request, refusals_in_words(walk), messages.WARNING)
-    text = ngettext("%(count)d run was sent.", "%(count)d runs were sent.", walk.changed) % {"count": walk.changed}
+    if bulk_pass.refused:
+        modeladmin.message_user(request, refusals_in_words(bulk_pass), messages.WARNING)
+    text = ngettext("%(count)d run was sent.", "%(count)d runs were sent.", bulk_pass.changed) % {
+        "count": bulk_pass.changed
+    }
     modeladmin.message_user(request, text, messages.SUCCESS)
     return None
 
 
-def _send_some(walk: Walk, queryset: Any, asked: UUID, user: Any) -> tuple[Walk, str]:
-    """Send some more runs in key order; return the walk after them, and the failure, if any, as text."""
+def _send_some(bulk_pass: BulkPass, queryset: Any, asked: UUID, user: Any) -> tuple[BulkPass, str]:
+    """Send some more runs in key order; return the pass after them, and the failure, if any, as text."""
     started_s = monotonic()
     every = queryset.model._default_manager.using(queryset.db)
-    for keys in chunks_of_ids(queryset.filter(pk__gt=walk.after, pk__lte=walk.until), CHUNK_SENT):
+    for keys in chunks_of_ids(queryset.filter(pk__gt=bulk_pass.after, pk__lte=bulk_pass.until), CHUNK_SENT):
         sent = run_monitors(every.filter(pk__in=keys).order_by("pk"), asked, using=queryset.db)
         tried = len(sent.run_ids) + len(sent.refused) if sent.failure else len(keys)
-        walk = walk._replace(
-            after=keys[tried - 1] if tried else walk.after,
-            seen=walk.seen + tried,
-            refused=walk.refused + len(sent.refused),
-            refusals=(*walk.refusals, *sent.refused.items())[: walks.REFUSED_SHOWN],
-            entries=_note(walk, every, sent.run_ids, user),
+        bulk_pass = bulk_pass._replace(
+            after=keys[tried - 1] if tried else bulk_pass.after,
+            seen=bulk_pass.seen + tried,
+            refused=bulk_pass.refused + len(sent.refused),
+            refusals=(*bulk_pass.refusals, *sent.refused.items())[: progress.REFUSED_SHOWN],
+            entries=_note(bulk_pass, every, sent.run_ids, user),
         )
-        if sent.failure or monotonic() - started_s >= walks.STEP_S:
-            return walk, sent.failure
-    return walk._replace(after=walk.until), ""
+        if sent.failure or monotonic() - started_s >= progress.STEP_S:
+            return bulk_pass, sent.failure
+    return bulk_pass._replace(after=bulk_pass.until), ""
 
 
 class _RunNote(NamedTuple):
@@ -141,12 +148,12 @@ class _RunNote(NamedTuple):
     flag: int = CHANGE
 
 
-def _note(walk: Walk, every: Any, run_ids: Mapping[int, str], user: Any) -> Entries:
+def _note(bulk_pass: BulkPass, every: Any, run_ids: Mapping[int, str], user: Any) -> Entries:
     """Write the runs to Django's history: one entry per monitor, or a single one for a large bulk."""
-    entries = walk.entries._replace(changed=walk.changed + len(run_ids))
+    entries = bulk_pass.entries._replace(changed=bulk_pass.changed + len(run_ids))
     if not run_ids:
         return entries
-    if walk.total > BULK_ROWS:
+    if bulk_pass.total > BULK_ROWS:
         return entries._replace(history_id=note_all(every.model, _RunNote(_("Run now.")), user, entries))
     for monitor in every.filter(pk__in=list(run_ids)).only("pk", "name"):
         LogEntry.objects.log_actions(user.pk, [monitor], CHANGE, change_message=_ran(run_ids[monitor.pk]))

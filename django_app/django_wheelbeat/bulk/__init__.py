@@ -1,6 +1,6 @@
 """Changes to many monitors: the operations, one transaction per chunk, and progress across several requests.
 
-``operations``: what is changed. ``chunk``: one transaction, with audit and history. ``progress``: the walk over all
+``operations``: what is changed. ``chunk``: one transaction, with audit and history. ``progress``: the pass over all
 chunks. ``dependents``: what a deletion cascades to.
 
 Imported by ``transfer`` and ``admin``. Imports ``database`` and ``monitors``; never ``transfer`` or ``admin``.

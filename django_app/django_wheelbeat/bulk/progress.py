@@ -1,7 +1,7 @@
 """Progress of a bulk change that may take several requests.
 
-A walk ascends the primary keys up to the greatest one at its start, so monitors added later are not changed. Its state
-travels through the browser, signed: the server stores nothing, and only a confirmed walk can be continued. A step is
+A pass ascends the primary keys up to the greatest one at its start, so monitors added later are not changed. Its state
+travels through the browser, signed: the server stores nothing, and only a confirmed pass can be continued. A step is
 bounded in time: it always completes its first chunk, and starts another only within STEP_S.
 """
 
@@ -30,7 +30,7 @@ VALID_S = 3600
 REFUSED_SHOWN = 20
 
 
-class Walk(NamedTuple):
+class BulkPass(NamedTuple):
     """Progress of one bulk change."""
 
     scope: str
@@ -40,7 +40,7 @@ class Walk(NamedTuple):
     """Greatest primary key processed."""
     until: int
     total: int
-    """Number of monitors when the walk started."""
+    """Number of monitors when the pass started."""
     seen: int = 0
     refused: int = 0
     entries: Entries = Entries()
@@ -60,48 +60,50 @@ class Walk(NamedTuple):
         return self.after >= self.until
 
     def signed(self) -> str:
-        """Return the walk as signed text for a hidden form field."""
+        """Return the pass as signed text for a hidden form field."""
         return signing.dumps(self, salt=SALT, compress=True)
 
 
-def begin(scope: str, user: Any, monitors: Any, total: int, given: str) -> Walk:
-    """Return a new walk over ``monitors``, a queryset of ``total`` rows."""
+def begin(scope: str, user: Any, monitors: Any, total: int, given: str) -> BulkPass:
+    """Return a new pass over ``monitors``, a queryset of ``total`` rows."""
     ends = monitors.order_by().aggregate(first=Min("pk"), last=Max("pk"))
     if ends["first"] is None:
-        return Walk(scope, str(user.pk), 0, 0, total, given=given)
-    return Walk(scope, str(user.pk), ends["first"] - 1, ends["last"], total, given=given)
+        return BulkPass(scope, str(user.pk), 0, 0, total, given=given)
+    return BulkPass(scope, str(user.pk), ends["first"] - 1, ends["last"], total, given=given)
 
 
-def read(text: str, scope: str, user: Any) -> Walk | None:
-    """Return a walk from its signed text; None if it is forged, older than an hour, or of another scope or user."""
+def read(text: str, scope: str, user: Any) -> BulkPass | None:
+    """Return a pass from its signed text; None if it is forged, older than an hour, or of another scope or user."""
     try:
         *values, entries, refusals, given = signing.loads(text, salt=SALT, max_age=VALID_S)
     except signing.BadSignature:
         return None
-    walk = Walk(*values, Entries(*entries), tuple(map(tuple, refusals)), given)
-    return walk if (walk.scope, walk.user) == (scope, str(user.pk)) else None
+    bulk_pass = BulkPass(*values, Entries(*entries), tuple(map(tuple, refusals)), given)
+    return bulk_pass if (bulk_pass.scope, bulk_pass.user) == (scope, str(user.pk)) else None
 
 
-def step(walk: Walk, monitors: Any, operation: Operation, user: Any) -> Walk:
-    """Process some more chunks of ``monitors`` and return the walk after them."""
+def step(bulk_pass: BulkPass, monitors: Any, operation: Operation, user: Any) -> BulkPass:
+    """Process some more chunks of ``monitors`` and return the pass after them."""
     started_s = monotonic()
     every = monitors.model._default_manager.using(monitors.db)
-    for ids in chunks_of_ids(monitors.filter(pk__gt=walk.after, pk__lte=walk.until), ahead=CHUNKS_AHEAD):
-        outcome, entries = _change(walk, every.all(), ids, operation, user)
-        walk = walk._replace(
+    for ids in chunks_of_ids(monitors.filter(pk__gt=bulk_pass.after, pk__lte=bulk_pass.until), ahead=CHUNKS_AHEAD):
+        outcome, entries = _change(bulk_pass, every.all(), ids, operation, user)
+        bulk_pass = bulk_pass._replace(
             after=ids[-1],
-            seen=walk.seen + len(ids),
-            refused=walk.refused + len(outcome.refused),
+            seen=bulk_pass.seen + len(ids),
+            refused=bulk_pass.refused + len(outcome.refused),
             entries=entries,
-            refusals=(*walk.refusals, *outcome.refused.items())[:REFUSED_SHOWN],
+            refusals=(*bulk_pass.refusals, *outcome.refused.items())[:REFUSED_SHOWN],
         )
         if monotonic() - started_s >= STEP_S:
-            return walk
-    return walk._replace(after=walk.until)
+            return bulk_pass
+    return bulk_pass._replace(after=bulk_pass.until)
 
 
-def _change(walk: Walk, monitors: Any, ids: Sequence[int], operation: Operation, user: Any) -> tuple[Outcome, Entries]:
-    if walk.total > BULK_ROWS:
-        return change_chunk_of_many(monitors, ids, operation, user, walk.entries)
+def _change(
+    bulk_pass: BulkPass, monitors: Any, ids: Sequence[int], operation: Operation, user: Any
+) -> tuple[Outcome, Entries]:
+    if bulk_pass.total > BULK_ROWS:
+        return change_chunk_of_many(monitors, ids, operation, user, bulk_pass.entries)
     outcome = change_chunk(monitors, ids, operation, user)
-    return outcome, walk.entries._replace(changed=walk.changed + len(outcome.changed))
+    return outcome, bulk_pass.entries._replace(changed=bulk_pass.changed + len(outcome.changed))

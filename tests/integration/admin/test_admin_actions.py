@@ -115,7 +115,7 @@ def test_resume_and_pause_never_toggle(db: Any, login: Callable[..., Any], small
 def test_a_failing_chunk_keeps_what_is_done(db: Any, login: Callable[..., Any], small_chunks: None) -> None:
     from django.contrib.auth.models import User
 
-    from django_wheelbeat.bulk import progress as walks
+    from django_wheelbeat.bulk import progress
     from django_wheelbeat.bulk.operations import Pause
     from django_wheelbeat.models import Monitor
 
@@ -130,9 +130,9 @@ def test_a_failing_chunk_keeps_what_is_done(db: Any, login: Callable[..., Any], 
                 raise ConnectionError
             return super().apply(chunk, note)
 
-    walk = walks.begin("pause_monitors", User.objects.get(), Monitor.objects.all(), 7, "")
+    bulk_pass = progress.begin("pause_monitors", User.objects.get(), Monitor.objects.all(), 7, "")
     with pytest.raises(ConnectionError):
-        walks.step(walk, Monitor.objects.all(), Breaking("x"), User.objects.get())
+        progress.step(bulk_pass, Monitor.objects.all(), Breaking("x"), User.objects.get())
     assert chunks == [3, 3, 1]
     assert Monitor.objects.filter(enabled=False).count() == 6
 

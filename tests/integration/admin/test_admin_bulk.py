@@ -17,11 +17,11 @@ LIST = "/admin/wheelbeat/monitor/"
 @pytest.fixture
 def one_chunk_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each request do one chunk of three monitors."""
-    from django_wheelbeat.bulk import progress as walks
+    from django_wheelbeat.bulk import progress
     from django_wheelbeat.database import chunks
 
     monkeypatch.setattr(chunks.chunks_of_ids, "__defaults__", (3,))
-    monkeypatch.setattr(walks, "STEP_S", 0.0)
+    monkeypatch.setattr(progress, "STEP_S", 0.0)
 
 
 def fill(count: int, **columns: Any) -> list[int]:
@@ -39,12 +39,12 @@ def messages_of(browser: Any) -> str:
     return browser.get(LIST).content.decode()
 
 
-def walk_on(browser: Any, page: Any, action: str, selected: list[int], query: str = "", **more: Any) -> int:
+def go_through(browser: Any, page: Any, action: str, selected: list[int], query: str = "", **more: Any) -> int:
     """Send the page of progress until it ends; return how many steps it took."""
     steps = 1
     while page.status_code == 200:
-        (token,) = re.findall(r'name="walk" value="([^"]+)"', page.content.decode())
-        page = act(browser, action, selected, query, walk=token, **more)
+        (token,) = re.findall(r'name="progress" value="([^"]+)"', page.content.decode())
+        page = act(browser, action, selected, query, progress=token, **more)
         steps += 1
     assert page.status_code == 302
     return steps
@@ -125,7 +125,7 @@ def test_an_edit_takes_as_many_requests_as_it_needs(
     page = act(browser, "edit_monitors", ids[:1], query, **answer)
     assert "3 of 8 done" in page.content.decode()
     late = fill(1, name="late", queue="old")
-    assert walk_on(browser, page, "edit_monitors", ids[:1], query, select_across="1") in (3, 4)
+    assert go_through(browser, page, "edit_monitors", ids[:1], query, select_across="1") in (3, 4)
     assert "8 monitors were changed." in messages_of(browser)
     assert list(Monitor.objects.filter(queue="old").values_list("pk", flat=True)) == late
 
@@ -136,17 +136,17 @@ def test_a_large_bulk_is_one_entry_in_each_history(
 ) -> None:
     from django.contrib.admin.models import CHANGE, LogEntry
 
-    from django_wheelbeat.bulk import progress as walks
+    from django_wheelbeat.bulk import progress
     from django_wheelbeat.models import Audit, Change
 
-    monkeypatch.setattr(walks, "BULK_ROWS", 7 if large else 8)
+    monkeypatch.setattr(progress, "BULK_ROWS", 7 if large else 8)
     ids = fill(8)
     browser = login()
     before = Audit.objects.count()
     page = act(browser, "pause_monitors", ids, confirmed="Pause", reason="move")
     if large:
         assert [str(line) for line in LogEntry.objects.all()] == ["Changed “3 monitors” — Paused: move"], "so far"
-    walk_on(browser, page, "pause_monitors", ids)
+    go_through(browser, page, "pause_monitors", ids)
     assert "8 monitors were paused." in messages_of(browser)
     assert Change.objects.filter(operation="U", actor="ann", reason="move").count() == 8, "beats read each of them"
     lines = list(LogEntry.objects.values_list("object_id", "object_repr", "action_flag", "change_message"))
@@ -166,11 +166,11 @@ def test_a_large_delete_is_one_entry_and_leaves_what_is_kept(
     from django.contrib.admin.models import DELETION, LogEntry
     from django.db.models import ProtectedError
 
-    from django_wheelbeat.bulk import progress as walks
+    from django_wheelbeat.bulk import progress
     from django_wheelbeat.models import Audit, Monitor
     from django_wheelbeat.monitors.queryset import MonitorQuerySet
 
-    monkeypatch.setattr(walks, "BULK_ROWS", 4)
+    monkeypatch.setattr(progress, "BULK_ROWS", 4)
     ids = fill(8)
     delete = MonitorQuerySet.delete
 
@@ -184,7 +184,7 @@ def test_a_large_delete_is_one_entry_and_leaves_what_is_kept(
     browser = login()
     before = Audit.objects.count()
     page = act(browser, "delete_selected", ids, confirmed="Delete", typed="8", reason="gone")
-    walk_on(browser, page, "delete_selected", ids)
+    go_through(browser, page, "delete_selected", ids)
     assert list(Monitor.objects.values_list("pk", flat=True)) == [ids[4]]
     (line,) = LogEntry.objects.values_list("object_repr", "action_flag")
     assert line == ("7 monitors", DELETION)
@@ -192,34 +192,34 @@ def test_a_large_delete_is_one_entry_and_leaves_what_is_kept(
     assert audit == ([(7, "D", "gone")] if any_vendor.vendor == "postgresql" else [(1, "D", "gone")] * 7)
 
 
-def test_a_walk_belongs_to_its_user_and_its_action(db: Any, login: Callable[..., Any], one_chunk_a_step: None) -> None:
+def test_a_pass_belongs_to_its_user_and_its_action(db: Any, login: Callable[..., Any], one_chunk_a_step: None) -> None:
     from django_wheelbeat.models import Monitor
 
     ids = fill(6)
     page = act(login("ann"), "pause_monitors", ids, confirmed="Pause", reason="x")
-    (token,) = re.findall(r'name="walk" value="([^"]+)"', page.content.decode())
+    (token,) = re.findall(r'name="progress" value="([^"]+)"', page.content.decode())
     other = login("bob")
     for action, text in (("delete_selected", token), ("pause_monitors", token), ("delete_selected", token[:-2] + "xx")):
-        page = act(other, action, ids, walk=text)
+        page = act(other, action, ids, progress=text)
         assert page.status_code == 200
         assert "will be" in page.content.decode(), "it is asked from the beginning"
     assert Monitor.objects.count() == 6
     assert Monitor.objects.filter(enabled=False).count() == 3
 
 
-def test_a_walk_goes_on_only_where_it_was_confirmed(db: Any, login: Callable[..., Any], one_chunk_a_step: None) -> None:
+def test_a_pass_goes_on_only_where_it_was_confirmed(db: Any, login: Callable[..., Any], one_chunk_a_step: None) -> None:
     from django_wheelbeat.models import Monitor
 
     ids = fill(6, queue="old")
     others = [pk for number in range(4) for pk in fill(1, name=f"other {number}", queue="other")]
     browser, across = login(), {"select_across": "1"}
     page = act(browser, "delete_selected", ids[:1], "?queue=old", confirmed="Delete", typed="6", **across)
-    (token,) = re.findall(r'name="walk" value="([^"]+)"', page.content.decode())
+    (token,) = re.findall(r'name="progress" value="([^"]+)"', page.content.decode())
     for query, selected, more in (("", ids[:1], across), ("?queue=other", ids[:1], across), ("", others, {})):
-        page = act(browser, "delete_selected", selected, query, walk=token, **more)
+        page = act(browser, "delete_selected", selected, query, progress=token, **more)
         assert "will be deleted" in page.content.decode(), "it is asked from the beginning"
     assert Monitor.objects.filter(queue="other").count() == 4
-    walk_on(browser, act(browser, "delete_selected", ids[:1], "?queue=old", walk=token, **across), "x", ids[:1])
+    go_through(browser, act(browser, "delete_selected", ids[:1], "?queue=old", progress=token, **across), "x", ids[:1])
     assert set(Monitor.objects.values_list("queue", flat=True)) == {"other"}
 
 
@@ -242,7 +242,7 @@ def test_deleting_asks_for_the_exact_number(any_vendor: Any, login: Callable[...
     assert "The selection now has 8 monitors" in page.content.decode()
     assert Monitor.objects.count() == 9
     page = act(browser, "delete_selected", ids[:1], query, confirmed="Delete", typed="8", reason="gone", **across)
-    walk_on(browser, page, "delete_selected", ids[:1], query, **across)
+    go_through(browser, page, "delete_selected", ids[:1], query, **across)
     assert "8 monitors were deleted." in messages_of(browser)
     assert list(Monitor.objects.values_list("name", flat=True)) == ["other"]
     deleted = Change.objects.filter(operation="D")

@@ -216,7 +216,7 @@ def test_where_a_broker_fails_on_the_way_the_rest_can_be_sent_later(
     assert "1 of 4 runs were sent, then: " in page.content.decode()
     assert "data-continues" not in page.content.decode(), "it waits to be asked"
     monkeypatch.undo()
-    page = browser.post(LIST, chosen | {"walk": page.context["walk"].signed()}, follow=True)
+    page = browser.post(LIST, chosen | {"progress": page.context["bulk_pass"].signed()}, follow=True)
     assert "3 runs were sent." in page.content.decode()
     assert "1 monitor was not changed: m1" in page.content.decode()
     runs = [message.headers["id"] for message in broker.messages()]
@@ -230,10 +230,10 @@ def test_everything_that_matches_is_run_in_steps_with_progress(
     from django.contrib.admin.models import LogEntry
 
     from django_wheelbeat.admin import run_page as run_admin
-    from django_wheelbeat.bulk import progress as walks
+    from django_wheelbeat.bulk import progress
 
     monkeypatch.setattr(run_admin, "CHUNK_SENT", 2)
-    monkeypatch.setattr(walks, "STEP_S", 0.0)
+    monkeypatch.setattr(progress, "STEP_S", 0.0)
     monkeypatch.setattr(run_admin, "BULK_ROWS", 4 if many else 10_000)
     for number in range(5):
         make(f"m{number}", tags="eu")
@@ -246,12 +246,12 @@ def test_everything_that_matches_is_run_in_steps_with_progress(
     seen, sent = [], []
     while page.status_code == 200:
         assert "data-continues" in page.content.decode()
-        walk = page.context["walk"]
-        seen.append(walk.seen)
+        bulk_pass = page.context["bulk_pass"]
+        seen.append(bulk_pass.seen)
         sent.append(len(broker.messages()))
-        forged = browser.post(LIST, chosen | {"walk": walk.signed()})
+        forged = browser.post(LIST, chosen | {"progress": bulk_pass.signed()})
         assert "will be run now" in forged.content.decode(), "another filter was never confirmed"
-        page = browser.post(f"{LIST}?tag=eu", chosen | {"walk": walk.signed()})
+        page = browser.post(f"{LIST}?tag=eu", chosen | {"progress": bulk_pass.signed()})
     assert (seen, sent, len(broker.messages())) == ([2, 4], [2, 2], 1)
     lines = list(LogEntry.objects.values_list("object_repr", "change_message"))
     if many:
