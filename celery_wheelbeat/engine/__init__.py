@@ -26,6 +26,10 @@ never offers a run before its fire time, and never drops a run without an entry 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +52,24 @@ class EngineConfig:
     """Length of a far window, a multiple of the tick. A slot has an overhead of 100 bytes, so few ticks are near."""
     runs_per_advance: int = 2_000_000
     """``advance`` returns after the tick in which this many runs are reached."""
+
+
+class ApplyReport(NamedTuple):
+    """How many jobs a batch of changes inserted, updated and deleted."""
+
+    inserted: int
+    updated: int
+    deleted: int
+    refused_ids: Sequence[int]
+    """New jobs beyond ``max_jobs``."""
+
+
+class EngineStats(NamedTuple):
+    """Counts for status and metrics."""
+
+    jobs: int
+    cursor_ms: int
+    refused: int
+    """Jobs refused because of ``max_jobs`` since the start."""
+    step_number: int
+    payload_bytes: int

@@ -1,23 +1,24 @@
 """The engine: computes which runs are due.
 
-``load`` and ``apply`` take definitions, ``advance`` returns due runs. Every fire time that passes is entered in the
-ledger as expected, and as skipped with a reason if it is not offered. Invariant: once ``advance`` has caught up, every
-enabled job is armed for its first fire time after the cursor tick. The engine must never arm relative to ``now``:
-the slots between the cursor and now are not emptied yet.
+``load`` and ``apply`` take definitions, ``advance`` returns due runs. Every fire time of the share that passes is
+entered in the ledger as expected, and as skipped with a reason if it is not offered. Invariant: once ``advance`` has
+caught up, every enabled job is armed for its first fire time after the cursor tick. The engine must never arm relative
+to ``now``: the slots between the cursor and now are not emptied yet.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from celery_wheelbeat.engine import EngineConfig
+from celery_wheelbeat.engine import ApplyReport, EngineConfig, EngineStats
 from celery_wheelbeat.engine.misfire import Gap, LateOnce, MisfireRule, Misfires, marks_of
 from celery_wheelbeat.engine.packing import ENABLED, POLLED, encode
 from celery_wheelbeat.engine.poll_lane import PolledJobs, PollLane
 from celery_wheelbeat.engine.shard import Ticks
 from celery_wheelbeat.engine.shards import JobView, Reached, Relived, Shards, ids_of
+from celery_wheelbeat.engine.sharing.share import Share
 from celery_wheelbeat.engine.watchdog import Watchdog
 from celery_wheelbeat.jobs.definitions import DueBatch, Offer
 from celery_wheelbeat.jobs.routes import RouteTable
@@ -37,28 +38,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.intervals import Bounded
     from celery_wheelbeat.schedules.kinds import Int64s
 
-__all__ = ["ApplyReport", "Engine", "EngineConfig", "EngineStats", "JobView"]
-
-
-class ApplyReport(NamedTuple):
-    """How many jobs a batch of changes inserted, updated and deleted."""
-
-    inserted: int
-    updated: int
-    deleted: int
-    refused_ids: Sequence[int]
-    """New jobs beyond ``max_jobs``."""
-
-
-class EngineStats(NamedTuple):
-    """Counts for status and metrics."""
-
-    jobs: int
-    cursor_ms: int
-    refused: int
-    """Jobs refused because of ``max_jobs`` since the start."""
-    step_number: int
-    payload_bytes: int
+__all__ = ["Engine", "EngineConfig", "JobView"]
 
 
 class Engine:
@@ -75,17 +55,18 @@ class Engine:
         self.step_number = 0
         ticks = Ticks(config.tick_ms, config.window_ms // config.tick_ms)
         self.shards = Shards(config.shards, 0, ticks, crons)
-        self.poll_lane = PollLane(PolledJobs(lambda: 0.0) if jobs is None else jobs)
-        self._watchdog = Watchdog(self.shards, self.poll_lane, crons, ledger)
+        self.share = Share(config.shards, ledger, config.backlog_max)
+        self.poll_lane = PollLane(PolledJobs(lambda: 0.0) if jobs is None else jobs, self.share)
+        self._watchdog = Watchdog(self.shards, self.poll_lane, crons, ledger, self.share)
         self.relived_until_ms = 0
         """Fire times up to here were handed out before the clock was stepped back."""
         self._replay_until = 0
         self._shortest_ms = config.tick_ms
         """Lower bound of all intervals so far."""
-        self._late_once = LateOnce()
+        self._late_once = LateOnce(self.share)
         self._refused = 0
         rule = MisfireRule(config.misfire_gap_ms, config.starting_deadline_ms, config.all_max, config.lookback_ms)
-        self.misfires = Misfires(rule, crons, ledger)
+        self.misfires = Misfires(rule, crons, ledger, self.share)
 
     def start(self, now_ms: int, *, step_number: int = 0, relived_until_ms: int = 0) -> None:
         """Set the cursor to the last tick at or before ``now_ms``; call once, before the first job is added.
@@ -121,7 +102,7 @@ class Engine:
         """Add jobs of a snapshot, settle what each missed since its destination's mark, and return the runs to offer.
 
         No mark = first start of that destination: nothing was missed. The fast path needs ids that ascend from call to
-        call.
+        call. What jobs of followed shards have missed is settled when their shard is taken.
         """
         batch = self._within_limit(batch)
         self._late_once.note(batch, self.shards, self.cursor_ms, self._settled_ms)
@@ -148,7 +129,30 @@ class Engine:
         ``cause`` (``stall``, or ``clock`` if the clock was stepped forward).
         """
         due = self._move_on(now_ms // self.config.tick_ms, cause)
-        return due + self._expected(self._late_once.take(self.shards, self.cursor_ms))
+        return due + self.share.expect(self._late_once.take(self.shards, self.cursor_ms))
+
+    def follow(self, where: NDArray[np.bool_]) -> None:
+        """Stop to answer for the shards at ``where``: their runs are kept from now on instead of being returned."""
+        self.share.set(self.share.mask & ~where)
+        self.poll_lane.divide()
+
+    def take(self, where: NDArray[np.bool_], floor_ms: Int64s) -> list[DueBatch]:
+        """Begin to answer for the shards at ``where``; returns their runs after ``floor_ms``, a mark per shard.
+
+        One-time jobs that are due and not finished are returned by the next ``advance``, whatever the mark.
+        """
+        self.share.set(self.share.mask | where)
+        self.poll_lane.divide(floor_ms, ask_ms=self.cursor_ms + 1)
+        settled_ms = self.cursor_ms - self.config.stall_limit_ms
+        runs, stretches = self.share.followed.take(where, floor_ms, settled_ms)
+        due = self.misfires.offer_kept(self.shards, runs)
+        for number, after_ms, until_ms in stretches:
+            due += self.misfires.offer_unfollowed(self.shards, self.shards[number], after_ms, until_ms)
+        return due
+
+    def forget_followed(self, marks_ms: Int64s) -> None:
+        """Forget the kept runs that their owners have settled: those up to ``marks_ms``, by shard."""
+        self._late_once.owe(self.shards, *self.share.followed.trim(marks_ms)[:2])
 
     def caught_up(self, now_ms: int) -> bool:
         """Return whether every slot up to ``now_ms`` is empty."""
@@ -207,13 +211,8 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return counts for status and metrics."""
-        return EngineStats(
-            jobs=len(self),
-            cursor_ms=self.cursor_ms,
-            refused=self._refused,
-            step_number=self.step_number,
-            payload_bytes=self.shards.payloads.resident_bytes,
-        )
+        resident_bytes = self.shards.payloads.resident_bytes
+        return EngineStats(len(self), self.cursor_ms, self._refused, self.step_number, resident_bytes)
 
     def __len__(self) -> int:
         return self.shards.job_count
@@ -278,12 +277,8 @@ class Engine:
         while self.cursor < self._replay_until and runs < self.config.runs_per_advance:
             found = self._empty_slot(self.cursor + 1)
             runs += sum(map(len, found))
-            due += found
+            due += self.share.expect(found)
         return due + self._polled_due()
-
-    def _expected(self, due: list[DueBatch]) -> list[DueBatch]:
-        self.ledger.expect(sum(map(len, due)))
-        return due
 
     def _empty_slot(self, tick: int) -> list[DueBatch]:
         step = self.step_number if tick * self.config.tick_ms <= self.relived_until_ms else 0
@@ -294,7 +289,7 @@ class Engine:
                 ids, routes = shard.table.ids(rows), shard.table.routes(rows)
                 due.append(DueBatch(shard.number, rows, ids, fires, routes, Offer.DUE, step))
         self.cursor = tick
-        return self._expected(due)
+        return due
 
     def _replayable(self, target: int) -> bool:
         gap_ms = (target - self.cursor) * self.config.tick_ms
@@ -320,24 +315,28 @@ class Engine:
         until_ms = target * self.config.tick_ms
         for shard in self.shards:
             rows = shard.overdue(until_ms)
-            before = self.ledger.expected
-            due += self._offer_missed(shard, rows, shard.table.columns.next_fire[rows] - 1, until_ms, cause)
-            shard.recount.passed += self.ledger.expected - before
+            due += self._offer_missed(shard, rows, until_ms, cause)
             following = next_fires(shard.table.schedules(rows), np.full(len(rows), until_ms), self.crons)
             shard.table.arm(rows, following)
             shard.rebuild(target)
         self.cursor = self._replay_until = target
         return due + self._polled_due()
 
-    def _offer_missed(
-        self, shard: Shard, rows: NDArray[np.integer], after_ms: Int64s, until_ms: int, cause: str
-    ) -> list[DueBatch]:
-        found = shard.table.rows.take(rows)
-        gap = Gap(shard.table.schedules(rows), found.flags, after_ms, np.full(len(rows), until_ms))
-        return self.misfires.offer(self.shards, shard.table.ids(rows), gap, cause)
+    def _offer_missed(self, shard: Shard, rows: NDArray[np.integer], until_ms: int, cause: str) -> list[DueBatch]:
+        fires_ms, schedules = shard.table.columns.next_fire[rows], shard.table.schedules(rows)
+        gap = Gap(schedules, shard.table.rows.take(rows).flags, fires_ms - 1, np.full(len(rows), until_ms))
+        if not self.share.mask[shard.number]:
+            shard.recount.passed += int(spans(schedules, gap.after_ms, gap.until_ms, self.crons).counts.sum())
+            self._late_once.owe(self.shards, shard.table.ids(rows), fires_ms)
+            self.share.followed.miss(self.share.only(shard.number), self.cursor_ms, until_ms)
+            return []
+        before = self.ledger.expected
+        due = self.misfires.offer(self.shards, shard.table.ids(rows), gap, cause)
+        shard.recount.passed += self.ledger.expected - before
+        return due
 
     def _polled_due(self) -> list[DueBatch]:
-        return self._expected(self.shards.batches(*self.poll_lane.due(self.cursor_ms), Offer.DUE))
+        return self.share.expect(self.shards.batches(*self.poll_lane.due(self.cursor_ms), Offer.DUE))
 
     @property
     def _settled_ms(self) -> int:

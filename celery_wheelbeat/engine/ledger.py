@@ -1,7 +1,7 @@
-"""The account of every run: ``sent + Σ skipped(reason) + pending = expected``.
+"""The account of every run: ``sent + Σ skipped(reason) + handed_on + pending = expected``.
 
-There is one ledger per process. Counters only grow. A run that is dropped without being sent is entered with a reason
-from a closed list. Entries cannot be corrected, so a difference stays visible.
+There is one ledger per process, for the shards that it answers for. Counters only grow. A run that is dropped without
+being sent is entered with a reason from a closed list. Entries cannot be corrected, so a difference stays visible.
 """
 
 from __future__ import annotations
@@ -52,6 +52,10 @@ class Ledger:
         """Confirmed by the broker."""
         self.reoffered = 0
         """Confirmed runs that may have been sent before the restart; not part of the sum."""
+        self.handed_on = 0
+        """Given away unsent with their shard: the beat that takes it expects them again."""
+        self.followed = 0
+        """Fire times of shards that another beat answers for; not part of the sum."""
         self.skipped: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self.last_skips = LastSkips()
         """Recent skips, to explain why a job did not run; recorded by the code that skips the runs."""
@@ -74,10 +78,18 @@ class Ledger:
         """Count ``runs`` that were offered again after a restart and confirmed."""
         self.reoffered += _positive(runs)
 
+    def hand_on(self, runs: int) -> None:
+        """Count ``runs`` that were expected here and are given away unsent."""
+        self.handed_on += _positive(runs)
+
+    def follow(self, runs: int) -> None:
+        """Count ``runs`` that are due and that another beat answers for."""
+        self.followed += _positive(runs)
+
     @property
     def settled(self) -> int:
-        """Runs that are sent or skipped."""
-        return self.sent + self.skipped.total()
+        """Runs that are sent, skipped or given away."""
+        return self.sent + self.skipped.total() + self.handed_on
 
     def difference(self, pending: int) -> int:
         """Return expected - settled - ``pending``; not 0 means that a run is missing or counted twice."""

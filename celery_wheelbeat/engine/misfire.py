@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from celery_wheelbeat.engine.packing import ENABLED, ONCE, POLLED
 from celery_wheelbeat.jobs.definitions import MISFIRE_SHIFT, Flag, Misfire, Offer
 from celery_wheelbeat.schedules.columns import NOT_CRON, ScheduleColumns, fires_between, next_fires, spans
 from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS, Kind
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.engine.ledger import Ledger
+    from celery_wheelbeat.engine.shard import Shard
     from celery_wheelbeat.engine.shards import Shards
+    from celery_wheelbeat.engine.sharing.followed import KeptRuns
+    from celery_wheelbeat.engine.sharing.share import Share
     from celery_wheelbeat.jobs.definitions import DefinitionBatch, DueBatch
     from celery_wheelbeat.jobs.routes import RouteTable
     from celery_wheelbeat.schedules.cron import CronTable
@@ -78,7 +82,8 @@ class Missed(NamedTuple):
 class Misfires:
     """Settles gaps and books them in the ledger: offered runs become due batches, the others are skipped."""
 
-    def __init__(self, rule: MisfireRule, crons: CronTable, ledger: Ledger) -> None:
+    def __init__(self, rule: MisfireRule, crons: CronTable, ledger: Ledger, share: Share) -> None:
+        self._share = share
         self._rule = rule
         self._crons = crons
         self._ledger = ledger
@@ -95,6 +100,29 @@ class Misfires:
             self._ledger.last_skips.note_gap(reason, missed.skipped, begin_ms, end_ms)
         return shards.batches(ids[missed.positions], missed.fire_ms, Offer.MISFIRE)
 
+    def offer_kept(self, shards: Shards, runs: KeptRuns) -> list[DueBatch]:
+        """Offer runs that this process has followed and now answers for; those of deleted jobs are skipped."""
+        due = shards.batches(*runs[:2], Offer.DUE, runs.step)
+        self._ledger.expect(len(runs.ids))
+        self._ledger.skip("removed", len(runs.ids) - sum(map(len, due)))
+        return due
+
+    def offer_unfollowed(self, shards: Shards, shard: Shard, after_ms: int, until_ms: int) -> list[DueBatch]:
+        """Settle, as a restart does, (``after_ms``, ``until_ms``] of a shard that this process answers for now.
+
+        Runs within ``lookback_ms`` are offered whatever the policy. One-time jobs are left to ``LateOnce``.
+        """
+        flags = shard.table.rows.flags
+        rows = np.flatnonzero((flags & (ENABLED | POLLED | ONCE)) == ENABLED)
+        ids, schedules = shard.table.ids(rows), shard.table.schedules(rows)
+        begin, end = np.full(len(ids), after_ms), np.full(len(ids), until_ms)
+        begin[schedules.interval_ms <= 0] = max(after_ms, shards.relived.until_ms)
+        certain = np.clip(begin + self._rule.lookback_ms, begin, np.maximum(begin, end))
+        early, fires = fires_between(schedules, begin, certain, self._crons)
+        self._ledger.expect(len(fires))
+        due = shards.batches(ids[early], fires, Offer.MISFIRE)
+        return due + self.offer(shards, ids, Gap(schedules, flags[rows], certain, end), "restart")
+
     def offer_after_start(
         self, shards: Shards, batch: DefinitionBatch, mark_ms: Int64s, cursor_ms: int
     ) -> list[DueBatch]:
@@ -103,9 +131,13 @@ class Misfires:
         Runs within ``lookback_ms`` after the mark are offered whatever the policy. They may have been sent already, so
         they are not booked as expected, except at a first start, where no process can have sent them. An unfinished
         one-time job is offered regardless of age, unless its policy is ``skip``: it may have been stored late, or its
-        run may have died with a process.
+        run may have died with a process. What jobs of followed shards have missed is settled when a shard is taken.
         """
-        positions = np.flatnonzero((mark_ms != NO_MARK_MS) & ((batch.flags & Flag.ENABLED) > 0))
+        wanted = (mark_ms != NO_MARK_MS) & ((batch.flags & Flag.ENABLED) > 0)
+        if not self._share.whole:
+            wanted &= self._share.has(batch.ids)
+            self._share.followed.miss(~self._share.mask, ALWAYS_MS, cursor_ms)
+        positions = np.flatnonzero(wanted)
         if not len(positions):
             return []
         ids, mark_ms = batch.ids[positions], mark_ms[positions]
@@ -189,17 +221,27 @@ class LateOnce:
     suppresses one-time jobs up to the old time; new ones in that range are kept here until the cursor reaches them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, share: Share) -> None:
+        self._share = share
         self._owed: dict[int, int] = {}
         """Job id → instant in ms."""
 
+    def owe(self, shards: Shards, ids: Int64s, fires_ms: Int64s) -> None:
+        """Record the one-time jobs among runs of followed shards that are neither handed out nor kept."""
+        once = shards.once_of(ids) == fires_ms
+        self._owed.update(zip(ids[once].tolist(), fires_ms[once].tolist(), strict=True))
+
     def note(self, batch: DefinitionBatch, shards: Shards, after_ms: int, until_ms: int) -> None:
-        """Record the new instants in (``after_ms``, ``until_ms``]. Call before ``shards`` contains ``batch``."""
+        """Record the new instants in (``after_ms``, ``until_ms``]. Call before ``shards`` contains ``batch``.
+
+        In followed shards, earlier instants too: marks do not tell whether such a job was sent.
+        """
         once = batch.kind == Kind.ONCE
         if not once.any():
             return
         at_ms = batch.anchor_ms + batch.offset_ms
-        late = once & ((batch.flags & Flag.ENABLED) > 0) & (at_ms > after_ms) & (at_ms <= until_ms)
+        late = once & ((batch.flags & Flag.ENABLED) > 0) & (at_ms <= until_ms)
+        late &= (at_ms > after_ms) | ~self._share.has(batch.ids)
         late &= (at_ms >= batch.start_ms) & (at_ms < batch.end_ms)
         late &= (at_ms >= batch.effective_from_ms) | (policies(batch.flags) != Misfire.SKIP.value)
         ids, instants_ms = batch.ids[late], at_ms[late]
@@ -207,10 +249,15 @@ class LateOnce:
         self._owed.update(zip(ids[new].tolist(), instants_ms[new].tolist(), strict=True))
 
     def take(self, shards: Shards, cursor_ms: int) -> list[DueBatch]:
-        """Remove and return the runs due by ``cursor_ms``, in order, except those whose job has a new instant."""
+        """Remove and return the runs due by ``cursor_ms``, in order, except those whose job has a new instant.
+
+        Jobs of followed shards are kept until they are finished.
+        """
         due = sorted((at_ms, job_id) for job_id, at_ms in self._owed.items() if at_ms <= cursor_ms)
-        for _, job_id in due:
-            del self._owed[job_id]
         fires, ids = np.array(due, np.int64).reshape(-1, 2).T
         wanted = shards.once_of(ids) == fires
+        stays = wanted & ~self._share.has(ids)
+        for job_id in ids[~stays].tolist():
+            del self._owed[job_id]
+        wanted &= ~stays
         return shards.batches(ids[wanted], fires[wanted], Offer.MISFIRE) if wanted.any() else []

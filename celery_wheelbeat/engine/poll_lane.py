@@ -18,9 +18,10 @@ from celery_wheelbeat.engine.packing import ENABLED, POLLED
 from celery_wheelbeat.schedules.kinds import NEVER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from celery_wheelbeat.engine.packing import Rows
+    from celery_wheelbeat.engine.sharing.share import Share
     from celery_wheelbeat.schedules.kinds import Int64s, Polled
 
 BUDGET_S: Final = 0.002
@@ -40,6 +41,14 @@ class PollFailure(NamedTuple):
 
     job_id: int
     error: Exception
+
+
+class Unasked(NamedTuple):
+    """A job whose schedule is not asked."""
+
+    schedule: Polled
+    fired_ms: int
+    """Its last fire time, or the instant after which it may fire."""
 
 
 @dataclass(slots=True)
@@ -94,6 +103,15 @@ class PolledJobs:
     def remove(self, job_id: int) -> bool:
         """Remove a job; returns whether it was present."""
         return self._members.pop(job_id, None) is not None
+
+    def job_ids(self) -> Iterable[int]:
+        """Return the jobs of the lane."""
+        return self._members.keys()
+
+    def take_out(self, job_id: int) -> Unasked:
+        """Remove a job and return what is needed to add it again."""
+        member = self._members.pop(job_id)
+        return Unasked(member.schedule, member.fired_ms)
 
     def next_ask_ms(self) -> int:
         """Return the earliest instant at which a job is to be asked, NEVER_MS if none. The mark stays before it."""
@@ -153,22 +171,47 @@ class PolledJobs:
 class PollLane:
     """Keeps the members of one ``PolledJobs`` consistent with the tables."""
 
-    def __init__(self, jobs: PolledJobs) -> None:
+    def __init__(self, jobs: PolledJobs, share: Share) -> None:
+        """Only the schedules of jobs of ``share`` are asked: they are foreign code, which may act when asked."""
         self.jobs = jobs
+        self._share = share
+        self._followed: dict[int, Unasked] = {}
+        """Jobs of the other shards."""
         self.turn = PollTurn()
         """The result of the last ``advance`` of the lane."""
         self._failures: list[PollFailure] = []
 
     def put(self, rows: Rows, schedules: Mapping[int, Polled], *, ask_ms: int, after_ms: int) -> None:
         """Add the enabled polled jobs of ``rows``; they are first asked at ``ask_ms`` and fire after ``after_ms``."""
-        for job_id in rows.ids[(rows.flags & (ENABLED | POLLED)) == ENABLED | POLLED].tolist():
-            self.jobs.put(job_id, schedules[job_id], ask_ms=ask_ms, after_ms=after_ms)
+        ids = rows.ids[(rows.flags & (ENABLED | POLLED)) == ENABLED | POLLED]
+        for job_id, owned in zip(ids.tolist(), self._share.has(ids).tolist(), strict=True):
+            if owned:
+                self.jobs.put(job_id, schedules[job_id], ask_ms=ask_ms, after_ms=after_ms)
+            else:
+                self._followed[job_id] = Unasked(schedules[job_id], after_ms)
+
+    def divide(self, floor_ms: Int64s | None = None, *, ask_ms: int = 0) -> None:
+        """Ask the schedules of the share, which has changed, and no others.
+
+        Jobs that it gains fire after ``floor_ms`` (by shard) and are first asked at ``ask_ms``.
+        """
+        for job_id in [one for one in self.jobs.job_ids() if not self._share.owns(one)]:
+            self._followed[job_id] = self.jobs.take_out(job_id)
+        for job_id in [one for one in self._followed if self._share.owns(one)]:
+            schedule, fired_ms = self._followed.pop(job_id)
+            if floor_ms is not None:
+                fired_ms = max(fired_ms, int(floor_ms[job_id & (len(floor_ms) - 1)]))
+            self.jobs.put(job_id, schedule, ask_ms=ask_ms, after_ms=fired_ms)
+
+    def __contains__(self, job_id: int) -> bool:
+        return job_id in self.jobs or job_id in self._followed
 
     def remove(self, rows: Rows) -> None:
         """Remove the polled jobs of ``rows``."""
-        if len(self.jobs):
+        if len(self.jobs) or self._followed:
             for job_id in rows.ids[(rows.flags & POLLED) > 0].tolist():
                 self.jobs.remove(job_id)
+                self._followed.pop(job_id, None)
 
     def due(self, until_ms: int) -> tuple[Int64s, Int64s]:
         """Advance the lane to ``until_ms``; returns job ids and fire times, ascending by fire time."""

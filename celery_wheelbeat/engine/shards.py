@@ -195,12 +195,22 @@ class Shards:
                     found[position] = rare.phase_ms
         return found
 
-    def batches(self, ids: Int64s, fire_ms: Int64s, offer: Offer) -> list[DueBatch]:
-        """Make due batches of runs given by id and ascending fire time; runs of deleted jobs are left out."""
+    def batches(
+        self, ids: Int64s, fire_ms: Int64s, offer: Offer, steps: NDArray[np.int32] | None = None
+    ) -> list[DueBatch]:
+        """Make due batches of runs given by id and ascending fire time; runs of deleted jobs are left out.
+
+        ``steps``: the step of each run, if it came due before the current step of the clock.
+        """
         due = []
         for shard, positions, rows in self.located(ids):
-            again = (fire_ms[positions] <= self.relived.until_ms) & (shard.table.columns.interval[rows] > 0)
-            for step, part in ((0, np.flatnonzero(~again)), (self.relived.step, np.flatnonzero(again))):
+            if steps is None:
+                again = (fire_ms[positions] <= self.relived.until_ms) & (shard.table.columns.interval[rows] > 0)
+                parts = [(0, np.flatnonzero(~again)), (self.relived.step, np.flatnonzero(again))]
+            else:
+                of_run = steps[positions]
+                parts = [(step, np.flatnonzero(of_run == step)) for step in np.unique(of_run).tolist()]
+            for step, part in parts:
                 if len(part):
                     found, here = rows[part].astype(np.uint32), positions[part]
                     route = shard.table.routes(found)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.engine.poll_lane import PollLane
     from celery_wheelbeat.engine.shard import Shard
     from celery_wheelbeat.engine.shards import Shards
+    from celery_wheelbeat.engine.sharing.share import Share
     from celery_wheelbeat.schedules.columns import ScheduleColumns
     from celery_wheelbeat.schedules.cron import CronTable
     from celery_wheelbeat.schedules.kinds import Int64s
@@ -58,11 +59,12 @@ EXAMPLES = 10
 class Watchdog:
     """Sweeps the shards of one engine. Keeps no state between sweeps."""
 
-    def __init__(self, shards: Shards, poll_lane: PollLane, crons: CronTable, ledger: Ledger) -> None:
+    def __init__(self, shards: Shards, poll_lane: PollLane, crons: CronTable, ledger: Ledger, share: Share) -> None:
         self._shards = shards
         self._poll_lane = poll_lane
         self._crons = crons
         self._ledger = ledger
+        self._share = share
 
     def agreed_cursor(self) -> int:
         """Return the cursor that most shards have."""
@@ -71,7 +73,7 @@ class Watchdog:
     def sweep(self, number: int, truth: Callable[[ScheduleColumns], Int64s], settled_ms: int) -> SweepReport:
         """Check and repair shard ``number``; ``truth`` computes the fire times that schedules must be armed for.
 
-        Lost runs are entered in the ledger as expected and skipped (``error``).
+        Lost runs of the share are entered in the ledger as expected and skipped (``error``).
         """
         report = SweepReport(number)
         shard = self._shards[number]
@@ -104,8 +106,9 @@ class Watchdog:
         difference = shard.recount.difference(shard.table, shard.cursor_ms, self._crons)
         if difference > 0:
             report.add("uncounted", difference)
-            self._ledger.expect(difference)
-            self._ledger.skip("error", difference)
+            if self._share.mask[shard.number]:
+                self._ledger.expect(difference)
+                self._ledger.skip("error", difference)
         else:
             report.add("surplus", -difference)
 
@@ -127,9 +130,7 @@ class Watchdog:
     def _check_poll_lane(self, shard: Shard, report: SweepReport) -> None:
         table = shard.table
         rows = np.flatnonzero((table.rows.flags & (ENABLED | POLLED)) == ENABLED | POLLED)
-        absent = np.array(
-            [row for row in rows.tolist() if int(table.columns.ids[row]) not in self._poll_lane.jobs], np.intp
-        )
+        absent = np.array([row for row in rows.tolist() if int(table.columns.ids[row]) not in self._poll_lane], np.intp)
         report.add("lost", len(absent), table.ids(absent))
         self._evict(shard, absent, report)
 
