@@ -67,7 +67,7 @@ soak-later: services venv ## every committed one-off run is sent, also after slo
 	$(SOAK) tests/property/test_later_seconds.py $(wildcard tests/acceptance/test_later_*.py)
 
 soak-account: venv ## every due run is accounted for: the engine against a brute-force model
-	$(SOAK) tests/property/test_engine_oracle.py
+	$(SOAK) tests/property/test_engine_oracle.py tests/property/test_engine_shares.py
 
 soak-simulation: venv ## the whole beat under 20,000 seeds, with an auditor that recomputes every run
 	$(SOAK) tests/simulation

@@ -62,6 +62,7 @@ class StatusReport:
             jobs=self._jobs(),
             ledger=engine.ledger,
             pending=dispatcher.pending,
+            kept=len(engine.share.followed),
             strays=dispatcher.strays,
             failures=dispatcher.failures,
             lateness=lateness.quantiles(now_s),

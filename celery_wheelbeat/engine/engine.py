@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from celery_wheelbeat.engine import ApplyReport, EngineConfig, EngineStats
-from celery_wheelbeat.engine.misfire import Gap, LateOnce, MisfireRule, Misfires, marks_of
+from celery_wheelbeat.engine.misfire import Gap, LateOnce, MisfireRule, Misfires, marks_of, policies
 from celery_wheelbeat.engine.packing import ENABLED, POLLED, encode
 from celery_wheelbeat.engine.poll_lane import PolledJobs, PollLane
 from celery_wheelbeat.engine.shard import Ticks
 from celery_wheelbeat.engine.shards import JobView, Reached, Relived, Shards, ids_of
+from celery_wheelbeat.engine.sharing.followed import KeptRuns
 from celery_wheelbeat.engine.sharing.share import Share
 from celery_wheelbeat.engine.watchdog import Watchdog
-from celery_wheelbeat.jobs.definitions import DueBatch, Offer
+from celery_wheelbeat.jobs.definitions import DueBatch, Misfire, Offer
 from celery_wheelbeat.jobs.routes import RouteTable
 from celery_wheelbeat.schedules.columns import ScheduleColumns, next_fires, spans
 from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS
@@ -149,6 +150,13 @@ class Engine:
         for number, after_ms, until_ms in stretches:
             due += self.misfires.offer_unfollowed(self.shards, self.shards[number], after_ms, until_ms)
         return due
+
+    def give_away(self, ids: Int64s, fire_ms: Int64s, steps: NDArray[np.int32]) -> None:
+        """Keep runs of followed shards that were to be sent here and are not; ``take`` returns them again."""
+        self.ledger.hand_on(len(ids))
+        once = self.shards.once_of(ids) == fire_ms
+        self._late_once.owe(self.shards, ids[once], fire_ms[once])  # marks do not tell whether these were sent
+        self.share.followed.keep_runs(KeptRuns(ids, fire_ms, steps).at(~once))
 
     def forget_followed(self, marks_ms: Int64s) -> None:
         """Forget the kept runs that their owners have settled: those up to ``marks_ms``, by shard."""
@@ -298,16 +306,7 @@ class Engine:
         runs_at_most = len(self) * (gap_ms // self._shortest_ms + 2)  # one more if an incident ends
         if gap_ms == self.config.tick_ms or runs_at_most <= self.config.backlog_max:
             return True  # nothing was missed, or little enough
-        return self._runs_until(target * self.config.tick_ms) <= self.config.backlog_max
-
-    def _runs_until(self, to_ms: int) -> int:
-        """Count the fire times up to ``to_ms`` of all jobs armed for ``to_ms`` or earlier."""
-        runs = 0
-        for shard in self.shards:
-            rows = shard.overdue(to_ms)
-            after = shard.table.columns.next_fire[rows] - 1
-            runs += int(spans(shard.table.schedules(rows), after, np.full(len(rows), to_ms), self.crons).counts.sum())
-        return runs
+        return self.shards.runs_until(target * self.config.tick_ms, self.crons) <= self.config.backlog_max
 
     def _skip_to(self, target: int, cause: str) -> list[DueBatch]:
         """Move the cursor to ``target`` without emptying slots; their runs are settled by misfire policy."""
@@ -327,7 +326,8 @@ class Engine:
         gap = Gap(schedules, shard.table.rows.take(rows).flags, fires_ms - 1, np.full(len(rows), until_ms))
         if not self.share.mask[shard.number]:
             shard.recount.passed += int(spans(schedules, gap.after_ms, gap.until_ms, self.crons).counts.sum())
-            self._late_once.owe(self.shards, shard.table.ids(rows), fires_ms)
+            owed = policies(gap.flags) != Misfire.SKIP.value
+            self._late_once.owe(self.shards, shard.table.ids(rows[owed]), fires_ms[owed])
             self.share.followed.miss(self.share.only(shard.number), self.cursor_ms, until_ms)
             return []
         before = self.ledger.expected

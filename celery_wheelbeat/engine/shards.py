@@ -15,7 +15,7 @@ from celery_wheelbeat.engine.payloads import Payloads
 from celery_wheelbeat.engine.shard import Shard
 from celery_wheelbeat.errors import WheelbeatError
 from celery_wheelbeat.jobs.definitions import DueBatch, Offer
-from celery_wheelbeat.schedules.columns import NOT_CRON
+from celery_wheelbeat.schedules.columns import NOT_CRON, spans
 from celery_wheelbeat.schedules.intervals import Bounded, Interval, Once
 from celery_wheelbeat.schedules.kinds import NEVER_MS
 
@@ -256,6 +256,15 @@ class Shards:
         sizes = np.zeros(len(ids), np.int64)
         sizes[jobs.enabled] = self.payloads.lengths(jobs.ref[jobs.enabled])
         return sizes
+
+    def runs_until(self, to_ms: int, crons: CronTable) -> int:
+        """Count the fire times up to ``to_ms`` of all jobs armed for ``to_ms`` or earlier."""
+        runs = 0
+        for shard in self._shards:
+            rows = shard.overdue(to_ms)
+            after = shard.table.columns.next_fire[rows] - 1
+            runs += int(spans(shard.table.schedules(rows), after, np.full(len(rows), to_ms), crons).counts.sum())
+        return runs
 
     def schedule_of(self, job_id: int, crons: CronTable) -> Bounded | None:
         """Return the schedule of a job, enabled or not; None if the job does not exist or is polled."""

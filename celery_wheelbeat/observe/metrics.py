@@ -186,10 +186,25 @@ FAMILIES: tuple[Family, ...] = (
         "Runs sent again with the same ids after a restart; not part of the account.",
         _field("runs", "reoffered"),
     ),
+    _counter(
+        "handed_on_total",
+        "Runs given away unsent with their shard; the beat that takes it expects them again.",
+        _field("runs", "handed_on"),
+    ),
+    _counter(
+        "followed_total",
+        "Runs of shards of other beats that came due; not part of the account.",
+        _field("runs", "followed"),
+    ),
+    _gauge(
+        "followed_runs",
+        "Runs of shards of other beats that are kept until these have sent them.",
+        _field("runs", "kept"),
+    ),
     _gauge("pending", "Due runs that are neither sent nor skipped yet.", _field("runs", "pending")),
     _gauge(
         "account_difference",
-        "Expected minus sent, skipped and pending runs.",
+        "Expected minus sent, skipped, given away and pending runs.",
         _field("runs", "difference"),
         silent=True,
     ),

@@ -114,6 +114,8 @@ class Observed(NamedTuple):
     """Jobs by lane and reason; empty without a fast lane."""
     survey: Mapping[str, Any] = _NO_SURVEY
     """``load`` and ``minutes`` of the surveyor."""
+    kept: int = 0
+    """Runs of shards of other beats that are kept, to be sent should their owner be gone."""
     shards: int = 0
     cold_start: ColdStart | None = None
     """None before its end, and without a database."""
@@ -142,7 +144,10 @@ def document(seen: Observed) -> dict[str, Any]:
             "skipped": {reason: runs for reason, runs in ledger.skipped.items() if runs},
             "pending": seen.pending,
             "failures": dict(seen.failures),
+            "handed_on": ledger.handed_on,
             "reoffered": ledger.reoffered,
+            "followed": ledger.followed,
+            "kept": seen.kept,
             "difference": ledger.difference(seen.pending),
             "strays": seen.strays,
         },
