@@ -25,7 +25,7 @@ BENCHMARKS := engine memory coldstart edits admin dispatch shapes peers claims l
 
 SOAKS := soak soak-schedules soak-account soak-simulation soak-grid soak-edits soak-broker soak-memory soak-claims soak-files soak-rows soak-signals soak-later
 
-.PHONY: bench bench-full help demo test matrix package check lint unit axe $(SOAKS) services venv venv-celery55 clean
+.PHONY: bench bench-full help demo test matrix package check lint unit everything newest axe $(SOAKS) services venv venv-celery55 clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -35,11 +35,13 @@ DEMO := $(if $(filter services,$(WHEELBEAT_EXAMPLE)),demo-services,demo)
 demo: $(VENV)/$(DEMO).stamp ## run the example project: 200 monitors, admin, beat, worker; Ctrl-C stops it
 	@exec $(BIN)/python example_project/demo.py
 
-test: services axe venv venv-celery55 lint ## everything but the soak tests, against real services
-	$(TRY) $(SPREAD) tests
-	@$(PYTHON) -m tools.matrix newest
+# Linters and the newest versions use what the tests leave of two cores while they wait.
+test: services ## everything but the soak tests, against real services
+	@$(MAKE) -j 2 axe venv venv-celery55
+	@$(MAKE) -j 3 lint everything newest
 
-check: venv lint unit ## linters, types, layers, unit and property tests
+check: venv ## linters, types, layers, unit and property tests
+	@$(MAKE) -j 2 lint unit
 
 matrix: services ## the tests that need no browser, with each combination of versions that this machine has
 	@$(PYTHON) -m tools.matrix all
@@ -49,6 +51,12 @@ lint: venv
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+everything: venv
+	$(TRY) $(SPREAD) tests
+
+newest: venv
+	@nice -n 5 $(PYTHON) -m tools.matrix newest
 
 unit: venv
 	$(PYTEST) -n 2 tests/unit tests/property  # these compute, and share no server

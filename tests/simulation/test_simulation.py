@@ -1,4 +1,4 @@
-"""Worlds under a seed: four hundred in every run of the tests, twenty thousand in ``make soak-simulation``."""
+"""Worlds under a seed: two hundred in every run of the tests, twenty thousand in ``make soak-simulation``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulation.world import FAULTS, World, run_seed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PARTS = 8
+PARTS = 4
 WORLDS = 50
 """Worlds of one part."""
 

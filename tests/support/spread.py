@@ -2,7 +2,8 @@
 
 A process runs whole files, because the tests of a file share what its fixtures start. The tests of a file in ``APART``
 share nothing, so they go one by one. Files that wait for servers and processes are mixed with files that compute, so
-that the cores are busy all the time. None of the former comes last: one long file would be waited for alone.
+that the cores are busy all the time. Of the former, the ``LONG`` ones come first and none comes last: one long file
+would be waited for alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,29 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
 WAITING = ("tests/acceptance/", "tests/integration/")
-APART = ("tests/simulation/test_simulation.py::",)
+APART = ("tests/simulation/test_simulation.py::", "tests/acceptance/test_claims_death.py::")
+LONG = (
+    "tests/acceptance/test_claims_election.py",
+    "tests/acceptance/test_lanes_observers.py",
+    "tests/acceptance/test_bug_cases_beat.py",
+    "tests/acceptance/test_claims_death.py",
+    "tests/integration/admin/test_admin_list.py",
+    "tests/integration/test_claim_stores.py",
+    "tests/acceptance/test_admin_browser.py",
+    "tests/acceptance/test_claims_state_table.py",
+    "tests/acceptance/test_later_whole_path.py",
+    "tests/integration/admin/test_admin_form.py",
+    "tests/integration/admin/test_import_celery_beat.py",
+    "tests/acceptance/test_dispatch_faults.py",
+    "tests/acceptance/test_claims_overlap.py",
+    "tests/acceptance/test_beat_plain.py",
+    "tests/acceptance/test_whole_path.py",
+    "tests/acceptance/test_lanes_beat.py",
+    "tests/integration/test_lanes_shapes.py",
+    "tests/integration/test_lanes_sentinel.py",
+    "tests/acceptance/test_demo.py",
+)
+"""Files that take longest."""
 LATEST = 0.8
 """The share of the queue before which every file that waits has begun."""
 
@@ -43,9 +66,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SpreadS
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mix both kinds of files evenly; the order within a kind stays random."""
+    """Mix both kinds of files evenly; the order within a kind stays random, but for the long files."""
     units = list(dict.fromkeys(unit_of(item.nodeid) for item in items))
-    waiting = [unit for unit in units if unit.startswith(WAITING)]
+    waiting = sorted((unit for unit in units if unit.startswith(WAITING)), key=lambda unit: not unit.startswith(LONG))
     computing = [unit for unit in units if not unit.startswith(WAITING)]
     places = {unit: at / len(waiting) * LATEST for at, unit in enumerate(waiting)}
     places |= {unit: at / len(computing) for at, unit in enumerate(computing)}
