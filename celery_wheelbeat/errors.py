@@ -54,6 +54,10 @@ class ClaimStoreDown(WheelbeatError):
     """The claim store did not answer within its time-out, or its answer was invalid."""
 
 
+class RollDown(WheelbeatError):
+    """A roll, where beats say that they are here, did not answer within its time-out, or its answer was invalid."""
+
+
 class InvalidRequest(WheelbeatError, ValueError):
     """A request to run a job now, or a one-off run, is malformed or cannot be sent."""
 

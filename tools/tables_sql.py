@@ -1,8 +1,8 @@
 """Write ``sources/databases/sql/tables_*.sql`` from the migrations: ``python tools/tables_sql.py URL``.
 
 ``URL``: an empty database on PostgreSQL or SQLite. The statements are those of the database's own catalogue after
-``migrate``, without the table of one-off runs, which has a file of its own, and without the audit's triggers, which the
-Django app installs by its setting. Needs ``pg_dump`` for PostgreSQL.
+``migrate``, without the tables of one-off runs and of beats, which have files of their own, and without the audit's
+triggers, which the Django app installs by its setting. Needs ``pg_dump`` for PostgreSQL.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def migrate(url: str) -> None:
 
 def postgresql(url: str) -> str:
     """Return the named statements of a migrated database on PostgreSQL; ``{schema}`` is the schema of the tables."""
-    dump = ["pg_dump", "--schema-only", "--no-owner", "--table=wheelbeat_*", "--exclude-table=wheelbeat_later*"]
+    without = ["--exclude-table=wheelbeat_later*", "--exclude-table=wheelbeat_member"]
+    dump = ["pg_dump", "--schema-only", "--no-owner", "--table=wheelbeat_*", *without]
     tables = subprocess.run([*dump, url], check=True, capture_output=True, text=True).stdout
     functions = subprocess.run([*dump[:3], url], check=True, capture_output=True, text=True).stdout
     return "".join([*_blocks(functions, {"FUNCTION"}), GRANT, *_blocks(tables, None)])
@@ -64,7 +65,8 @@ def sqlite(url: str) -> str:
     with sqlite3.connect(urlsplit(url).path[1:]) as connection:
         rows = connection.execute(
             "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name LIKE 'wheelbeat%' "
-            "AND tbl_name NOT LIKE 'wheelbeat_later%' ORDER BY type = 'trigger', type = 'index', rowid"
+            "AND tbl_name NOT LIKE 'wheelbeat_later%' AND tbl_name <> 'wheelbeat_member' "
+            "ORDER BY type = 'trigger', type = 'index', rowid"
         )
         return "".join(f"\n-- name: {kind}_{name}\n{text}\n" for kind, name, text in rows)
 

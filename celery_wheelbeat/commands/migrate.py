@@ -1,4 +1,4 @@
-"""``celery -A proj wheelbeat migrate``: make the tables of monitors and one-off runs for an app without Django.
+"""``celery -A proj wheelbeat migrate``: make the tables of monitors, one-off runs and beats for an app without Django.
 
 The statements are those of the migrations of ``django_wheelbeat``. Never: changes a table that exists.
 """
@@ -15,6 +15,7 @@ from celery_wheelbeat.errors import InvalidSetting, SourceError, WheelbeatError
 from celery_wheelbeat.later.connections import caller_of
 from celery_wheelbeat.later.opening import command_connection
 from celery_wheelbeat.later.tables import create_tables
+from celery_wheelbeat.membership.rolls.tables import statement_of
 from celery_wheelbeat.runtime.statements import read_statements
 from celery_wheelbeat.settings import Settings
 
@@ -68,6 +69,7 @@ def make_tables(connection: Any) -> list[str]:
     if "wheelbeat_monitor" not in before:
         _make_monitors(caller, before)
     create_tables(connection)
+    caller.rows(statement_of(caller.vendor, "create_table"), {})
     return sorted(_tables(caller) - before)
 
 

@@ -156,6 +156,8 @@ class MonitorDatabase(NamedTuple):
     """Opens a column reader with its own connection, for its own thread; None if the vendor has none."""
     connect: Callable[[], Any] | None = None
     """Opens a connection of the driver, in autocommit mode."""
+    parameters: Callable[[], Mapping[str, Any]] | None = None
+    """Returns the driver's connection parameters, for connections with other bounds."""
 
 
 _factory: Callable[[Any], MonitorDatabase | None] | None = None

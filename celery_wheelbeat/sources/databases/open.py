@@ -46,6 +46,7 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
                 SqlBeatStore(session),
                 lambda: joined_columns.JoinedColumns(Session(vendor, connect), sqlite.listed),
                 connect,
+                parameters,
             )
         if vendor == "postgresql":
             from celery_wheelbeat.sources.databases import postgres, postgres_columns  # noqa: PLC0415 - see above
@@ -58,6 +59,7 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
                 SqlBeatStore(session),
                 lambda: postgres_columns.PostgresColumns(Session(vendor, connect)),
                 connect,
+                parameters,
             )
         if vendor == "mysql":
             from celery_wheelbeat.sources.databases import joined_columns, mariadb  # noqa: PLC0415 - see above
@@ -70,6 +72,7 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
                 SqlBeatStore(session),
                 lambda: joined_columns.JoinedColumns(Session(vendor, connect), list),
                 connect,
+                parameters,
             )
     except ImportError as error:
         extra = "postgres" if vendor == "postgresql" else vendor

@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.later.tables import create_tables, drop_tables
+from celery_wheelbeat.membership.rolls.tables import statement_of
 from celery_wheelbeat.runtime.statements import read_statements
 from django_wheelbeat.database import triggers
 
@@ -142,3 +143,15 @@ def drop_later(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - the sig
     """Drop the table of one-off runs."""
     if schema_editor.connection.vendor in LATER_VENDORS:
         drop_tables(schema_editor.connection)
+
+
+def add_member(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - the signature of RunPython
+    """Create the table in which beats say that they are here."""
+    if triggers.supported(schema_editor.connection.vendor):
+        schema_editor.execute(statement_of(schema_editor.connection.vendor, "create_table"), params=None)
+
+
+def drop_member(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - the signature of RunPython
+    """Drop that table."""
+    if triggers.supported(schema_editor.connection.vendor):
+        schema_editor.execute(statement_of(schema_editor.connection.vendor, "drop_table"), params=None)

@@ -78,7 +78,7 @@ def _comparable(text: str) -> str:
 
 MADE = (
     "wheelbeat_audit, wheelbeat_beat, wheelbeat_changelog, wheelbeat_claim, wheelbeat_installation, wheelbeat_later, "
-    "wheelbeat_lease, wheelbeat_monitor, wheelbeat_origin, wheelbeat_quarantine."
+    "wheelbeat_lease, wheelbeat_member, wheelbeat_monitor, wheelbeat_origin, wheelbeat_quarantine."
 )
 
 

@@ -1,0 +1,213 @@
+"""Rolls in every kind of store, each behind a proxy where it has a server."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+import redis
+from services import OWN_NAME, PrivatePgbouncer, TcpProxy, mysql_database_beside, postgres_database_beside
+
+from celery_wheelbeat.membership.rolls.folder_roll import FolderRoll
+from celery_wheelbeat.membership.rolls.redis_roll import RedisRoll
+from celery_wheelbeat.membership.rolls.sql_roll import SqlRoll
+from celery_wheelbeat.membership.rolls.tables import statement_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from celery_wheelbeat.membership import Roll
+
+WAIT_S = 0.5
+NAMESPACE = "site"
+KINDS = [
+    pytest.param("postgresql", marks=pytest.mark.postgres),
+    pytest.param("pooled", marks=pytest.mark.postgres),
+    pytest.param("mysql", marks=pytest.mark.mysql),
+    "sqlite",
+    pytest.param("redis", marks=pytest.mark.redis),
+    "folder",
+]
+SERVED = [kind for kind in KINDS if kind not in ("sqlite", "folder")]
+"""Kinds that are reached over a network."""
+
+
+class Place:
+    """One store: opens rolls in it, empties it, and says how many connections and lines it has."""
+
+    def __init__(
+        self,
+        kind: str,
+        make: Callable[[str, str], Roll],
+        forget_everything: Callable[[], None],
+        connections: Callable[[], int] = lambda: 0,
+        proxy: TcpProxy | None = None,
+    ) -> None:
+        self.kind = kind
+        self.forget_everything = forget_everything
+        self.connections = connections
+        """Number of the rolls' connections on the server."""
+        self.proxy = proxy
+        self._make = make
+        self._opened: list[Roll] = []
+
+    def roll(self, beat_id: str, namespace: str = NAMESPACE) -> Roll:
+        roll = self._make(namespace, beat_id)
+        self._opened.append(roll)
+        return roll
+
+    def close(self) -> None:
+        for roll in self._opened:
+            roll.close()
+
+
+def _sql(vendor: str, parameters: Mapping[str, Any]) -> Callable[[str, str], SqlRoll]:
+    return lambda namespace, beat_id: SqlRoll(vendor, lambda: parameters, namespace, beat_id, WAIT_S)
+
+
+@pytest.fixture(scope="module")
+def roll_postgres_url(postgres_url: str) -> Iterator[str]:
+    """A PostgreSQL database with the table."""
+    with postgres_database_beside(postgres_url, f"{OWN_NAME}_rolls") as url:
+        with psycopg.connect(url) as connection:
+            connection.execute(statement_of("postgresql", "create_table"))
+        yield url
+
+
+@pytest.fixture(scope="module")
+def pooler(roll_postgres_url: str) -> Iterator[PrivatePgbouncer]:
+    """PgBouncer in transaction mode before that database."""
+    with PrivatePgbouncer(roll_postgres_url, default_pool_size="4") as pooler:
+        yield pooler
+
+
+@pytest.fixture(scope="module")
+def roll_mysql_url(mysql_url: str) -> Iterator[str]:
+    """A MariaDB database with the table."""
+    with mysql_database_beside(mysql_url, f"{OWN_NAME}_rolls") as url:
+        with closing(_mysql(url)) as connection:
+            connection.cursor().execute(statement_of("mysql", "create_table"))
+        yield url
+
+
+def _mysql_parameters(url: str, port: int | None = None) -> dict[str, Any]:
+    parts = urlsplit(url)
+    given = {"host": "127.0.0.1", "port": port or parts.port or 3306, "user": parts.username or "root"}
+    return {**given, "password": parts.password or "", "database": parts.path[1:], "charset": "utf8mb4"}
+
+
+def _mysql(url: str) -> Any:
+    import MySQLdb
+
+    return MySQLdb.connect(**_mysql_parameters(url), autocommit=True)
+
+
+def _answer(connection: Any, query: str) -> int:
+    with closing(connection), closing(connection.cursor()) as cursor:
+        cursor.execute(query)
+        return int(cursor.fetchone()[0]) if cursor.description else 0
+
+
+def _postgres_place(kind: str, url: str, through: str, stack: ExitStack) -> Place:
+    proxy = stack.enter_context(TcpProxy(urlsplit(through).port or 5432, urlsplit(through).hostname or "127.0.0.1"))
+    parts = urlsplit(through)
+    given = f"host=127.0.0.1 port={proxy.port} dbname={parts.path[1:]} user={parts.username or 'postgres'}"
+    given += f" password={parts.password}" if parts.password else ""
+    if kind == "pooled":
+        given += " application_name=pooled"  # the pooler keeps connections of that name
+    count = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'wheelbeat' AND datname = current_database()"
+    )
+    place = Place(
+        kind,
+        _sql("postgresql", {"conninfo": given}),
+        lambda: _answer(psycopg.connect(url, autocommit=True), "DELETE FROM wheelbeat_member") and None,
+        (lambda: 0) if kind == "pooled" else lambda: _answer(psycopg.connect(url), count),
+        proxy,
+    )
+    place.forget_everything()
+    return place
+
+
+def _mysql_place(url: str, stack: ExitStack) -> Place:
+    proxy = stack.enter_context(TcpProxy(urlsplit(url).port or 3306))
+    count = "SELECT count(*) - 1 FROM information_schema.processlist WHERE db = database()"
+    place = Place(
+        "mysql",
+        _sql("mysql", _mysql_parameters(url, proxy.port)),
+        lambda: _answer(_mysql(url), "DELETE FROM wheelbeat_member") and None,
+        lambda: _answer(_mysql(url), count),
+        proxy,
+    )
+    place.forget_everything()
+    return place
+
+
+def _sqlite_place(file: Path) -> Place:
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(statement_of("sqlite", "create_table"))
+
+    def forget_everything() -> None:
+        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            connection.execute("DELETE FROM wheelbeat_member")
+
+    return Place("sqlite", _sql("sqlite", {"database": str(file)}), forget_everything)
+
+
+def _redis_place(url: str, stack: ExitStack) -> Place:
+    proxy = stack.enter_context(TcpProxy(urlsplit(url).port or 6379))
+    client = stack.enter_context(redis.Redis.from_url(url))
+    client.flushdb()
+    pool = redis.ConnectionPool(host="127.0.0.1", port=proxy.port, db=int(urlsplit(url).path[1:] or 0))
+    return Place(
+        "redis",
+        lambda namespace, beat_id: RedisRoll(pool, namespace, beat_id, WAIT_S),
+        client.flushdb,
+        lambda: len(client.client_list()) - 1,
+        proxy,
+    )
+
+
+def _folder_place(folder: Path) -> Place:
+    return Place(
+        "folder",
+        lambda namespace, beat_id: FolderRoll(folder, namespace, beat_id),
+        lambda: shutil.rmtree(folder, ignore_errors=True),
+    )
+
+
+def made_place(kind: str, request: pytest.FixtureRequest, tmp_path: Path, stack: ExitStack) -> Place:
+    """Make an empty place of ``kind``."""
+    if kind in ("postgresql", "pooled"):
+        url = request.getfixturevalue("roll_postgres_url")
+        through = request.getfixturevalue("pooler").url if kind == "pooled" else url
+        return _postgres_place(kind, url, through, stack)
+    if kind == "mysql":
+        return _mysql_place(request.getfixturevalue("roll_mysql_url"), stack)
+    if kind == "redis":
+        return _redis_place(request.getfixturevalue("redis_url"), stack)
+    return _sqlite_place(tmp_path / "roll.sqlite3") if kind == "sqlite" else _folder_place(tmp_path / "roll.d")
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Each kind of store in turn, empty."""
+    with ExitStack() as stack:
+        place = made_place(request.param, request, tmp_path, stack)
+        yield place
+        place.close()
+
+
+@pytest.fixture(params=SERVED)
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Each kind that has a server, empty, behind a proxy."""
+    with ExitStack() as stack:
+        place = made_place(request.param, request, tmp_path, stack)
+        yield place
+        place.close()
