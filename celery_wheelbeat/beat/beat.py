@@ -156,7 +156,7 @@ class Beat:
         self.dispatcher.submit_due(self.clock.monotonic_s())
 
     def collect_outcomes(self) -> None:
-        """Settle the outcomes that the publisher reports; pass finished one-offs and quarantines to the I/O thread."""
+        """Settle the outcomes that the publisher reports; pass finished monitors and quarantines to the I/O thread."""
         of_jobs = self.dispatcher.collect_outcomes(self.clock.monotonic_s())
         if of_jobs.finished:
             self.sources.finish({job_id: done for job_id, done in of_jobs.finished.items() if job_id >= 0})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
     from celery_wheelbeat.dispatch.lane import Lane, Rendering
-    from celery_wheelbeat.dispatch.one_offs import OneOffs
+    from celery_wheelbeat.dispatch.single_run_jobs import SingleRunJobs
     from celery_wheelbeat.jobs.definitions import ChangeBatch, DefinitionBatch, DueBatch, Finished
     from celery_wheelbeat.schedules.kinds import Int64s
 
@@ -34,7 +34,7 @@ class Dispatcher:
     """
 
     def __init__(self, preferred: Sequence[Lane], last: CeleryLane) -> None:
-        """``last`` takes the runs that no ``preferred`` lane accepts, and every run of a one-off job."""
+        """``last`` takes the runs that no ``preferred`` lane accepts, and every run of a single-run job."""
         self.lanes: Sequence[Lane] = (*preferred, last)
         self._last = last
         self._lifted: list[int] = []
@@ -90,34 +90,34 @@ class Dispatcher:
 
     def loaded(self, batch: DefinitionBatch) -> None:
         """Take note of jobs that the engine has loaded."""
-        self._keep_finished(self.one_offs.load(batch))
+        self._keep_finished(self.single_run_jobs.load(batch))
 
     def redefined(self, changes: ChangeBatch) -> None:
         """Take note of changes that the engine has applied; ``collect_outcomes`` returns what follows from them."""
         for lane in self.lanes:
             self._lifted += lane.redefined(changes.ids)  # the lanes share the quarantine
-        one_offs = self._last.redefine_one_offs(changes)
-        self._keep_finished(one_offs.done)
-        if len(changes.deleted_ids) or one_offs.withdrawn:
-            self.drop(np.concatenate((changes.deleted_ids, np.array(one_offs.withdrawn, np.int64))), "removed")
+        single = self._last.redefine_single_run_jobs(changes)
+        self._keep_finished(single.done)
+        if len(changes.deleted_ids) or single.withdrawn:
+            self.drop(np.concatenate((changes.deleted_ids, np.array(single.withdrawn, np.int64))), "removed")
 
     def _keep_finished(self, finished: Mapping[int, Finished]) -> None:
-        """Finish one-offs again that an edit older than their end has re-enabled."""
+        """Finish jobs again that an edit older than their end has re-enabled."""
         if finished:
             self.finish(finished)
             self._finished.update(finished)
 
     def finish(self, job_ids: Iterable[int]) -> None:
-        """Disable one-off jobs that are done; their waiting runs are skipped(ended)."""
+        """Disable single-run jobs that are done; their waiting runs are skipped(ended)."""
         ids = np.array(sorted(job_ids), np.int64)
         self._last.finish(ids.tolist())
         for lane in self.lanes:
             lane.backlog.drop(ids, "ended")
 
     @property
-    def one_offs(self) -> OneOffs:
-        """The one-off jobs; all of them take the last lane."""
-        return self._last.one_offs
+    def single_run_jobs(self) -> SingleRunJobs:
+        """The single-run jobs; all of them take the last lane."""
+        return self._last.single_run_jobs
 
     @property
     def quarantined(self) -> dict[int, str]:

@@ -47,7 +47,7 @@ class JobOutcomes(NamedTuple):
     """Changes that concern whole jobs, found while outcomes were settled."""
 
     finished: dict[int, Finished]
-    """One-off jobs that are done, by job id."""
+    """Single-run jobs that are done, by job id."""
     poisoned: dict[int, tuple[str, str]]
     """Jobs that can never be sent: job id → (definition hash, reason)."""
     lifted: list[int]
@@ -142,7 +142,7 @@ class Lane(ABC):
         return self.last_error
 
     def finish(self, job_ids: Iterable[int]) -> None:
-        """Disable one-off jobs that are done; their waiting runs are skipped(ended)."""
+        """Disable single-run jobs that are done; their waiting runs are skipped(ended)."""
         ids = np.array(sorted(job_ids), np.int64)
         self._engine.finish(ids)
         self.backlog.drop(ids, "ended")

@@ -107,7 +107,7 @@ class RunLease(NamedTuple):
     """Bytes of arguments that their messages hold; 0 until a lane sets it."""
 
 
-class _SingleRun(NamedTuple):
+class _LeaseOfOne(NamedTuple):
     """A lease of one run; columns of one row would take ten times the memory and time."""
 
     run: PendingRun
@@ -124,25 +124,25 @@ class RunLeases:
         """Sum of the ``size_bytes`` of all leases."""
         self.alone: deque[PendingRuns] = deque()
         """Runs that have to be sent with nothing else on the way; see ``set_alone``."""
-        self._leases: dict[int, RunLease | _SingleRun] = {}
+        self._leases: dict[int, RunLease | _LeaseOfOne] = {}
         self._parked: dict[Hashable, list[int]] = {}
         """What runs wait for → tokens of their leases."""
         self._next_token = 0
 
     def __len__(self) -> int:
         """Return the number of runs."""
-        leased = sum(1 if isinstance(lease, _SingleRun) else len(lease.runs.ids) for lease in self._leases.values())
+        leased = sum(1 if isinstance(lease, _LeaseOfOne) else len(lease.runs.ids) for lease in self._leases.values())
         return leased + sum(len(runs.ids) for runs in self.alone)
 
     def fires_ms(self) -> Int64s:
         """Return the fire times of all runs, in no order."""
-        singles = [lease.run.fire_ms for lease in self._leases.values() if isinstance(lease, _SingleRun)]
+        singles = [lease.run.fire_ms for lease in self._leases.values() if isinstance(lease, _LeaseOfOne)]
         columns = [lease.runs.fire_ms for lease in self._leases.values() if isinstance(lease, RunLease)]
         return np.concatenate([np.array(singles, np.int64), *columns, *(runs.fire_ms for runs in self.alone)])
 
     def job_ids(self) -> Int64s:
         """Return the jobs of all runs, in no order."""
-        singles = [lease.run.job_id for lease in self._leases.values() if isinstance(lease, _SingleRun)]
+        singles = [lease.run.job_id for lease in self._leases.values() if isinstance(lease, _LeaseOfOne)]
         columns = [lease.runs.ids for lease in self._leases.values() if isinstance(lease, RunLease)]
         return np.concatenate([np.array(singles, np.int64), *columns])
 
@@ -162,7 +162,7 @@ class RunLeases:
                 self.strays += 1
                 continue
             self.size_bytes -= lease.size_bytes
-            if isinstance(lease, _SingleRun):
+            if isinstance(lease, _LeaseOfOne):
                 singles.append(lease.run)
             else:
                 chunks.append(lease.runs)
@@ -221,18 +221,22 @@ class RunLeases:
         """Split a lease into leases of one run each; returns the runs by token."""
         singles = dict(enumerate(self.end([token]).singly(), self._next_token))
         self._next_token += len(singles)
-        self._leases.update((number, _SingleRun(run)) for number, run in singles.items())
+        self._leases.update((number, _LeaseOfOne(run)) for number, run in singles.items())
         return singles
+
+    def singles(self) -> Iterator[tuple[int, PendingRun]]:
+        """Yield token and run of each lease of ``split_singly``, in the order of the tokens."""
+        return ((token, lease.run) for token, lease in self._leases.items() if isinstance(lease, _LeaseOfOne))
 
     def count_of(self, token: int) -> int:
         """Return the number of runs of a lease; 0 if it has ended."""
         lease = self._leases.get(token)
-        return 0 if lease is None else 1 if isinstance(lease, _SingleRun) else len(lease.runs.ids)
+        return 0 if lease is None else 1 if isinstance(lease, _LeaseOfOne) else len(lease.runs.ids)
 
     def runs_of(self, token: int) -> PendingRuns:
         """Return the runs of a lease; none if it has ended."""
         lease = self._leases.get(token)
-        if isinstance(lease, _SingleRun):
+        if isinstance(lease, _LeaseOfOne):
             return PendingRuns.of([lease.run])
         return joined(()) if lease is None else lease.runs
 
@@ -253,5 +257,5 @@ class RunLeases:
         if len(columns) < len(self._leases):
             changed = set(ids.tolist())
             for token, single in self._leases.items():
-                if isinstance(single, _SingleRun) and single.run.job_id in changed:
+                if isinstance(single, _LeaseOfOne) and single.run.job_id in changed:
                     self._leases[token] = single._replace(run=single.run._replace(tag=single.run.tag | OUTDATED))

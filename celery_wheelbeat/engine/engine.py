@@ -196,7 +196,7 @@ class Engine:
         return None if schedule is None else schedule.next_fire(after_ms)
 
     def finish(self, ids: Sequence[int] | Int64s) -> None:
-        """Disable one-off jobs that are done."""
+        """Disable single-run jobs that are done."""
         done = np.unique(ids_of(ids))
         for shard, positions in self.shards.partition(done):
             self.poll_lane.remove(shard.disable(done[positions]))

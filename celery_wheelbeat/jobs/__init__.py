@@ -6,7 +6,7 @@ ids; ``definitions`` holds the values that the other rooms exchange.
 
 Words. A *monitor* is a definition that people edit in the admin; it is stored as a *row*. An *entry* is a definition in
 ``beat_schedule``. A *later run* is a row of ``later``. Each becomes a *job*, which the engine knows by an id: monitors
-have ids ≥ 0, entries < 0, later runs ≥ ``LATER_IDS_FROM``. A *one-off* is a monitor that is done after its first
+have ids ≥ 0, entries < 0, later runs ≥ ``LATER_IDS_FROM``. A *single-run job* is a monitor that is done after its first
 confirmed run; a later run is none, because its job leaves the wheel by itself.
 
 Threads and owners. Rows are compiled on the threads that read them, and in the processes that show forms. ``Shapes`` is

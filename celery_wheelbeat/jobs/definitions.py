@@ -273,7 +273,7 @@ class DueBatch:
 
 
 class Finished(NamedTuple):
-    """A one-off monitor that is done; instants in ms."""
+    """A single-run monitor that is done; instants in ms."""
 
     at_ms: int
     """Instant at which its run was confirmed."""

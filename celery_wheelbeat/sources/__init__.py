@@ -100,7 +100,7 @@ class ReportingBeat(NamedTuple):
 
 
 class BeatStore(Protocol):
-    """The rows that a beat writes and reads back: status and marks, quarantine, finished one-offs."""
+    """The rows that a beat writes and reads back: status and marks, quarantine, finished monitors."""
 
     def namespace(self) -> str | None:
         """Return the installation's UUID, or None if the tables are missing."""
@@ -134,7 +134,7 @@ class BeatStore(Protocol):
         """Store job keys with (definition hash, reason) and delete the lifted ones."""
 
     def finish(self, finished: Mapping[int, Finished]) -> None:
-        """Set ``finished_at`` of one-off monitors, by job id.
+        """Set ``finished_at`` of single-run monitors, by job id.
 
         Written once: a monitor that is already finished, or that was re-armed since, is not changed.
         """

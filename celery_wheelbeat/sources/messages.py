@@ -75,7 +75,7 @@ class SourceIO(Protocol):
         """Store this status row soon; a newer one replaces one that is still waiting."""
 
     def finish(self, finished: Mapping[int, Finished]) -> None:
-        """Record one-off monitors as done, by job id."""
+        """Record single-run monitors as done, by job id."""
 
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
         """Store job keys with (definition hash, reason) and delete the lifted ones."""

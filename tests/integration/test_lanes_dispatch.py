@@ -376,7 +376,7 @@ def test_at_full_rate_the_log_has_one_line_a_tick(bench: FastBench, caplog: pyte
 
 def test_what_needs_more_than_an_envelope_takes_the_celery_lane(bench: FastBench, client: redis.Redis) -> None:
     batch = bench.load(numbered(10, bench.route()), more_flags=Flag.ONE_OFF)
-    bench.lanes.one_offs.load(batch)
+    bench.lanes.single_run_jobs.load(batch)
     bench.pass_minutes()
     bench.drain()
     assert bench.slow_runs == 10

@@ -1,6 +1,6 @@
 """The celery lane: each run is sent through Celery's own ``apply_entry``, in a kombu batch if possible.
 
-Job: serve every job that the fast lane cannot: entries of ``beat_schedule``, one-off monitors, patched or observed
+Job: serve every job that the fast lane cannot: entries of ``beat_schedule``, single-run monitors, patched or observed
 publish paths, transports other than Redis and RabbitMQ. Runs wait as (job, fire time) pairs and are rendered from the
 current definition when they are submitted.
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from celery_wheelbeat.dispatch import Confirmed, Failed, Run
 from celery_wheelbeat.dispatch.lane import JobOutcomes, Lane, Rendering, definition_hash_of
-from celery_wheelbeat.dispatch.one_offs import OneOffs
 from celery_wheelbeat.dispatch.reports.failure_log import LinePace
+from celery_wheelbeat.dispatch.single_run_jobs import SingleRunJobs
 from celery_wheelbeat.errors import InvalidMonitor, reason_of
 from celery_wheelbeat.jobs.definitions import Flag
 from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.dispatch import Publisher
     from celery_wheelbeat.dispatch.backlog import Backlog
-    from celery_wheelbeat.dispatch.one_offs import Redefined
     from celery_wheelbeat.dispatch.pending import PendingRun, RunLease
     from celery_wheelbeat.dispatch.reports.lateness import Lateness
+    from celery_wheelbeat.dispatch.single_run_jobs import Redefined
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.shards import JobView
     from celery_wheelbeat.jobs.definitions import ChangeBatch
@@ -47,7 +47,7 @@ class CeleryLane(Lane):
         self.publisher: Publisher = publisher
         self.rendering: Rendering | None = None
         """None until the namespace of run ids is known; runs wait until then."""
-        self.one_offs = OneOffs()
+        self.single_run_jobs = SingleRunJobs()
         self._broken = LinePace()
         self._unrendered: dict[int, tuple[str, str]] = {}
         """Jobs that do not render, not reported yet: job id → (definition hash, reason)."""
@@ -90,19 +90,17 @@ class CeleryLane(Lane):
             if isinstance(outcome, Confirmed):
                 by_instant.setdefault(outcome.confirmed_ms, []).append(outcome.token)
         for at_ms, tokens in by_instant.items():
-            self._lateness.note_all(self.backlog.confirm(tokens).fire_ms, at_ms, now_s)
-            done = (self.one_offs.confirm(token, at_ms) for token in tokens)
-            of_jobs.finished.update(one for one in done if one is not None)
+            runs = self.backlog.confirm(tokens)
+            self._lateness.note_all(runs.fire_ms, at_ms, now_s)
+            of_jobs.finished.update(self.single_run_jobs.confirm(runs, at_ms))
         self._settle_failed([outcome for outcome in outcomes if isinstance(outcome, Failed)], of_jobs, now_s)
-        for outcome in outcomes:
-            self.one_offs.give_up(outcome.token)
         if of_jobs.finished:
             self.finish(of_jobs.finished)
         return of_jobs
 
-    def redefine_one_offs(self, changes: ChangeBatch) -> Redefined:
-        """Apply changes that the engine has applied to the one-off jobs."""
-        return self.one_offs.redefine(changes.upserts, changes.deleted_ids.tolist(), self._engine.reached)
+    def redefine_single_run_jobs(self, changes: ChangeBatch) -> Redefined:
+        """Apply changes that the engine has applied to the single-run jobs."""
+        return self.single_run_jobs.redefine(changes.upserts, changes.deleted_ids.tolist(), self._engine.reached)
 
     def _of_size(self, lease: RunLease) -> RunLease:
         """Return the first runs of ``lease`` whose arguments fit, at least one; the others return to the backlog."""
@@ -117,15 +115,15 @@ class CeleryLane(Lane):
 
     def _render(self, pairs: dict[int, PendingRun], rendering: Rendering, now_s: float) -> list[Run]:
         views = self._engine.lookup(np.fromiter((pair.job_id for pair in pairs.values()), np.int64, len(pairs)))
+        has_single = any(view.flags & Flag.ONE_OFF for view in views if view is not None)
+        first = self.single_run_jobs.first_in_flight(self.backlog.leases.singles()) if has_single else {}
         kept: list[tuple[int, PendingRun, JobView]] = []
         for (token, pair), view in zip(pairs.items(), views, strict=True):
-            reason = self._reason_to_skip(pair, view)
+            reason = self._reason_to_skip(pair, view, is_first=first.get(pair.job_id, token) == token)
             if view is None or reason is not None:
                 self.backlog.skip([token], reason or "removed")
             else:
                 kept.append((token, pair, view))
-                if view.flags & Flag.ONE_OFF:
-                    self.one_offs.send(token, view.id)
         runs: list[Run] = []
         for run_id, (token, pair, view) in zip(_run_ids(kept, rendering), kept, strict=True):
             try:
@@ -150,17 +148,16 @@ class CeleryLane(Lane):
             self._quarantined[view.id] = str(error)
             self._unrendered[view.id] = (definition_hash_of(view, self._engine.routes[view.route_index]), str(error))
         self.backlog.skip([token], "error")
-        self.one_offs.give_up(token)
 
-    def _reason_to_skip(self, pair: PendingRun, view: JobView | None) -> str | None:
+    def _reason_to_skip(self, pair: PendingRun, view: JobView | None, *, is_first: bool) -> str | None:
         if view is None:
             return "removed"
         if pair.job_id in self._quarantined:
             return "quarantined"
         if view.flags & Flag.ONE_OFF:
-            if not self.one_offs.owns(pair.job_id, pair.fire_ms, pair.step):
+            if not self.single_run_jobs.owns(pair):
                 return "removed"
-            if self.one_offs.is_on_the_way(pair.job_id):
+            if not is_first:
                 return "ended"  # its only run is in flight; if that fails, that run is sent again
         return None
 

@@ -155,7 +155,7 @@ class Answers:
 
 
 def apart(ids: Int64s, flags: NDArray[np.uint16]) -> NDArray[np.bool_]:
-    """Return which jobs take the celery lane because of their definition: entries and one-off jobs."""
+    """Return which jobs take the celery lane because of their definition: entries and single-run jobs."""
     return (ids < 0) | ((flags & Flag.ONE_OFF) > 0)
 
 

@@ -1,7 +1,7 @@
 """The table of monitors, followed through its change log.
 
 Job. Load the table, apply the changes that the log names, and compare table and memory once per reconcile period.
-Write status, quarantine and finished one-offs from the outbox.
+Write status, quarantine and finished monitors from the outbox.
 
 Threads and owners. Everything belongs to the I/O thread ``wheelbeat-tail``. Exceptions: ``bulk_load`` runs its readers
 on threads of their own; the scheduling thread fills ``Outbox`` and empties the mailbox of ``Tail``.

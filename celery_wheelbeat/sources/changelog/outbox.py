@@ -1,4 +1,4 @@
-"""Pending writes of the beat: status, quarantine, finished one-offs.
+"""Pending writes of the beat: status, quarantine, finished monitors.
 
 The scheduling thread fills it, the I/O thread empties it. A write is removed only after the database has confirmed it.
 A newer value replaces an unwritten one, so memory stays bounded in an outage of any length.
@@ -37,7 +37,7 @@ class Outbox:
             self.beat_id = str(row.get("beat_id", self.beat_id))
 
     def put_finished(self, finished: Mapping[int, Finished]) -> None:
-        """Queue finished one-off monitors, by job id."""
+        """Queue finished single-run monitors, by job id."""
         with self._lock:
             self._finished.update(finished)
 
@@ -52,7 +52,7 @@ class Outbox:
 
     @property
     def urgent(self) -> bool:
-        """Whether finished one-offs are unwritten: after a crash they would be offered again."""
+        """Whether finished monitors are unwritten: after a crash they would be offered again."""
         return bool(self._finished)
 
     def write_status(self, store: BeatStore) -> None:
@@ -65,7 +65,7 @@ class Outbox:
                     self._status = None
 
     def write_rest(self, store: BeatStore) -> None:
-        """Write finished one-offs and quarantine; values queued meanwhile stay for the next call."""
+        """Write finished monitors and quarantine; values queued meanwhile stay for the next call."""
         while self._finished:
             with self._lock:
                 batch = dict(islice(self._finished.items(), FINISH_BATCH))

@@ -1,4 +1,4 @@
-"""The rows that a beat writes and reads back: status and marks, quarantine, finished one-offs.
+"""The rows that a beat writes and reads back: status and marks, quarantine, finished monitors.
 
 Writes are batched and idempotent: a write with an unknown outcome is repeated. Statements wait for locks only for a
 bounded time. No run waits for a write.
@@ -85,7 +85,7 @@ class SqlBeatStore:
                 )
 
     def finish(self, finished: Mapping[int, Finished]) -> None:
-        """Set ``finished_at`` of one-off monitors, ascending by id so that two beats cannot deadlock."""
+        """Set ``finished_at`` of single-run monitors, ascending by id so that two beats cannot deadlock."""
         with self._session.transaction("begin_write"):
             self._session.write_many(
                 "finish",

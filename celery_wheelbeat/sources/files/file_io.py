@@ -47,7 +47,7 @@ class FileIO:
         self._rows.put(row)
 
     def finish(self, finished: Mapping[int, Finished]) -> None:
-        """See ``SourceIO``; entries are never one-off."""
+        """See ``SourceIO``; entries are never finished."""
 
     def quarantine(self, added: Mapping[str, tuple[str, str]], lifted: Sequence[str]) -> None:
         """See ``SourceIO``; the status document names broken entries."""

@@ -1,9 +1,9 @@
-"""One-off jobs: which of them have their run in flight, and which are done.
+"""Single-run jobs (``once``, or with ``one_off``), which are done after their first confirmed run.
 
-A one-off is done after its first confirmed run. A ``once`` job is identified by its instant and has that one run; edits
-of other columns do not matter. Any other one-off is identified by the time at which its definition came into force; an
-edit that arms it again makes a new one. A fire time belongs to the definition that was in the wheel when the run became
-due; it is never compared with the database's clock. This module holds ids and times only; the lanes disable jobs.
+A ``once`` job is identified by its instant and has that one run; edits of other columns do not matter. Any other is
+identified by the time at which its definition came into force; an edit that arms it again makes a new one. A fire time
+belongs to the definition that was in the wheel when the run became due; it is never compared with the database's clock.
+This module holds ids and times only; the lanes disable jobs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from celery_wheelbeat.schedules.kinds import Kind
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from celery_wheelbeat.dispatch.pending import PendingRun, PendingRuns
     from celery_wheelbeat.engine.shards import Reached
     from celery_wheelbeat.jobs.definitions import DefinitionBatch
 
 
 class _Arming(NamedTuple):
-    """Identity of the one run that a one-off is to have."""
+    """Identity of the one run that a single-run job is to have."""
 
     job_id: int
     once: bool
@@ -31,8 +32,8 @@ class _Arming(NamedTuple):
     """``once``: its instant; otherwise the time at which its definition came into force."""
 
 
-class _KnownOneOff(NamedTuple):
-    """The current definition of a one-off."""
+class _KnownDefinition(NamedTuple):
+    """The current definition of a single-run job."""
 
     arming: _Arming
     enabled: bool
@@ -42,21 +43,19 @@ class _KnownOneOff(NamedTuple):
 
 
 class Redefined(NamedTuple):
-    """Consequences of a batch of changes for one-off jobs."""
+    """Consequences of a batch of changes for single-run jobs."""
 
     done: dict[int, Finished]
     """Jobs that are done although their definition is enabled; they have to stay disabled."""
     withdrawn: list[int]
-    """Jobs whose waiting runs are void: they became another one-off, or were disabled."""
+    """Jobs whose waiting runs are void: they became another job, or were disabled."""
 
 
-class OneOffs:
-    """The one-off jobs of one destination."""
+class SingleRunJobs:
+    """The single-run jobs of one destination."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _KnownOneOff] = {}
-        self._on_the_way: dict[int, _Arming] = {}
-        """Token → arming for which the run was sent."""
+        self._known: dict[int, _KnownDefinition] = {}
         self._done: dict[int, tuple[_Arming, int]] = {}
         """Job → (arming that is done, time of its confirmation); the database may not know it yet."""
 
@@ -73,7 +72,7 @@ class OneOffs:
         enabled = (batch.flags[at] & Flag.ENABLED) > 0
         done = {}
         for arming, is_enabled, from_ms in zip(armings, enabled.tolist(), effective_from_ms.tolist(), strict=True):
-            self._known[arming.job_id] = _KnownOneOff(arming, is_enabled, from_ms, after)
+            self._known[arming.job_id] = _KnownDefinition(arming, is_enabled, from_ms, after)
             done_as, at_ms = self._done.get(arming.job_id, (None, 0))
             if done_as == arming and is_enabled:
                 done[arming.job_id] = Finished(at_ms, from_ms)
@@ -96,30 +95,27 @@ class OneOffs:
                 withdrawn.append(job_id)
         return Redefined(done, withdrawn)
 
-    def is_on_the_way(self, job_id: int) -> bool:
-        """Whether a run of the current definition was sent and has no outcome yet."""
-        return bool(self._on_the_way) and self._known[job_id].arming in self._on_the_way.values()
-
-    def owns(self, job_id: int, fire_ms: int, step: int) -> bool:
-        """Whether a run belongs to the current definition of the job, not to an earlier one."""
-        known = self._known[job_id]
+    def owns(self, run: PendingRun) -> bool:
+        """Whether a run belongs to the current definition of its single-run job, not to an earlier one."""
+        known = self._known[run.job_id]
         if known.arming.once:
-            return fire_ms == known.arming.armed_ms
-        return known.after is None or known.after.is_before(fire_ms, step)
+            return run.fire_ms == known.arming.armed_ms
+        return known.after is None or known.after.is_before(run.fire_ms, run.step)
 
-    def send(self, token: int, job_id: int) -> None:
-        """Record that a run of the one-off ``job_id`` is in flight."""
-        self._on_the_way[token] = self._known[job_id].arming
+    def first_in_flight(self, singles: Iterable[tuple[int, PendingRun]]) -> dict[int, int]:
+        """Return job id → lowest token of a run of its current definition; ``singles``: (token, run), ascending."""
+        first: dict[int, int] = {}
+        for token, run in singles:
+            if run.job_id in self._known and self.owns(run):
+                first.setdefault(run.job_id, token)
+        return first
 
-    def confirm(self, token: int, at_ms: int) -> tuple[int, Finished] | None:
-        """Record a run confirmed at ``at_ms``; returns the job that is now done, None if it was redefined."""
-        arming = self._on_the_way.pop(token, None)
-        known = None if arming is None else self._known.get(arming.job_id)
-        if arming is None or known is None or known.arming != arming:
-            return None
-        self._done[arming.job_id] = (arming, at_ms)
-        return arming.job_id, Finished(at_ms, known.effective_from_ms)
-
-    def give_up(self, token: int) -> None:
-        """Record that a run failed or was not sent."""
-        self._on_the_way.pop(token, None)
+    def confirm(self, runs: PendingRuns, at_ms: int) -> dict[int, Finished]:
+        """Record runs confirmed at ``at_ms``; returns the jobs that are now done, not those redefined meanwhile."""
+        finished: dict[int, Finished] = {}
+        for run in runs.singly() if self._known else ():
+            known = self._known.get(run.job_id)
+            if known is not None and self.owns(run):
+                self._done[run.job_id] = (known.arming, at_ms)
+                finished[run.job_id] = Finished(at_ms, known.effective_from_ms)
+        return finished
