@@ -197,13 +197,14 @@ class SqliteWriter:
 
 
 def _by_due_time(rows: Sequence[Sequence[Any]]) -> Sequence[Found]:
-    return sorted(map(_found_in, rows), key=lambda found: found.run.at_ms)
+    return sorted(map(found_in, rows), key=lambda found: found.run.at_ms)
 
 
 def _found(rows: Sequence[Sequence[Any]]) -> Found | None:
-    return _found_in(rows[0]) if rows else None
+    return found_in(rows[0]) if rows else None
 
 
-def _found_in(row: Sequence[Any]) -> Found:
+def found_in(row: Sequence[Any]) -> Found:
+    """Return a row of ``of_key``, ``of_id`` or ``list``."""
     *columns, too_late = row
     return Found(LaterRun(*columns), bool(too_late))

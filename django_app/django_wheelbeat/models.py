@@ -1,7 +1,8 @@
 """The tables of celery-wheelbeat.
 
 Beats write status rows (``Beat``), ``Quarantine`` and ``Monitor.finished_at`` only. Triggers write ``Change``,
-``Audit`` and ``Monitor.active_before``. Workers write ``Claim`` and ``Lease``.
+``Audit`` and ``Monitor.active_before``; the admin adds changes of one-off runs to ``Audit``. Workers write ``Claim``
+and ``Lease``.
 """
 
 from __future__ import annotations
@@ -114,6 +115,9 @@ class Monitor(models.Model):
             ("pause_monitor", _("Can pause and resume monitor")),
             ("import_monitor", _("Can import monitors")),
             ("view_scheduler", _("Can view the scheduler page")),
+            ("view_oneoffrun", _("Can view one-off runs")),
+            ("cancel_oneoffrun", _("Can cancel one-off runs")),
+            ("move_oneoffrun", _("Can move one-off runs")),
         ]
         # For the admin's filters; ``name`` is second where many monitors share a value, because the list is ordered by
         # name. Distinct tasks and queues are found by walking these indexes. PostgreSQL has more indexes:
@@ -170,6 +174,8 @@ class AuditedOperation(models.TextChoices):
     UPDATE = "U", _("changed")
     DELETE = "D", _("deleted")
     TRUNCATE = "T", _("table emptied")
+    CANCEL = "C", _("one-off runs cancelled")
+    MOVE = "M", _("one-off runs moved")
 
 
 class Change(models.Model):
@@ -196,7 +202,10 @@ class Change(models.Model):
 
 
 class Audit(models.Model):
-    """One audited change with actor and reason. Written by database triggers only, as ``wheelbeat_audit`` sets."""
+    """One audited change with actor and reason, as ``wheelbeat_audit`` sets.
+
+    Database triggers write those of monitors, the admin's page those of one-off runs.
+    """
 
     at = InstantField(_("at"), db_default=UtcNow(), db_index=True)
     monitor_id = models.BigIntegerField(_("monitor id"), null=True, db_index=True)

@@ -125,6 +125,7 @@ def test_every_page_is_free_of_barriers_in_light_and_dark(browser: Any, site: st
         "form": f"{MONITORS}{first}/change/",
         "runs": f"{MONITORS}{first}/runs/",
         "scheduler": f"{MONITORS}scheduler/?at=2030-01-01T12:00:00&span=minute",
+        "one-off runs": f"{MONITORS}one-off-runs/",
         "incidents": f"{MONITORS}incidents/?tag=eu",
         "import": f"{MONITORS}import/",
         "quarantine": "/admin/wheelbeat/quarantine/",

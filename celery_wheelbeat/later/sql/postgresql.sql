@@ -111,6 +111,38 @@ WHERE second >= %(from_s)s AND second < %(until_s)s AND task <> ''
   AND (%(key)s::text IS NULL OR key = %(key)s::text) AND (%(task)s::text IS NULL OR task = %(task)s::text)
 ORDER BY second, xid LIMIT %(limit)s
 
+-- name: bounded_counts
+-- The order makes the planner use the index: it ends each count at the limit.
+SELECT (SELECT count(*) FROM (
+          SELECT 1 FROM ({parts}) AS parts
+          WHERE second >= period.from_s AND second < period.until_s AND task <> '' ORDER BY second LIMIT %(limit)s
+        ) AS counted)
+FROM unnest(%(from_s)s::bigint[], %(until_s)s::bigint[]) WITH ORDINALITY AS period (from_s, until_s, n) ORDER BY n
+
+-- name: explain
+EXPLAIN (FORMAT JSON)
+
+-- name: no_parallel_plan
+-- A parallel plan has the rows of one of its workers, in another order.
+SELECT set_config('max_parallel_workers_per_gather', '0', true)
+
+-- name: read_of_part
+SELECT 1 FROM {table} WHERE second >= {from_s} AND second < {until_s}
+
+-- name: search
+-- Every row that was looked through counts, and the last one is returned, so that a search can go on from there.
+SELECT id::text, at_ms, key, task, args, kwargs, options, second, n, CASE WHEN wanted THEN too_late END
+FROM (
+  SELECT *, row_number() OVER () AS n, count(*) OVER () AS searched,
+         at_ms < floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + %(in_force_ms)s AS too_late,
+         task <> '' AND (%(task)s::text IS NULL OR task = %(task)s::text) AS wanted
+  FROM (
+    SELECT * FROM ({parts}) AS parts WHERE second >= %(from_s)s AND second < %(until_s)s
+    ORDER BY second LIMIT %(searched)s
+  ) AS first_rows
+) AS looked_through
+WHERE wanted OR n = searched ORDER BY n LIMIT %(limit)s
+
 -- name: begin_poll
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '60s';

@@ -62,6 +62,26 @@ WHERE second >= :from_s AND second < :until_s AND task <> ''
   AND (:key IS NULL OR key = :key) AND (:task IS NULL OR task = :task)
 ORDER BY second, seq LIMIT :limit
 
+-- name: bounded_counts
+SELECT (SELECT count(*) FROM (
+          SELECT 1 FROM wheelbeat_later
+          WHERE second >= period.value AND second < json_extract(:until_s, '$[' || period.key || ']') AND task <> ''
+          LIMIT :limit
+        ))
+FROM json_each(:from_s) AS period ORDER BY period.key
+
+-- name: search
+-- Every row that was looked through counts, and the last one is returned, so that a search can go on from there.
+SELECT id, at_ms, key, task, args, kwargs, options, second, n, CASE WHEN wanted THEN too_late END
+FROM (
+  SELECT *, row_number() OVER () AS n, count(*) OVER () AS searched, at_ms < {now_ms} + :in_force_ms AS too_late,
+         task <> '' AND (:task IS NULL OR task = :task) AS wanted
+  FROM (
+    SELECT * FROM wheelbeat_later WHERE second >= :from_s AND second < :until_s ORDER BY second, seq LIMIT :searched
+  )
+)
+WHERE wanted OR n = searched ORDER BY n LIMIT :limit
+
 -- name: begin_poll
 BEGIN
 

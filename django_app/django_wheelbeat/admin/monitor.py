@@ -32,6 +32,7 @@ from django_wheelbeat.admin.history_page import HistoryPageMixin
 from django_wheelbeat.admin.incidents_page import IncidentsPageMixin
 from django_wheelbeat.admin.known_tasks import offered_tasks
 from django_wheelbeat.admin.local_times import local_time, site_zone
+from django_wheelbeat.admin.one_off_runs_page import OneOffRunsPageMixin
 from django_wheelbeat.admin.pages import MonitorPermissions, allowed
 from django_wheelbeat.admin.paginator import EstimatingPaginator
 from django_wheelbeat.admin.preview import PREVIEW_FIELDS, last_fire_ms, preview_of
@@ -79,7 +80,13 @@ def in_words(fields: Iterable[Any]) -> list[Any]:
 
 
 class MonitorAdminMixin(
-    MonitorPermissions, RunNowMixin, SchedulerPageMixin, HistoryPageMixin, IncidentsPageMixin, TransferPageMixin
+    MonitorPermissions,
+    RunNowMixin,
+    SchedulerPageMixin,
+    OneOffRunsPageMixin,
+    HistoryPageMixin,
+    IncidentsPageMixin,
+    TransferPageMixin,
 ):
     """List, form, preview and bulk actions of monitors."""
 

@@ -53,5 +53,13 @@ class MonitorPermissions:
         """Whether the user may see the scheduler page."""
         return self._has(request, "view_scheduler")
 
+    def has_one_off_runs_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may see the page of one-off runs, with their arguments."""
+        return self._has(request, "view_oneoffrun")
+
+    def has_run_action_permission(self, request: HttpRequest, action: str) -> bool:
+        """Whether the user may ``cancel`` or ``move`` one-off runs."""
+        return self._has(request, f"{action}_oneoffrun")
+
     def _has(self, request: HttpRequest, codename: str) -> bool:
         return request.user.has_perm(f"{self.opts.app_label}.{codename}")

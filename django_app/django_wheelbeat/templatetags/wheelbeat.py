@@ -19,6 +19,7 @@ register = template.Library()
 
 PAGES = (
     ("wheelbeat_monitor_scheduler", _("Scheduler"), ("view_scheduler",)),
+    ("wheelbeat_monitor_one_off_runs", _("One-off runs"), ("view_oneoffrun",)),
     ("wheelbeat_monitor_incidents", _("Incidents"), ("view_monitor",)),
     ("wheelbeat_monitor_import", _("Import"), ("add_monitor", "change_monitor", "import_monitor")),
 )

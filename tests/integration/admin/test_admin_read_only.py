@@ -9,7 +9,15 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-VIEWING = ("view_monitor", "view_change", "view_beat", "view_quarantine", "view_audit", "view_scheduler")
+VIEWING = (
+    "view_monitor",
+    "view_change",
+    "view_beat",
+    "view_quarantine",
+    "view_audit",
+    "view_scheduler",
+    "view_oneoffrun",
+)
 EXPECTED = {"add": 403, "delete": 403, "import": 403, "run": 405}
 """What people who may only look get for the pages that are not about looking; for every other, 200."""
 EVERYTHING = {

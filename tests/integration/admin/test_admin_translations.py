@@ -106,6 +106,7 @@ def test_the_admin_speaks_german(db: Any, login: Callable[..., Any]) -> None:
             ),
             f"{ids[0]}/runs/": ("Vergangene Läufe von a", "Fälligkeit"),
             "scheduler/": ("Was läuft um …?", "Seiten der Monitore"),
+            "one-off-runs/": ("Einmalige Läufe je Minute", "Es wurde kein Lauf gefunden."),
             "incidents/": ("Es läuft keine Störung.",),
             "import/": ("Nur ansehen (Probelauf)",),
             "../quarantine/": ("Monitore in Quarantäne",),

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from celery_wheelbeat.later import ahead
 from celery_wheelbeat.later.connections import caller_of
 from celery_wheelbeat.later.open_seconds import Resume
 from celery_wheelbeat.later.readers.postgres import PostgresReader
-from celery_wheelbeat.later.ring import DAY_S, PARTS, due_id, parts_between, parts_of, table_of
+from celery_wheelbeat.later.ring import DAY_S, LAST_MS, PARTS, due_id, parts_between, parts_of, table_of
 from celery_wheelbeat.later.run import LaterRun
 from celery_wheelbeat.later.tables import create_tables, drop_tables
 from celery_wheelbeat.later.writers import PostgresWriter, Wanted
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.postgres
 DAYS = (0.01, 0.5, 1, 5, 29, 40, 100, 700, 800)
 ROWS = 1_000
 """In each of the DAYS."""
+LAST_S = LAST_MS // 1000
 
 
 _QUERY = re.compile(r"^(?:--.*\n)*(?:DECLARE \w+ NO SCROLL CURSOR FOR\s+)?((?:SELECT|WITH)\s.*)", re.DOTALL)
@@ -246,3 +248,45 @@ def test_pieces_follow_the_order_of_transaction_ids(filled: tuple[Any, list[Late
             if len(found) < 1_000:
                 reader.pause()  # the next piece is found by its place, not by the cursor
     assert sorted(map(int, found)) == list(range(1, 2_001))
+
+
+@pytest.mark.parametrize("task", [None, "proj.remind", "proj.none"])
+def test_a_search_reads_as_many_rows_as_it_may(
+    filled: tuple[Any, list[LaterRun]], explained: Explained, monkeypatch: pytest.MonkeyPatch, task: str | None
+) -> None:
+    monkeypatch.setattr(ahead, "SEARCHED_MAX", 300)
+    from_s = filled[1][0].at_ms // 1000
+    page = ahead.search(explained, ahead.Search(from_s, LAST_S, 100, task))
+    assert len(page.rows) == (0 if task == "proj.none" else 100)
+    assert page.go_on_s is not None
+    assert page.go_on_s > from_s
+    plan = explained.plans[-1]
+    assert len(indexed(explained.scans())) == PARTS
+    (merge,) = _nodes(plan, "Merge Append")
+    assert not list(_nodes(merge, "Sort")), "the limit ends the read"
+
+
+def test_counts_stop_at_their_limit(
+    filled: tuple[Any, list[LaterRun]], explained: Explained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "COUNTED_MAX", 50)
+    from_s = filled[1][0].at_ms // 1000
+    minutes = [ahead.Period(from_s + 60 * n, from_s + 60 * (n + 1)) for n in range(60)]
+    found = ahead.counts(explained, minutes)
+    assert found[0].precision is ahead.Precision.ESTIMATE
+    assert 300 < found[0].runs < 1_200
+    assert found[-1] == ahead.Count(0, ahead.Precision.EXACT)
+    plan = explained.plans[-1]
+    assert indexed(explained.scans()) == tables_between(from_s, from_s + 3_600)
+    assert not list(_nodes(plan, "Sort")), "the limit ends each count"
+
+
+def test_the_counts_of_all_time_are_read_from_indexes(
+    filled: tuple[Any, list[LaterRun]], explained: Explained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "COUNTED_MAX", 50)
+    from_s = filled[1][0].at_ms // 1000
+    (whole,) = ahead.counts(explained, [ahead.Period(from_s, LAST_S)])
+    assert whole.precision is ahead.Precision.ESTIMATE
+    assert abs(whole.runs - len(DAYS) * ROWS) < ROWS
+    assert len(indexed(explained.scans())) == PARTS
