@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('wheelbeat', '0011_later'),
+        ('wheelbeat', '0012_member'),
     ]
 
     operations = [
