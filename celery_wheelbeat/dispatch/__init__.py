@@ -26,12 +26,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from celery_wheelbeat.jobs.identity import run_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+PAUSED: Final = "the process was paused; it looks first whether its shards are still its own"
+"""Why a run is not sent after a pause."""
 
 
 class Run(NamedTuple):

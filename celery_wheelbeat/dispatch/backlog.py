@@ -99,6 +99,26 @@ class Backlog:
         """Return the earliest unsettled fire time, or None; the mark stays before it."""
         return min(self._fires(), default=None)
 
+    def oldest_by_shard(self, oldest_ms: Int64s) -> None:
+        """Lower ``oldest_ms``, by shard, to the earliest unsettled fire time of each shard."""
+        for runs in self._unsettled():
+            np.minimum.at(oldest_ms, runs.ids & (len(oldest_ms) - 1), runs.fire_ms)
+
+    def take_out(self, where: NDArray[np.bool_]) -> PendingRuns:
+        """Give away the runs of the shards at ``where`` that are not in flight, and return them."""
+        for runs in self._drain_offered():
+            self._late.append(runs)
+        waiting = joined([*self._late.chunks(), *self._fresh.chunks(), PendingRuns.of([*self._deferred])])
+        ids = np.unique(waiting.ids[where[waiting.ids & (len(where) - 1)]])
+        queued = [self._late.remove(ids), self._fresh.remove(ids)]
+        gone = joined([*queued, self._deferred.remove(ids), self.leases.take_out_alone(where)]).current()
+        self.left_queue += sum(len(runs.ids) for runs in queued)
+        self._jobs_ahead = None
+        accounted = gone.accounted()
+        self._ledger.hand_on(accounted)
+        self._pending -= accounted
+        return gone
+
     def offer(self, due: DueBatch) -> None:
         """Queue the runs of ``due``, which are in the order of their fire times."""
         tag = (REOFFERED if due.offer is Offer.REOFFERED else 0) | due.step << STEP_SHIFT
@@ -219,9 +239,7 @@ class Backlog:
 
     def holds(self, ids: Int64s) -> NDArray[np.bool_]:
         """Return which of the jobs have an unsettled run."""
-        waiting = [runs.ids for runs in (*self._offered, *self._late.chunks(), *self._fresh.chunks())]
-        deferred = np.fromiter((run.job_id for run in self._deferred), np.int64)
-        return np.isin(ids, np.concatenate([*waiting, self.leases.job_ids(), deferred]))
+        return np.isin(ids, np.concatenate([runs.ids for runs in self._unsettled()]))
 
     def shutdown(self) -> Leftover:
         """Skip all pending runs (``shutdown``). Read the mark before the call: these runs are not done."""
@@ -266,6 +284,10 @@ class Backlog:
     def _drain_offered(self) -> list[PendingRuns]:
         offered, self._offered, self._offered_count = self._offered, [], 0
         return offered
+
+    def _unsettled(self) -> Iterable[PendingRuns]:
+        yield from (*self._offered, *self._late.chunks(), *self._fresh.chunks())
+        yield from (*self.leases.runs(), PendingRuns.of([*self._deferred]))
 
     def _fires(self, *, newest: bool = False) -> Iterable[int]:
         chunks = (*self._offered, *self._late.chunks(), *self._fresh.chunks())

@@ -14,6 +14,8 @@ import numpy as np
 from celery_wheelbeat.dispatch import PublisherHealth
 from celery_wheelbeat.dispatch.backlog import Leftover
 from celery_wheelbeat.dispatch.lane import JobOutcomes
+from celery_wheelbeat.dispatch.pending import joined
+from celery_wheelbeat.schedules.kinds import NEVER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
     from celery_wheelbeat.dispatch.lane import Lane, Rendering
+    from celery_wheelbeat.dispatch.pending import PendingRuns
     from celery_wheelbeat.dispatch.single_run_jobs import SingleRunJobs
     from celery_wheelbeat.jobs.definitions import ChangeBatch, DefinitionBatch, DueBatch, Finished
     from celery_wheelbeat.schedules.kinds import Int64s
@@ -150,6 +153,22 @@ class Dispatcher:
         """Return the earliest unsettled fire time, or None; the mark stays before it."""
         oldest = (lane.backlog.oldest_fire_ms() for lane in self.lanes)
         return min((fire_ms for fire_ms in oldest if fire_ms is not None), default=None)
+
+    def oldest_by_shard(self, shards: int) -> Int64s:
+        """Return the earliest unsettled fire time of each shard, NEVER_MS if it has none."""
+        oldest_ms = np.full(shards, NEVER_MS)
+        for lane in self.lanes:
+            lane.backlog.oldest_by_shard(oldest_ms)
+        return oldest_ms
+
+    def take_out(self, where: NDArray[np.bool_]) -> PendingRuns:
+        """Give away the runs of the shards at ``where`` that are not in flight, and return them (``handed_on``)."""
+        return joined([lane.take_out(where) for lane in self.lanes])
+
+    def have_patience(self, least_s: float) -> None:
+        """Keep every waiting run for at least ``least_s`` without a connection: another beat may send it meanwhile."""
+        for lane in self.lanes:
+            lane.least_patience_s = least_s
 
     def drop(self, ids: Int64s, reason: str) -> int:
         """Skip the waiting runs of ``ids``; runs in flight stay. Returns the number of skipped runs."""

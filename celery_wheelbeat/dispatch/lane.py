@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch import Failed, PublisherHealth
     from celery_wheelbeat.dispatch.backlog import Backlog
     from celery_wheelbeat.dispatch.messages.run_ids import RunIds
-    from celery_wheelbeat.dispatch.pending import PendingRun
+    from celery_wheelbeat.dispatch.pending import PendingRun, PendingRuns
     from celery_wheelbeat.dispatch.reports.lateness import Lateness
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.shards import JobView
@@ -102,6 +102,8 @@ class Lane(ABC):
         self._quarantined: dict[int, str] = {} if quarantined is None else quarantined
         self._connected_s: float | None = None
         """Monotonic time of the last check that found a connection, else of the first check."""
+        self.least_patience_s = 0.0
+        """A destination is not taken to be down before it was without a connection for this long."""
         self._patience_s = FIRST_CONNECTION_S
         self._is_down = False
         """Whether there was no connection for longer than the patience."""
@@ -132,6 +134,10 @@ class Lane(ABC):
     @abstractmethod
     def collect_outcomes(self, now_s: float) -> JobOutcomes:
         """Settle the outcomes of the publisher; returns the changes that concern whole jobs."""
+
+    def take_out(self, where: NDArray[np.bool_]) -> PendingRuns:
+        """Give away the runs of the shards at ``where`` that are not in flight, and return them."""
+        return self.backlog.take_out(where)
 
     def begin_stop(self, timeout_s: float) -> None:  # noqa: B027
         """Begin to stop the publisher, if that takes more than its ``close``."""
@@ -165,7 +171,7 @@ class Lane(ABC):
             self._connected_s, self._patience_s = now_s, SQUEEZE_AFTER_S
         elif self._connected_s is None:
             self._connected_s = now_s
-        self._is_down = now_s - self._connected_s > self._patience_s
+        self._is_down = now_s - self._connected_s > max(self._patience_s, self.least_patience_s)
 
     def _settle_failed(self, failed: Sequence[Failed], of_jobs: JobOutcomes, now_s: float) -> None:
         """Settle leases of which no run was confirmed, each for one reason."""

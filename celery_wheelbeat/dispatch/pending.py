@@ -140,11 +140,19 @@ class RunLeases:
         columns = [lease.runs.fire_ms for lease in self._leases.values() if isinstance(lease, RunLease)]
         return np.concatenate([np.array(singles, np.int64), *columns, *(runs.fire_ms for runs in self.alone)])
 
-    def job_ids(self) -> Int64s:
-        """Return the jobs of all runs, in no order."""
-        singles = [lease.run.job_id for lease in self._leases.values() if isinstance(lease, _LeaseOfOne)]
-        columns = [lease.runs.ids for lease in self._leases.values() if isinstance(lease, RunLease)]
-        return np.concatenate([np.array(singles, np.int64), *columns])
+    def runs(self) -> Iterator[PendingRuns]:
+        """Yield all runs, in no order."""
+        yield PendingRuns.of([lease.run for lease in self._leases.values() if isinstance(lease, _LeaseOfOne)])
+        yield from (lease.runs for lease in self._leases.values() if isinstance(lease, RunLease))
+        yield from self.alone
+
+    def take_out_alone(self, where: NDArray[np.bool_]) -> PendingRuns:
+        """Remove and return the runs of ``alone`` that lie in the shards at ``where``."""
+        every = joined(self.alone)
+        mine = where[every.ids & (len(where) - 1)]
+        stay = [runs.at(~where[runs.ids & (len(where) - 1)]) for runs in self.alone]
+        self.alone = deque(runs for runs in stay if len(runs.ids))
+        return every.at(mine)
 
     def begin(self, runs: PendingRuns) -> RunLease:
         """Return a new lease."""

@@ -153,7 +153,6 @@ class Engine:
 
     def give_away(self, ids: Int64s, fire_ms: Int64s, steps: NDArray[np.int32]) -> None:
         """Keep runs of followed shards that were to be sent here and are not; ``take`` returns them again."""
-        self.ledger.hand_on(len(ids))
         once = self.shards.once_of(ids) == fire_ms
         self._late_once.owe(self.shards, ids[once], fire_ms[once])  # marks do not tell whether these were sent
         self.share.followed.keep_runs(KeptRuns(ids, fire_ms, steps).at(~once))

@@ -131,6 +131,7 @@ class SharesOracle(RuleBasedStateMachine):
         giver.waiting = [run for run in giver.waiting if run not in moved]
         self.confirm(giver, sent)
         given = np.array([run for run in moved if run not in sent], np.int64).reshape(-1, 2).T
+        giver.engine.ledger.hand_on(len(given[0]))
         giver.engine.give_away(*given, np.zeros(len(given[0]), np.int32))
         floor_ms = np.full(SHARDS, giver.engine.cursor_ms)
         np.minimum.at(floor_ms, given[0] & (SHARDS - 1), given[1] - 1)

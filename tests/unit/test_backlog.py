@@ -16,6 +16,7 @@ from celery_wheelbeat.dispatch.backlog import Backlog
 from celery_wheelbeat.dispatch.pending import PendingRun
 from celery_wheelbeat.engine.ledger import Ledger
 from celery_wheelbeat.jobs.definitions import DueBatch, Offer
+from celery_wheelbeat.schedules.kinds import NEVER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -384,6 +385,20 @@ class Drill(RuleBasedStateMachine):
     @rule(ids=st.lists(st.integers(0, 12), max_size=3))
     def drop(self, ids: list[int]) -> None:
         self.desk.backlog.drop(np.array(ids, np.int64), "removed")
+
+    @rule(shard=st.integers(0, 3))
+    def give_away(self, shard: int) -> None:
+        """Take out the runs of one of four shards; those in flight stay."""
+        oldest_ms = np.full(4, NEVER_MS)
+        self.desk.backlog.oldest_by_shard(oldest_ms)
+        gone = self.desk.backlog.take_out(np.arange(4) == shard)
+        assert (gone.ids & 3 == shard).all()
+        left = [run.fire_ms for run in self.flying.values() if run.job_id & 3 == shard]
+        assert min([*left, *gone.fire_ms.tolist()], default=NEVER_MS) == oldest_ms[shard]
+        after_ms = np.full(4, NEVER_MS)
+        self.desk.backlog.oldest_by_shard(after_ms)
+        assert after_ms[shard] == min(left, default=NEVER_MS)
+        assert (np.delete(after_ms, shard) == np.delete(oldest_ms, shard)).all()
 
     @rule()
     def shut_down(self) -> None:

@@ -71,7 +71,8 @@ class CeleryPublisher:
 
     def capacity(self) -> int:
         """See ``Publisher``."""
-        return max(0, self._window - len(self._unconfirmed)) if self._connected else 0
+        may = self._connected and self._callbacks.may_send()
+        return max(0, self._window - len(self._unconfirmed)) if may else 0
 
     def submit(self, runs: Sequence[Run]) -> None:
         """See ``Publisher``."""

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_wheelbeat.dispatch import Confirmed, Failed, FailureKind
+from celery_wheelbeat.dispatch import PAUSED, Confirmed, Failed, FailureKind
 from celery_wheelbeat.dispatch.failures import BatchFailed, Diagnosis, diagnose, unwrapped
 from celery_wheelbeat.dispatch.messages.attempt import Attempt
 from celery_wheelbeat.dispatch.messages.expiry import has_expired
@@ -55,6 +55,8 @@ class CeleryLaneCallbacks:
     """Context manager around the sending of n runs; limits their log lines."""
     options: Mapping[str, Any]
     """Defaults of ``apply_async`` options for every message; the user's options win."""
+    may_send: Callable[[], bool] = lambda: True
+    """Asked before each write to the broker; False while it is not certain that this process may still send."""
     may_batch: Callable[[], bool] = lambda: True
     """False while single publishes are observed (a signal, an event): a batch would shift their time."""
 
@@ -79,6 +81,8 @@ class RunSender:
 
     def send(self, runs: Sequence[Run], producer: Any, connection: Any) -> Sent:
         """Send up to ``BATCH_MAX`` runs with ``producer`` (watched), which publishes on ``connection``."""
+        if not self._callbacks.may_send():
+            return not_sent(runs), None
         batch = self._one_by_one <= 0 and getattr(producer, "supports_batch_publish", False)
         if batch and self._callbacks.may_batch():
             return self._send_batch(runs, producer, connection)
@@ -106,6 +110,8 @@ class RunSender:
         """Send ``runs`` singly, up to the first failure that leaves the connection in doubt or concerns every run."""
         outcomes: list[Confirmed | Failed] = []
         for position, run in enumerate(runs):
+            if not self._callbacks.may_send():
+                return outcomes + not_sent(runs[position:]), None
             self._one_by_one = max(0, self._one_by_one - 1)
             found, rest = self._attempt(run, producer, connection), runs[position + 1 :]
             if found is None:
@@ -176,3 +182,8 @@ class RunSender:
                 "beat: Code of the app took %.1f s to make one message of %s; other runs of the celery lane waited",
                 user_s, run.name,
             )  # fmt: skip
+
+
+def not_sent(runs: Sequence[Run]) -> list[Confirmed | Failed]:
+    """Return the outcomes of runs that wait for a look at the other beats."""
+    return [Failed(run.token, FailureKind.NOT_SENT, PAUSED) for run in runs]

@@ -19,7 +19,7 @@ from celery_wheelbeat.dispatch.fast_lane.lane_choice import WAITING_MAX, Answers
 from celery_wheelbeat.dispatch.fast_lane.rendering import Runs
 from celery_wheelbeat.dispatch.lane import JobOutcomes, Lane
 from celery_wheelbeat.dispatch.messages.envelope import Envelope, Refusal
-from celery_wheelbeat.dispatch.pending import RunLease
+from celery_wheelbeat.dispatch.pending import PendingRuns, RunLease
 from celery_wheelbeat.dispatch.refused_forms import RefusedForms
 
 if TYPE_CHECKING:
@@ -118,6 +118,11 @@ class FastLane(Lane):
     def begin_stop(self, timeout_s: float) -> None:
         """Begin to stop the publisher: batches not settled within ``timeout_s`` get no outcome."""
         self.publisher.stop(timeout_s)
+
+    def take_out(self, where: NDArray[np.bool_]) -> PendingRuns:
+        """Give away the runs of the shards at ``where`` that are not in flight."""
+        self.answers.requeue_parked()
+        return super().take_out(where)
 
     @property
     def trouble(self) -> str:

@@ -109,9 +109,13 @@ class Answers:
             self._round += 1
             self._refused_due = True
             self._forms.forget()
-            self._backlog.requeue(self._backlog.leases.unpark_all())
+            self.requeue_parked()
             self._open.clear()
-            self.waiting = 0
+
+    def requeue_parked(self) -> None:
+        """Let no run wait for an answer; those that are submitted again wait again."""
+        self._backlog.requeue(self._backlog.leases.unpark_all())
+        self.waiting = 0
 
     def refresh(self, now_s: float) -> None:
         """Reset answers that may be out of date; check the settings once a second, old reasons every few minutes."""

@@ -11,7 +11,7 @@ from collections import deque
 from queue import Empty
 from typing import TYPE_CHECKING, NamedTuple
 
-from celery_wheelbeat.dispatch import FailureKind, PublisherHealth
+from celery_wheelbeat.dispatch import PAUSED, FailureKind, PublisherHealth
 from celery_wheelbeat.dispatch.fast_lane.batches import Batch, Comparison, Failure, FormVerdict, Outcome
 from celery_wheelbeat.dispatch.reconnection import TURN_S, Reconnection
 from celery_wheelbeat.errors import reason_of
@@ -48,14 +48,27 @@ class _Question(NamedTuple):
 class FastPublisher:
     """The publisher. ``wire`` belongs to its thread; the public methods are for the scheduling thread."""
 
-    def __init__(self, name: str, wire: Wire, clock: Clock, wake: Callable[[], None], *, window: int = 2) -> None:
-        """``window``: most batches in flight; ``wake`` is called from the thread after each outcome or answer."""
+    def __init__(
+        self,
+        name: str,
+        wire: Wire,
+        clock: Clock,
+        wake: Callable[[], None],
+        *,
+        window: int = 2,
+        may_send: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``window``: most batches in flight; ``wake`` is called from the thread after each outcome or answer.
+
+        ``may_send`` is asked before each write; False while it is not certain that this process may still send.
+        """
         self.epoch = 0
         """Number of the connection, 0 before the first; envelopes of another connection are invalid."""
         self._wire = wire
         self._clock = clock
         self._wake = wake
         self.window = window
+        self._may_send = may_send
         self._inbox: Mailbox[Batch | _Question] = Mailbox()
         self._outbox: Mailbox[Report] = Mailbox()
         self._unsettled: dict[int, Batch] = {}
@@ -90,7 +103,7 @@ class FastPublisher:
 
     def capacity(self) -> int:
         """Return how many batches ``submit`` accepts now; 0 while the destination is down."""
-        return max(0, self.window - len(self._unsettled)) if self._is_open() else 0
+        return max(0, self.window - len(self._unsettled)) if self._is_open() and self._may_send() else 0
 
     def submit(self, batch: Batch) -> None:
         """Take over ``batch``; never blocks."""
@@ -171,6 +184,8 @@ class FastPublisher:
                 self._questions.append(order)
             elif order.epoch != self.epoch:
                 self._give_up([order], FailureKind.NOT_SENT, "rendered for a connection that is gone")
+            elif not self._may_send():
+                self._give_up([order], FailureKind.NOT_SENT, PAUSED)
             else:
                 self._on_wire[order.token] = order
                 self._wire.send(order)

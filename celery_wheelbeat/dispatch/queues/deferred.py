@@ -69,6 +69,12 @@ class DeferredRuns:
             due += self._remove(self._line.popleft())
         return PendingRuns.of(due)
 
+    def remove(self, ids: Int64s) -> PendingRuns:
+        """Remove and return the runs of these jobs."""
+        gone = [run for job_id in ids.tolist() for run in self._jobs.pop(job_id, {}).values()]
+        self._count -= len(gone)
+        return PendingRuns.of(gone)
+
     def clear(self) -> None:
         """Remove all runs."""
         self._jobs.clear()
