@@ -133,5 +133,5 @@ class Publisher(Protocol):
     def health(self) -> PublisherHealth:
         """Report for supervision."""
 
-    def close(self, timeout_s: float) -> Sequence[Run]:
-        """Stop within ``timeout_s`` and return the runs that are not confirmed."""
+    def close(self, timeout_s: float) -> None:
+        """Stop within ``timeout_s``; one more ``poll`` returns the outcomes up to now, other runs have none."""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.schedules.kinds import Int64s
 
+    Token = int
+    """Number of a lease."""
+
 REOFFERED = 1
 OUTDATED = 2
 """The job was redefined after the run was taken: its outcome says nothing about the current definition."""
@@ -124,8 +127,8 @@ class RunLeases:
         """Sum of the ``size_bytes`` of all leases."""
         self.alone: deque[PendingRuns] = deque()
         """Runs that have to be sent with nothing else on the way; see ``set_alone``."""
-        self._leases: dict[int, RunLease | _LeaseOfOne] = {}
-        self._parked: dict[Hashable, list[int]] = {}
+        self._leases: dict[Token, RunLease | _LeaseOfOne] = {}
+        self._parked: dict[Hashable, list[Token]] = {}
         """What runs wait for → tokens of their leases."""
         self._next_token = 0
 

@@ -98,14 +98,13 @@ class SimPublisher:
     def health(self) -> PublisherHealth:
         return PublisherHealth(self.connected, len(self._unsettled), self._clock.monotonic_s())
 
-    def close(self, timeout_s: float) -> Sequence[Run]:
+    def close(self, timeout_s: float) -> None:
         self._reach("close")
         while self._queue and self.connected:
             self._send(self._queue.popleft())
         for run in self._queue:
             self._outcomes.append(Failed(run.token, FailureKind.NOT_SENT, "not connected"))
         self._queue.clear()
-        return []
 
     def step(self) -> bool:
         """Connect, or send some of what was submitted; says whether there are outcomes."""

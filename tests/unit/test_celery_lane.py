@@ -169,22 +169,25 @@ def test_while_the_broker_is_away_there_is_no_capacity_and_nothing_is_kept(app: 
         assert failed.kind is FailureKind.NOT_SENT
         assert lane.lane.capacity() == 0
         assert not lane.lane.health().connected
-        assert lane.lane.close(60) == []
+        lane.lane.close(60)
+        assert lane.lane.health().in_flight == 0
 
 
 def test_close_sends_what_was_submitted_and_reports_it(app: Celery, lane: StartedLane) -> None:
     lane.when_connected().submit([a_run(app, token) for token in range(BATCH_MAX + 3)])
-    assert lane.lane.close(60) == []
+    lane.lane.close(60)
     assert {type(outcome) for outcome in lane.lane.poll()} == {Confirmed}
+    assert lane.lane.health().in_flight == 0
     assert len(messages(app)) == BATCH_MAX + 3
 
 
-def test_close_returns_what_is_stuck(app: Celery) -> None:
+def test_a_run_that_is_stuck_at_the_close_has_no_outcome(app: Celery) -> None:
     stuck: SimpleQueue[None] = SimpleQueue()
     lane = StartedLane(app, apply_entry=lambda *_, **__: stuck.get(timeout=20))
-    run = a_run(app, 1)
-    lane.when_connected().submit([run])
-    assert lane.lane.close(0.2) == [run]
+    lane.when_connected().submit([a_run(app, 1)])
+    lane.lane.close(0.2)
+    assert lane.lane.poll() == []
+    assert lane.lane.health().in_flight == 1
     stuck.put(None)
 
 

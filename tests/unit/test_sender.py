@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 from celery_wheelbeat.dispatch.fast_lane.batches import NONCE_LENGTH, Batch, Outcome
 from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
 from celery_wheelbeat.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 PATIENCE_S = 20.0
 
@@ -55,7 +59,7 @@ class LosingWire(EndingWire):
     def send(self, batch: Batch) -> None:
         raise ConnectionError("reset")
 
-    def receive(self, _timeout_s: float) -> list[Outcome]:
+    def receive(self, _batches: Collection[Batch], _timeout_s: float) -> list[Outcome]:
         return []
 
 

@@ -1,6 +1,6 @@
 """Publisher of the celery lane: one thread that sends runs through Celery's own ``apply_entry``.
 
-Invariant: every submitted run has exactly one outcome, ``Confirmed`` or ``Failed``, or is returned by ``close``. The
+Invariant: every submitted run has exactly one outcome, ``Confirmed`` or ``Failed``, or none after ``close``. The
 publisher never blocks its caller, never retries inside Celery, and never holds more runs than the window.
 """
 
@@ -41,13 +41,13 @@ class CeleryPublisher:
         self._window = window
         self._inbox: Mailbox[Sequence[Run]] = Mailbox()
         self._outbox: Mailbox[list[Confirmed | Failed]] = Mailbox()
-        self._unconfirmed: dict[int, Run] = {}
+        self._in_flight = 0
+        """Submitted runs without a polled outcome; scheduling thread."""
         self._connection: Any = None
         self._producer: Any = None
         self._connected = False
         self._in_hand: dict[int, Run] = {}
         """Runs that the thread has taken and not settled."""
-        self._last_outcomes: list[Confirmed | Failed] = []
         self._alarm = False
         """Whether RabbitMQ has stopped reading (memory or disk alarm)."""
         self._reconnection = Reconnection("Connection error", callbacks.clock)
@@ -72,31 +72,28 @@ class CeleryPublisher:
     def capacity(self) -> int:
         """See ``Publisher``."""
         may = self._connected and self._callbacks.may_send()
-        return max(0, self._window - len(self._unconfirmed)) if may else 0
+        return max(0, self._window - self._in_flight) if may else 0
 
     def submit(self, runs: Sequence[Run]) -> None:
         """See ``Publisher``."""
-        self._unconfirmed.update((run.token, run) for run in runs)
+        self._in_flight += len(runs)
         self._inbox.put(runs)
 
     def poll(self) -> Sequence[Confirmed | Failed]:
         """See ``Publisher``."""
-        outcomes, self._last_outcomes = self._last_outcomes, []
+        outcomes: list[Confirmed | Failed] = []
         while not self._outbox.empty():
             outcomes += self._outbox.get()
-        for outcome in outcomes:
-            self._unconfirmed.pop(outcome.token, None)
+        self._in_flight -= len(outcomes)
         return outcomes
 
     def health(self) -> PublisherHealth:
         """See ``Publisher``."""
-        return PublisherHealth(self._connected, len(self._unconfirmed), self._thread.stamp_s)
+        return PublisherHealth(self._connected, self._in_flight, self._thread.stamp_s)
 
-    def close(self, timeout_s: float) -> Sequence[Run]:
-        """See ``Publisher``; one more ``poll`` returns the outcomes up to now."""
+    def close(self, timeout_s: float) -> None:
+        """See ``Publisher``."""
         self._thread.close(timeout_s)
-        self._last_outcomes = list(self.poll())
-        return list(self._unconfirmed.values())
 
     # The lane's own thread.
 

@@ -25,7 +25,7 @@ from celery_wheelbeat.dispatch.messages.recording import record_amqp
 from celery_wheelbeat.errors import reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from celery_wheelbeat.dispatch.fast_lane.batches import Batch
     from celery_wheelbeat.dispatch.messages.envelope import Answer, Envelope, SampleMessage
@@ -143,8 +143,7 @@ class AmqpWire:
         self._maker: EnvelopeMaker | None = None
         self._next_tag = 1
         self._sent: deque[_OnTheWay] = deque()
-        self._lost: dict[int, _OnTheWay] = {}
-        """Token → batch written on the previous connection."""
+        """Written batches in order; after a lost connection, those of that one until ``settle``."""
         self._beat_s = 0.0
         self._heard = 0
         self._heard_s = 0.0
@@ -155,8 +154,6 @@ class AmqpWire:
 
     def connect(self) -> None:
         """See ``Wire``."""
-        self._lost.update((one.batch.token, one) for one in self._sent)
-        self._sent.clear()
         self.blocked = ""
         self._kombu = self._open_connection()
         self._kombu.heartbeat = self._heartbeat_s
@@ -188,8 +185,9 @@ class AmqpWire:
             write_in_turns(self._amqp.transport.sock, data, self._clock, self._wait)
             self._amqp.bytes_sent += size  # py-amqp decides by this counter whether a heartbeat is due
 
-    def receive(self, timeout_s: float) -> Sequence[Outcome]:
+    def receive(self, batches: Collection[Batch], timeout_s: float) -> Sequence[Outcome]:
         """See ``Wire``."""
+        del batches  # their states are in ``_sent``
         self._keep_alive()
         with suppress(TimeoutError):
             self._amqp.drain_events(timeout=timeout_s or _NOW_S)
@@ -205,15 +203,16 @@ class AmqpWire:
         """See ``Wire``. If the broker closed the channel, a message or an exchange caused it."""
         at_ms = self._clock.wall_ms()
         self._returns.judge()
+        lost = {one.batch.token: one for one in self._sent}
+        self._sent.clear()
         outcomes = []
         for batch in batches:
-            one = self._lost.pop(batch.token, None)
+            one = lost.get(batch.token)
             if one is None:
                 failures = [Failure(range(batch.size), FailureKind.NOT_SENT, reason)]
             else:
                 failures = [*one.failures, *one.losses(reason)]
             outcomes.append(Outcome(batch.token, at_ms, tuple(failures)))
-        self._lost.clear()
         return outcomes
 
     def make(self, form: Form, candidates: Sequence[Arguments]) -> Answer:

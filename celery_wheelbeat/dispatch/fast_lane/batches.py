@@ -15,7 +15,7 @@ from celery_wheelbeat.dispatch.messages.template import Hole, delivery_tags, non
 from celery_wheelbeat.dispatch.messages.tracing import new_traces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
 
     from numpy.typing import NDArray
@@ -111,8 +111,11 @@ class Wire(Protocol):
     def send(self, batch: Batch) -> None:
         """Write ``batch``."""
 
-    def receive(self, timeout_s: float) -> Sequence[Outcome]:
-        """Wait up to ``timeout_s`` for outcomes of sent batches; also keeps the connection alive."""
+    def receive(self, batches: Collection[Batch], timeout_s: float) -> Sequence[Outcome]:
+        """Wait up to ``timeout_s`` for outcomes of ``batches``, which were sent in that order on this connection.
+
+        Also keeps the connection alive.
+        """
 
     def settle(self, batches: Sequence[Batch], reason: str) -> Sequence[Outcome]:
         """On a new connection, return the outcome of each of ``batches``, which were sent on the lost one."""

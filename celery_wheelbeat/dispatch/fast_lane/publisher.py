@@ -191,7 +191,8 @@ class FastPublisher:
                 self._wire.send(order)
         if self._questions:
             self._think_about(self._questions.popleft())
-        self._report(self._wire.receive(_REPLY_S if self._on_wire and not self._questions else 0))
+        timeout_s = _REPLY_S if self._on_wire and not self._questions else 0
+        self._report(self._wire.receive(self._on_wire.values(), timeout_s))
 
     def _think_about(self, question: _Question) -> None:
         """Answer a question; takes some milliseconds, during which nothing is written."""

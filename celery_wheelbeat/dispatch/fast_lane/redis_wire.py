@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.dispatch import FailureKind
@@ -32,7 +31,7 @@ from celery_wheelbeat.dispatch.messages.template import Uncut
 from celery_wheelbeat.errors import reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from celery_wheelbeat.dispatch.fast_lane.batches import Batch
     from celery_wheelbeat.dispatch.messages.envelope import Answer, Envelope, SampleMessage
@@ -80,8 +79,8 @@ class RedisWire:
         self._clock = clock
         self._incarnation = uuid.uuid4().hex
         self._name_marker: Callable[[], str] = lambda: f"wheelbeat:{namespace()}:seq:{self._incarnation}:{destination}"
-        self._unmarked: set[int] = set()
-        """Tokens of batches written without a marker."""
+        self._marked = self._unmarked = 0
+        """Batches without a reply that were written with a marker, and those written after them without one."""
         self._warned = False
         self._marker = b""
         """Key of the marker; set with the first batch and never changed, since later connections read it."""
@@ -94,14 +93,12 @@ class RedisWire:
         """kombu's channel, for recording and for the settings of its pool."""
         self._redis: Any = None
         self._maker: EnvelopeMaker | None = None
-        self._sent: deque[Batch] = deque()
         self._progress_s = 0.0
         """Monotonic time of the last progress: a byte written or acknowledged, or a reply read."""
         self._unacknowledged = 0
 
     def connect(self) -> None:
         """See ``Wire``."""
-        self._sent.clear()
         self._kombu = self._open_connection()
         self._kombu.connect()
         self._channel = self._kombu.default_channel
@@ -125,44 +122,45 @@ class RedisWire:
         if self._read_only:
             raise ConnectionError("the server only takes reads; asking again which one is the master")
         self._marker = self._marker or f"{self._channel.global_keyprefix}{self._name_marker()}".encode()
-        self._sent.append(batch)
         parts: list[bytes | memoryview] = []
         lead, tail = (MULTI, self._mark(batch) + EXEC) if self.provable else (b"", b"")
         for key, size, data in batch.parcels:
             parts += [lead + b"*%d\r\n$5\r\nLPUSH\r\n%b" % (size + 2, bulk(key)), data]
             lead = b""
         parts.append(tail)
-        if not self.provable:
-            self._unmarked.add(batch.token)
+        self._marked += self.provable
+        self._unmarked += not self.provable
         for part in parts if len(parts) <= _PARTS_MAX else [b"".join(parts)]:
             write_in_turns(self._redis._sock, part, self._clock, self._wait)
         self._progress_s = self._clock.monotonic_s()
 
-    def receive(self, timeout_s: float) -> Sequence[Outcome]:
+    def receive(self, batches: Collection[Batch], timeout_s: float) -> Sequence[Outcome]:
         """See ``Wire``; a connection without progress for longer than the socket's time-out is lost."""
-        if not self._sent:
+        if not batches:
             return []
         if not self._redis.can_read(timeout_s):
             self._look_for_progress()
             return []
-        outcome = self._reply_to(self._sent.popleft())
-        self._unmarked.discard(outcome.token)
+        is_marked = self._marked > 0
+        outcome = self._reply_to(next(iter(batches)), is_marked=is_marked)
+        self._marked -= is_marked
+        self._unmarked -= not is_marked
         self._progress_s = self._clock.monotonic_s()
         return [outcome]
 
     def settle(self, batches: Sequence[Batch], reason: str) -> Sequence[Outcome]:
         """See ``Wire``."""
         at_ms = self._clock.wall_ms()
-        unmarked, self._unmarked = self._unmarked, set()
         applied = self._applied() if self.provable else set()
         outcomes = []
-        for batch in batches:
+        for position, batch in enumerate(batches):
             if batch.token in applied:
                 outcomes.append(self._found_applied(batch, at_ms))
                 continue
-            proven = self.provable and batch.token not in unmarked
+            proven = self.provable and not 0 <= position - self._marked < self._unmarked
             kind = FailureKind.NOT_SENT if proven else FailureKind.UNCERTAIN
             outcomes.append(Outcome(batch.token, at_ms, (Failure(range(batch.size), kind, reason),)))
+        self._marked = self._unmarked = 0
         return outcomes
 
     def make(self, form: Form, candidates: Sequence[Arguments]) -> Answer:
@@ -293,8 +291,8 @@ class RedisWire:
             start += parcel.size
         return Outcome(batch.token, at_ms, tuple(failures))
 
-    def _reply_to(self, batch: Batch) -> Outcome:
-        replies = self._replies(len(batch.parcels), marked=batch.token not in self._unmarked)
+    def _reply_to(self, batch: Batch, *, is_marked: bool) -> Outcome:
+        replies = self._replies(len(batch.parcels), is_marked=is_marked)
         at_ms = self._clock.wall_ms()
         failures = []
         start = 0
@@ -306,9 +304,9 @@ class RedisWire:
             start += parcel.size
         return Outcome(batch.token, at_ms, tuple(failures))
 
-    def _replies(self, pushes: int, *, marked: bool) -> list[Any]:
+    def _replies(self, pushes: int, *, is_marked: bool) -> list[Any]:
         """Read the result of each LPUSH: a length, or an exception."""
-        if not marked:
+        if not is_marked:
             return [self._read() for _ in range(pushes)]
         begun, *queued = [self._read() for _ in range(1 + pushes + 2)]
         executed = self._read()
