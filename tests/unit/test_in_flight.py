@@ -1,8 +1,8 @@
 """Where runs in flight are kept: few containers, so that few places can disagree about a run.
 
-A container is an attribute annotated as ``dict``, ``list``, ``set`` or ``deque`` of a class in ``dispatch``. It holds runs
-in flight if the annotation names a run, a lease, its token or a batch. Mailboxes, which pass values between threads,
-and queues of runs that wait are none.
+A container is an attribute annotated as ``dict``, ``list``, ``set`` or ``deque`` of a class in ``dispatch``. It holds
+runs in flight if the annotation names a run, a lease, its token or a batch. Mailboxes, which pass values between
+threads, and queues of runs that wait are none.
 """
 
 from __future__ import annotations
