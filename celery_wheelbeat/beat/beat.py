@@ -141,7 +141,7 @@ class Beat:
 
     def advance(self, reading: Reading) -> list[DueBatch]:
         """Process every slot up to now; returns the due runs."""
-        if not self.startup.has_begun:
+        if not self.startup.has_begun or self.startup.first_mark.must_wait():
             return []
         due = self.startup.take_due()
         due += self._gaps.in_stall(lambda: self.engine.advance(reading.now_ms, cause=reading.skip_reason))
@@ -190,7 +190,7 @@ class Beat:
 
     def wait_s(self, reading: Reading) -> float:
         """Return the seconds until the next work, at most ``REST_MAX_S``; ``Wake`` may end the sleep earlier."""
-        if not self.startup.has_begun:
+        if not self.startup.has_begun or self.startup.first_mark.must_wait():
             return REST_MAX_S
         if not self.engine.caught_up(reading.now_ms) or self.engine.poll_lane.turn.behind:
             return 0.0

@@ -90,11 +90,20 @@ class Chosen(NamedTuple):
     """Ignored marks, more than 5 s later than the clock, for the log."""
 
 
+class KnownMarks(NamedTuple):
+    """What earlier processes stored."""
+
+    documents: dict[str, MarkDocument]
+    """The latest usable mark per destination; destinations without one are left out."""
+    steps: int
+    """Greatest number of clock steps, also in marks that cannot be used: each number is used once."""
+
+
 def choose(documents: Iterable[MarkDocument], now_ms: int) -> Chosen:
     """Return the latest of ``documents``, leaving out those more than 5 s ahead of ``now_ms``.
 
     Marks of beats that ended before the beat of such a mark are left out, too: the later beat has sent what was due
-    after them. The number of clock steps never decreases, so it is the maximum over all documents.
+    after them. The number of clock steps is the maximum over all documents.
     """
     every = list(documents)
     ignored = [document for document in every if document.mark_ms > now_ms + AHEAD_MS]
@@ -142,12 +151,14 @@ class Mark:
         self.mark_ms = now_ms if self.mark_ms is None else min(self.mark_ms, now_ms)
 
 
-def known_marks(stored: Mapping[str, Sequence[Mapping[str, Any]]], now_ms: int) -> dict[str, MarkDocument]:
-    """Return the latest usable mark per destination; destinations without one are left out."""
+def known_marks(stored: Mapping[str, Sequence[Mapping[str, Any]]], now_ms: int) -> KnownMarks:
+    """Choose from all stored documents, per destination; logs those that cannot be used."""
     known = {}
+    steps = 0
     for destination, documents in stored.items():
         readable = []
         for values in documents:
+            steps = max(steps, _steps_of(values))
             try:
                 readable.append(MarkDocument.from_json(values))
             except InvalidMark as error:
@@ -157,4 +168,10 @@ def known_marks(stored: Mapping[str, Sequence[Mapping[str, Any]]], now_ms: int) 
             logger.warning("beat: %d marks of %s lie ahead of the clock: ignored", len(chosen.ignored), destination)
         if chosen.document is not None:
             known[destination] = chosen.document
-    return known
+    return KnownMarks(known, steps)
+
+
+def _steps_of(values: Mapping[str, Any]) -> int:
+    """Return the number of clock steps of any document, even of one that cannot be read otherwise."""
+    steps = values.get("steps")
+    return steps if isinstance(steps, int) else 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from celery_wheelbeat.beat.first_mark import FirstMark
 from celery_wheelbeat.beat.loading import Loading
 from celery_wheelbeat.beat.marks import choose, known_marks
 from celery_wheelbeat.later.open_seconds import Resume
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from celery_wheelbeat.beat.entry_changes import EntryChanges
-    from celery_wheelbeat.beat.marks import Mark, MarkDocument
+    from celery_wheelbeat.beat.marks import KnownMarks, Mark, MarkDocument
     from celery_wheelbeat.dispatch.dispatcher import Dispatcher
     from celery_wheelbeat.dispatch.lane import Rendering
     from celery_wheelbeat.engine.engine import Engine
@@ -71,6 +72,7 @@ class Startup:
         self.later: Resume | None = None
         """Where an earlier beat stopped to read one-off runs."""
         self.loading = Loading(engine)
+        self.first_mark = FirstMark(clock.monotonic_s)
         self._engine = engine
         self._dispatcher = dispatcher
         self._entries = entries
@@ -107,9 +109,15 @@ class Startup:
             self._set_namespace(installation)
 
     def open(self, opened: Opened, now_ms: int) -> None:
-        """Start from what the store knows. If the engine already runs, only apply the marks and the namespace."""
+        """Start from what the store knows. If the engine already runs, only apply the marks and the namespace.
+
+        Without a usable mark, runs wait until the mark of this start is stored.
+        """
         self._begin(opened, now_ms)
         self._set_namespace(opened.namespace)
+        if self._engine.misfires.first_start:
+            self.first_mark.begin()
+            self._mark.mark_ms = self._begun_ms
 
     def stop_waiting(self, now_ms: int) -> None:
         """Start without the database if it has not answered for ``OPENING_S``.
@@ -161,10 +169,11 @@ class Startup:
         return due
 
     def _begin(self, opened: Opened, now_ms: int) -> None:
-        known = known_marks(opened.marks, now_ms)
+        marks = known_marks(opened.marks, now_ms)
+        known = marks.documents
         self.later = Resume.read(opened.later)
         if not self.has_begun:
-            self._start_engine(known, now_ms)
+            self._start_engine(marks, now_ms)
             self.state = "loading" if opened.loading else "running"
         self._engine.misfires.first_start = not known
         latest_ms = max((document.mark_ms for document in known.values()), default=None)
@@ -172,12 +181,12 @@ class Startup:
         destination = self._dispatcher.destination
         self._marks = {destination: self._begun_ms, **{to: document.mark_ms for to, document in known.items()}}
 
-    def _start_engine(self, known: Mapping[str, MarkDocument], now_ms: int) -> None:
-        self.stored = choose(known.values(), now_ms).document
-        steps, relived_until_ms = (0, 0) if self.stored is None else (self.stored.steps, self.stored.relived_until_ms)
-        self._guard.steps = steps
+    def _start_engine(self, marks: KnownMarks, now_ms: int) -> None:
+        self.stored = choose(marks.documents.values(), now_ms).document
+        self._guard.steps = marks.steps
         self._entries.remember(self.stored_entries)
-        self._engine.start(now_ms, step_number=steps, relived_until_ms=relived_until_ms)
+        relived_until_ms = 0 if self.stored is None else self.stored.relived_until_ms
+        self._engine.start(now_ms, step_number=marks.steps, relived_until_ms=relived_until_ms)
         self._begun_ms = self._engine.cursor_ms
         if self.stored is not None:  # a fast clock may have stored a mark later than now
             self._mark.mark_ms = min(self.stored.mark_ms, self._begun_ms)

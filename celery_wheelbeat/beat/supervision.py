@@ -120,7 +120,7 @@ class Supervision:
             self._sweep(reading.now_ms)
         if self._beat.state == "running" and self._engine.caught_up(reading.now_ms):
             self._status.surveyor.turn(reading.now_ms)
-        if now_s >= self._report_due_s:
+        if now_s >= self._report_due_s or self._beat.startup.first_mark.is_due:
             self._report_due_s = now_s + REPORT_EVERY_S
             self._route_sweep.scan()
             if self.lane_report is not None:
@@ -187,7 +187,10 @@ class Supervision:
             "marks": json.dumps({} if mark is None else {beat.dispatcher.destination: mark.to_json()}),
             "status": json.dumps(status),
         }
-        beat.sources.report(row)
+        receipt = beat.startup.first_mark.receipt
+        if receipt is not None:
+            receipt.asked = True
+        beat.sources.report(row, receipt)
 
     def observe(self, now_ms: int) -> Observed:
         """Return the values of the status document."""

@@ -59,6 +59,18 @@ class Changed(NamedTuple):
     refused: Mapping[int, InvalidMonitor]
 
 
+class Receipt:
+    """Whether a status row was stored. The I/O thread sets ``stored``, the scheduling thread reads it."""
+
+    __slots__ = ("asked", "stored")
+
+    def __init__(self) -> None:
+        self.asked = False
+        """Whether a row was reported with this receipt. Only the scheduling thread uses it."""
+        self.stored: bool | None = None
+        """None: no attempt has ended yet; False: the first attempt failed, the row is written later."""
+
+
 SourceMessage = Remembered | Opened | Sized | Loaded | Changed
 
 
@@ -71,8 +83,8 @@ class SourceIO(Protocol):
     def take(self) -> Sequence[SourceMessage]:
         """Return the messages since the last call, in order."""
 
-    def report(self, row: Mapping[str, Any]) -> None:
-        """Store this status row soon; a newer one replaces one that is still waiting."""
+    def report(self, row: Mapping[str, Any], receipt: Receipt | None = None) -> None:
+        """Store this status row soon; a newer one replaces one that is still waiting. With ``receipt``: at once."""
 
     def finish(self, finished: Mapping[int, Finished]) -> None:
         """Record single-run monitors as done, by job id."""

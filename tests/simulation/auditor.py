@@ -42,6 +42,8 @@ OPENING_S = 10.0
 LATENESS_MS = 2_500
 """Longest lateness of a run while nothing is wrong: a tick, a rest, a turn of the publisher."""
 MARK_AGE_MS = 6_000
+FIRST_MARK_S = 5.0
+"""How long a first start waits for its mark."""
 
 
 class Auditor:
@@ -60,6 +62,8 @@ class Auditor:
         self.runs = 0
         self.given_up: set[tuple[int, int]] = set()
         """Runs that the broker or the user's code refused for good."""
+        self._marked = False
+        """A first start has stored its mark."""
 
     def disturb(self) -> None:
         """Note that a fault was injected: promises about time rest until it is over."""
@@ -79,6 +83,8 @@ class Auditor:
         self.fates = Fates(self.rules.backlog_max)
         self._begun_s = self.clock.monotonic_s()
         self._started = self._opened = self._entries_loaded = False
+        self._first_mark_s: float | None = None
+        """Since when the process waits for its first mark, in monotonic s."""
         self._looks = Looks()
         self._entry_edits: dict[int, Job | None] = {}
         self._cause = "clock"
@@ -118,14 +124,14 @@ class Auditor:
         self.deliveries.note_commits()
         for item in news:
             if isinstance(item, Opened):
-                self._begin(item.marks.get("broker", []))
+                self._begin(item.marks.get("broker", []), opened=True)
                 self._opened = True
             elif isinstance(item, Loaded):
                 self._load(item.batch)
             elif isinstance(item, Changed):
                 self._change(item.changes)
         if not self._started and self.clock.monotonic_s() - self._begun_s > OPENING_S:
-            self._begin([])
+            self._begin([], opened=False)
         if self._started and not self._entries_loaded:
             self._load_entries()
         self._edit_entries()
@@ -137,7 +143,7 @@ class Auditor:
             for batch in due
             for job_id, fire_ms in zip(batch.ids.tolist(), batch.fire_ms.tolist(), strict=True)
         ]
-        if self._started:
+        if self._started and not self._waits_for_mark():
             self.expectation.advance(self.now_ms, self._cause)
         expected, self.expectation.due = self.expectation.due, []
         surplus, lacking = Counter(found) - Counter(expected), Counter(expected) - Counter(found)
@@ -271,7 +277,23 @@ class Auditor:
         self._poisoned.discard(job_id)
         self.fates.outdate(job_id)
 
-    def _begin(self, documents: Sequence[Mapping[str, Any]]) -> None:
+    def _waits_for_mark(self) -> bool:
+        """Whether a first start holds back its runs; it may end that only for a reason that is seen from outside."""
+        if self._first_mark_s is None:
+            return False
+        if self.beat.startup.first_mark.receipt is not None:
+            return True
+        self._marked = any("broker" in json.loads(row["marks"]) for row in self.table.beats.values())
+        refused = self.table.refused_reports > self._refused_before
+        waited = self.clock.monotonic_s() - self._first_mark_s > FIRST_MARK_S
+        demand(self._marked or refused or waited, "a first start stores its mark before its first run")
+        self._first_mark_s = None
+        return False
+
+    def _begin(self, documents: Sequence[Mapping[str, Any]], *, opened: bool) -> None:
+        demand(bool(documents) or not self._marked or not opened, "what a first start has stored is found again")
+        if opened and not any(doc["mark_ms"] <= self.now_ms + AHEAD_MS for doc in documents):
+            self._first_mark_s, self._refused_before = self.clock.monotonic_s(), self.table.refused_reports
         if self._started:
             usable = [doc["mark_ms"] for doc in documents if doc["mark_ms"] <= self.now_ms + AHEAD_MS]
             self.expectation.mark_ms = max(usable, default=self._start_ms)
@@ -279,7 +301,7 @@ class Auditor:
             return
         usable = [doc for doc in documents if doc["mark_ms"] <= self.now_ms + AHEAD_MS]
         newest = max(usable, key=lambda doc: doc["mark_ms"], default=None)
-        steps = max((doc["steps"] for doc in documents), default=0) if usable else 0
+        steps = max((doc["steps"] for doc in documents), default=0)
         relived_ms = max((doc["relived_until_ms"] for doc in usable), default=0)
         self._start_ms = self.now_ms // self.rules.tick_ms * self.rules.tick_ms
         """What passes while monitors are being loaded is missed, also at a first start."""

@@ -50,6 +50,7 @@ class SimTable:
         self.history: list[Commit] = []
         self.versions: list[MonitorRow] = []
         self.beats: dict[str, Mapping[str, Any]] = {}
+        self.refused_reports = 0
         self.quarantine: dict[str, tuple[str, str]] = {}
         self.locked: dict[int, tuple[int, MonitorRow | None]] = {}
         """Rows that an open transaction has written: when it commits, and what it wrote."""
@@ -195,7 +196,9 @@ class SimStore:
         return found
 
     def report(self, beat_id: str, row: Mapping[str, Any]) -> None:
+        self._table.refused_reports += 1
         self._link.reach("report")
+        self._table.refused_reports -= 1
         self._table.beats[beat_id] = row
 
     def reporting(self, _namespace: str, _within_s: float) -> Sequence[ReportingBeat]:

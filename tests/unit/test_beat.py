@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import threading
-import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -13,15 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
-from celery import Celery
 from celery.schedules import crontab
 from kombu import Queue
+from support.beat.bench import Bench
 from support.changelog.table import PLAIN
 
 from celery_wheelbeat import run_id
-from celery_wheelbeat.beat.assembly import assemble
 from celery_wheelbeat.beat.marks import MarkDocument
-from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.beat.startup import OPENING_S
 from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.jobs.compile import compile_rows
@@ -35,54 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from celery import Celery
+
 
 NOWHERE = {"wheelbeat_database_url": "postgresql://postgres@127.0.0.1:9/nowhere?connect_timeout=1"}
-PATIENCE_S = 60
 INSTALLATION = "5d2b2a0e-7c0f-4b51-9a52-1f6a3f1f0c11"
-
-
-class Moved:
-    """The real clock, moved by hand."""
-
-    def __init__(self) -> None:
-        self.wall_s = 0.0
-        self.passed_s = 0.0
-
-    def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000 + round((self.wall_s + self.passed_s) * 1000)
-
-    def monotonic_s(self) -> float:
-        return time.monotonic() + self.passed_s
-
-
-class Bench:
-    """A beat on the memory transport whose turns the test takes."""
-
-    def __init__(self, folder: Path, later_s: float = 0, **conf: Any) -> None:
-        self.app = Celery("beat", broker="memory://", set_as_current=False)
-        entries = {"a": {"task": "t", "schedule": 1.0}}
-        self.app.conf.update({"wheelbeat_namespace": "tests", "beat_schedule": entries, "result_expires": None, **conf})
-        self.scheduler = WheelScheduler(app=self.app, schedule_filename=str(folder / "schedule"))
-        self.clock = Moved()
-        self.clock.passed_s = later_s
-        self.beat, self.supervision = assemble(self.scheduler, self.scheduler.settings, self.clock)
-        self.engine, self.dispatcher = self.beat.engine, self.beat.dispatcher
-        self.ledger = self.engine.ledger
-        self.beat.start()
-        self.supervision.start()
-
-    def turn_until(self, condition: Callable[[], object]) -> None:
-        end_s = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end_s:
-            self.scheduler._turn(self.beat, self.supervision)
-            if condition():
-                return
-            self.beat.wake.wait(0.02)
-        raise AssertionError(f"{PATIENCE_S} s were not enough")
-
-    def close(self) -> None:
-        self.scheduler._stop(self.beat, self.supervision)
-        self.app.close()
 
 
 @pytest.fixture
@@ -398,6 +352,16 @@ def test_a_mark_ahead_of_the_clock_falls_back_to_where_the_engine_begins(make: C
     ahead = MarkDocument(now_ms + 2_000).to_json()
     bench.beat.startup._begin(Opened(None, {"broker": [ahead]}, loading=True), now_ms)
     assert bench.beat.mark.mark_ms == bench.engine.cursor_ms == now_ms - 846
+
+
+def test_a_start_without_a_usable_mark_goes_on_counting_clock_steps(make: Callable[..., Bench]) -> None:
+    bench = make()
+    ahead = MarkDocument(bench.clock.wall_ms() + 60_000, steps=3).to_json()
+    bench.beat.startup._begin(Opened(None, {"broker": [ahead]}, loading=False), bench.clock.wall_ms())
+    bench.beat.read_clock()
+    bench.clock.wall_s -= 3_600
+    bench.beat.read_clock()
+    assert bench.engine.step_number == 4
 
 
 def test_a_schedule_that_raises_is_named_and_the_others_continue(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_wheelbeat.beat.marks import InvalidMark, Mark, MarkDocument, choose
+from celery_wheelbeat.beat.marks import InvalidMark, Mark, MarkDocument, choose, known_marks
 from celery_wheelbeat.jobs.definitions import EntryMark
 from celery_wheelbeat.sources.files.mark_file import MarkFile
 
@@ -86,6 +86,17 @@ def test_a_mark_of_a_beat_that_ended_before_one_under_a_fast_clock_is_out_of_dat
     assert choose([ended, ahead], NOW_MS) == (None, [ahead])
     assert choose([ended, beside, ahead], NOW_MS).document == MarkDocument(beside.mark_ms)
     assert choose([ended, beside], NOW_MS).document == MarkDocument(beside.mark_ms)
+
+
+def test_the_number_of_clock_steps_is_kept_without_a_usable_mark():
+    """An interval run of step 5 would otherwise get the id of another run of step 5."""
+    ahead = MarkDocument(NOW_MS + 60_000, steps=4).to_json()
+    newer = {"version": 99, "mark_ms": NOW_MS, "steps": 5}
+    unreadable = {"version": 1, "mark_ms": "noon", "steps": 3}
+    assert known_marks({"broker": [ahead, newer], "other": [unreadable]}, NOW_MS) == ({}, 5)
+    usable = MarkDocument(NOW_MS, steps=1).to_json()
+    known = known_marks({"broker": [ahead, newer], "other": [usable]}, NOW_MS)
+    assert known == ({"other": MarkDocument(NOW_MS, steps=1)}, 5)
 
 
 def test_the_entries_are_those_of_the_latest_mark():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.jobs.definitions import Finished
     from celery_wheelbeat.sources import BeatStore
+    from celery_wheelbeat.sources.messages import Receipt
 
 FINISH_BATCH = 1_000
 
@@ -26,14 +27,16 @@ class Outbox:
         self.beat_id = beat_id
         self._lock = threading.Lock()
         self._status: Mapping[str, Any] | None = None
+        self._receipt: Receipt | None = None
         self._finished: dict[int, Finished] = {}
         self._added: dict[str, tuple[str, str]] = {}
         self._lifted: set[str] = set()
 
-    def put_status(self, row: Mapping[str, Any]) -> None:
-        """Replace the status row that will be written next."""
+    def put_status(self, row: Mapping[str, Any], receipt: Receipt | None = None) -> None:
+        """Replace the status row that will be written next; ``receipt`` is settled by the first attempt to write it."""
         with self._lock:
             self._status = row
+            self._receipt = receipt or self._receipt
             self.beat_id = str(row.get("beat_id", self.beat_id))
 
     def put_finished(self, finished: Mapping[int, Finished]) -> None:
@@ -52,17 +55,27 @@ class Outbox:
 
     @property
     def urgent(self) -> bool:
-        """Whether finished monitors are unwritten: after a crash they would be offered again."""
-        return bool(self._finished)
+        """Whether a crash before the next write matters: of finished monitors, and of a row that is waited for."""
+        return bool(self._finished) or self._receipt is not None
 
     def write_status(self, store: BeatStore) -> None:
         """Write the newest status row once, never again: a new row proves that the scheduling thread is alive."""
-        row = self._status
-        if row is not None:
+        with self._lock:
+            row, receipt = self._status, self._receipt
+        if row is None:
+            return
+        stored = False
+        try:
             store.report(self.beat_id, row)
+            stored = True
+        finally:
             with self._lock:
-                if self._status is row:
+                if stored and self._status is row:
                     self._status = None
+                if self._receipt is receipt:
+                    self._receipt = None
+            if receipt is not None:
+                receipt.stored = stored
 
     def write_rest(self, store: BeatStore) -> None:
         """Write finished monitors and quarantine; values queued meanwhile stay for the next call."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.sources import MonitorDatabase
     from celery_wheelbeat.sources.changelog.translator import Translator
     from celery_wheelbeat.sources.files.installation_file import InstallationFile
-    from celery_wheelbeat.sources.messages import SourceMessage
+    from celery_wheelbeat.sources.messages import Receipt, SourceMessage
 
 logger = logging.getLogger(__name__)
 
@@ -97,9 +97,9 @@ class ChangeLogReader:
             self._wake()
         return messages
 
-    def report(self, row: Mapping[str, Any]) -> None:
+    def report(self, row: Mapping[str, Any], receipt: Receipt | None = None) -> None:
         """See ``SourceIO``."""
-        self._outbox.put_status(row)
+        self._outbox.put_status(row, receipt)
 
     def finish(self, finished: Mapping[int, Finished]) -> None:
         """See ``SourceIO``."""
@@ -152,8 +152,11 @@ class ChangeLogReader:
     def _turn(self) -> float:
         """Read one step, write if due; returns the seconds to rest."""
         rest_s = self._read()
-        if self._clock.monotonic_s() >= self._write_at_s or (self._outbox.urgent and self._writing.error is None):
+        urgent = self._outbox.urgent
+        if self._clock.monotonic_s() >= self._write_at_s or (urgent and self._writing.error is None):
             self._write_at_s = self._clock.monotonic_s() + max(WRITE_S, self._write())
+            if urgent:
+                self._wake()
         if self._memory is not None and self._installation is not None and self._installation != self._remembered:
             self._remembered = self._installation
             self._memory.write(self._installation)

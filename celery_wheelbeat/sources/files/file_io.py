@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs.definitions import Finished
     from celery_wheelbeat.runtime.clock import Clock
     from celery_wheelbeat.sources.files.mark_file import MarkFile
+    from celery_wheelbeat.sources.messages import Receipt
 
 _TURN_S = 1.0
 
@@ -26,7 +27,7 @@ class FileIO:
     def __init__(self, file: MarkFile, clock: Clock, wake: Callable[[], None]) -> None:
         self._file = file
         self._wake = wake
-        self._rows: Mailbox[Mapping[str, Any]] = Mailbox()
+        self._rows: Mailbox[tuple[Mapping[str, Any], Receipt | None]] = Mailbox()
         self._messages: Mailbox[SourceMessage] = Mailbox()
         body = ThreadBody(self._write_newest, begin=self._read, may_end=self._rows.empty, interrupt=self._rows.close)
         self._thread = OwnedThread("wheelbeat-file", clock, body)
@@ -42,9 +43,9 @@ class FileIO:
             messages.append(self._messages.get())
         return messages
 
-    def report(self, row: Mapping[str, Any]) -> None:
+    def report(self, row: Mapping[str, Any], receipt: Receipt | None = None) -> None:
         """See ``SourceIO``."""
-        self._rows.put(row)
+        self._rows.put((row, receipt))
 
     def finish(self, finished: Mapping[int, Finished]) -> None:
         """See ``SourceIO``; entries are never finished."""
@@ -74,10 +75,15 @@ class FileIO:
 
     def _write_newest(self) -> float:
         try:
-            row = self._rows.get(_TURN_S)
+            waiting = [self._rows.get(_TURN_S)]
         except Empty:
             return 0.0
         while not self._rows.empty():
-            row = self._rows.get()
-        self._file.write(json.loads(row["marks"]), {**row, "status": json.loads(row["status"])})
+            waiting.append(self._rows.get())
+        row = waiting[-1][0]
+        stored = self._file.write(json.loads(row["marks"]), {**row, "status": json.loads(row["status"])})
+        for _, receipt in waiting:
+            if receipt is not None:
+                receipt.stored = stored
+                self._wake()
         return 0.0

@@ -1,0 +1,130 @@
+"""A first start stores its mark before its first run: a kill in its first seconds loses nothing from the account."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery.schedules import crontab
+from support.beat.bench import Bench
+
+from celery_wheelbeat.beat.first_mark import RECORD_S
+from celery_wheelbeat.commands.migrate import make_tables
+from celery_wheelbeat.sources.databases.store import SqlBeatStore
+from celery_wheelbeat.sources.files.mark_file import MarkFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from celery_wheelbeat.jobs.definitions import DueBatch
+
+pytestmark = pytest.mark.promise("every-due-run-is-accounted-for")
+
+
+@pytest.fixture(params=["file", "database"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """Settings of a beat that keeps its mark there."""
+    if request.param == "file":
+        return {}
+    path = tmp_path / "monitors.sqlite3"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        make_tables(connection)
+        if connection.in_transaction:
+            connection.commit()
+    return {"wheelbeat_database_url": f"sqlite:///{path}"}
+
+
+@pytest.fixture
+def make(tmp_path: Path, storage: dict[str, Any]) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(**conf: Any) -> Bench:
+        made.append(Bench(tmp_path, **storage, **conf))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+
+
+def stored_mark_ms(bench: Bench, tmp_path: Path) -> int | None:
+    """Return the latest mark that another process would find now."""
+    database = tmp_path / "monitors.sqlite3"
+    if not database.exists():
+        marks = MarkFile(tmp_path / "schedule").read().values()
+        return max((mark["mark_ms"] for mark in marks), default=None)
+    with closing(sqlite3.connect(database)) as connection:
+        query = "SELECT max(json_extract(value, '$.mark_ms')) FROM wheelbeat_beat, json_each(marks)"
+        return connection.execute(query).fetchone()[0]
+
+
+def note_first_offer(bench: Bench, look: Callable[[], int | None]) -> list[tuple[int, int | None]]:
+    """Return a list that gets (earliest fire time, stored mark) when the first runs are handed out."""
+    seen: list[tuple[int, int | None]] = []
+    enqueue = bench.dispatcher.enqueue
+
+    def noted(due: Iterable[DueBatch]) -> None:
+        due = list(due)
+        if due and not seen:
+            seen.append((min(int(batch.fire_ms.min()) for batch in due), look()))
+        enqueue(due)
+
+    bench.dispatcher.enqueue = noted  # type: ignore[method-assign]
+    return seen
+
+
+def test_the_mark_is_stored_before_the_first_run_is_handed_out(make: Callable[..., Bench], tmp_path: Path) -> None:
+    bench = make()
+    seen = note_first_offer(bench, lambda: stored_mark_ms(bench, tmp_path))
+    bench.turn_until(lambda: bench.ledger.sent)
+    ((fire_ms, mark_ms),) = seen
+    assert mark_ms is not None
+    assert mark_ms < fire_ms
+
+
+def test_the_start_after_a_killed_first_start_knows_what_was_missed(
+    make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="celery.beat")
+    schedule = {"a": {"task": "t", "schedule": 1.0}, "nightly": {"task": "t", "schedule": crontab(hour=3, minute=0)}}
+    killed = make(beat_schedule=schedule)
+    killed.turn_until(lambda: killed.ledger.expected)
+    killed.beat.sources.report = lambda *_: None  # type: ignore[method-assign] - nothing more is written
+    after = make(later_s=86_400, beat_schedule=schedule)
+    after.turn_until(lambda: after.beat.state == "running" and after.ledger.sent)
+    assert "Restart after 86" in caplog.text
+    assert after.ledger.skipped["restart"] > 80_000
+    assert after.ledger.difference(after.dispatcher.pending) == 0
+
+
+@pytest.mark.parametrize("failure", ["error", "silence"])
+def test_a_store_that_does_not_take_the_mark_delays_the_first_runs_for_a_moment(
+    failure: str, make: Callable[..., Bench], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise sqlite3.OperationalError("disk full")
+
+    bench = make()
+    if failure == "error":
+        monkeypatch.setattr(SqlBeatStore, "report", fail)
+        monkeypatch.setattr(MarkFile, "write", lambda *_: False)
+    else:
+        monkeypatch.setattr(bench.beat.sources, "report", lambda *_: None)
+        bench.turn_until(lambda: bench.beat.startup.first_mark.receipt)
+        assert not bench.ledger.expected
+        bench.clock.passed_s += RECORD_S
+    bench.turn_until(lambda: bench.ledger.sent)
+    assert caplog.text.count("The mark of this first start is not stored yet") == 1
+    assert bench.ledger.difference(bench.dispatcher.pending) == 0
+
+
+def test_a_restart_waits_for_no_mark(make: Callable[..., Bench]) -> None:
+    first = make()
+    first.turn_until(lambda: first.ledger.sent)
+    again = make()
+    again.turn_until(lambda: again.ledger.expected or again.ledger.reoffered)
+    assert again.beat.startup.first_mark.receipt is None
