@@ -6,9 +6,12 @@ import json
 import struct
 import uuid
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 from celery.beat import SchedulingError
 from hypothesis import HealthCheck, example, given, settings
@@ -24,11 +27,13 @@ from celery_wheelbeat.dispatch.fast_lane.batches import Batch, Parcel
 from celery_wheelbeat.dispatch.messages.attempt import Attempt
 from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments, rendered
-from celery_wheelbeat.dispatch.messages.patterns import LINKS, TEXTS, Own, own_of, pattern_of
+from celery_wheelbeat.dispatch.messages.expiry import expiries, written_lifetime
+from celery_wheelbeat.dispatch.messages.patterns import TEXTS, Own, own_of, pattern_of
 from celery_wheelbeat.dispatch.messages.recording import Recording
 from celery_wheelbeat.dispatch.messages.template import Unsendable
 from celery_wheelbeat.jobs.definitions import Route
 from celery_wheelbeat.jobs.names import header_problem
+from celery_wheelbeat.jobs.send_options import MAX_EXPIRES_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -167,12 +172,16 @@ NAMES = st.text(min_size=1, max_size=30).filter(lambda name: header_problem(name
 OWN = st.dictionaries(NAMES, JSON, max_size=4)
 
 
+def is_read(header: str) -> bool:
+    """Return whether Celery or a tracing tool reads a header of this name."""
+    name = header.lower()
+    return name in ("baggage", "compression", "group_index", "headers", "traceparent") or name.startswith("sentry")
+
+
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(
-    headers=OWN, others=st.lists(JSON, min_size=4, max_size=4), overlap=st.booleans(), key=st.text("ab.#*ä", min_size=1)
-)
-@example({"customer": 1, "plan": "a"}, ["x" * 3000, -(2**63), None, {"a": [1.5]}], True, "x")
-@example({"at": {"__type__": "date", "__value__": "2030-01-02"}}, [1, 2, 3, 4], False, "x")
+@given(headers=OWN, others=OWN, overlap=st.booleans(), key=st.text("ab.#*ä", min_size=1))
+@example({"customer": 1}, {"a": "x" * 3000, "b": -(2**63), "c": None, "customer": {"a": [1.5]}}, True, "x")
+@example({"at": {"__type__": "date", "__value__": "2030-01-02"}}, {"other": 1}, False, "x" * 70)
 def test_what_is_a_jobs_own_is_written_as_celery_writes_it(
     wire: Any, headers: dict[str, Any], others: list[Any], overlap: bool, key: str
 ) -> None:
@@ -181,13 +190,15 @@ def test_what_is_a_jobs_own_is_written_as_celery_writes_it(
     route = Route("lanes.anything", json.dumps({"exchange": "e", "routing_key": key, "headers": headers}))
     if not is_amqp:
         route = Route("lanes.anything", json.dumps({"queue": "own", "headers": headers}))
-    form = pattern_of(route, framed_keys=is_amqp)._replace(headers=OVERLAP if overlap else ())
-    assert form.names in (tuple(headers), ())
-    assert (form.key_bytes > 0) == is_amqp
+    form = pattern_of(route)._replace(headers=OVERLAP if overlap else ())
+    assert ("headers" in form.options) == (headers != {} and not any(map(is_read, headers)))
+    assert ("routing_key" in form.options) == is_amqp
     envelope = wire.make(form, [Arguments([1], {}, own_of(route, form))])
     assert isinstance(envelope, Envelope), envelope
-    for values in (list(headers.values()), others):
-        own = Own(dict(zip(form.names, values, strict=False)), key[::-1] if is_amqp else "")
+    for values in (headers, others):
+        own = Own({"headers": values} if "headers" in form.options else {})
+        if is_amqp:
+            own = Own({**own.options, "routing_key": key[::-1]})
         try:
             recording, sample = recorded(wire, form, Arguments(["ü"], {}, own))
         except SchedulingError:  # a number of 65 bits, …
@@ -205,15 +216,20 @@ SIGNATURES = st.builds(
     st.lists(JSON, max_size=2),
     st.dictionaries(st.text(max_size=9), JSON, max_size=2),
 )
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=70)
+SECONDS = st.integers(0, MAX_EXPIRES_S) | st.floats(0, MAX_EXPIRES_S)
 OPTIONS = st.fixed_dictionaries(
     {},
     optional={
-        **dict.fromkeys(TEXTS, st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=70)),
+        **dict.fromkeys(TEXTS, TEXT),
         "link": SIGNATURES | st.lists(SIGNATURES, min_size=1, max_size=2),
         "link_error": SIGNATURES | st.lists(SIGNATURES, min_size=1, max_size=2),
-        "headers": st.just({"customer": 'a"'}),
+        "headers": st.dictionaries(NAMES.filter(lambda name: not is_read(name)), TEXT, min_size=1, max_size=2),
         "serializer": st.sampled_from(["pickle", "yaml", "json"]),
-        "expires": st.just(30),
+        "expires": st.integers(1, MAX_EXPIRES_S) | st.floats(1e-6, MAX_EXPIRES_S),
+        "priority": st.integers(0, 255),
+        "time_limit": SECONDS,
+        "soft_time_limit": SECONDS,
         "compression": st.just("gzip"),
     },
 )
@@ -230,8 +246,8 @@ def test_options_of_a_jobs_own_are_written_as_celery_writes_them(
 ) -> None:
     """The envelope is made with one job's values, and then used for others' of the same names."""
     route = Route("lanes.anything", json.dumps(options))
-    form = pattern_of(route, framed_keys=isinstance(wire, AmqpWire))._replace(headers=OVERLAP if overlap else ())
-    assert set(form.options) == options.keys() & {*TEXTS, *LINKS}
+    form = pattern_of(route)._replace(headers=OVERLAP if overlap else ())
+    assert set(form.options) == options.keys() - {"serializer", "compression"}
     envelope = made(wire, form)
     for values in (options, {**options, **{name: other[name] for name in form.options if name in other}}):
         own = own_of(Route("lanes.anything", json.dumps(values)), form)
@@ -244,10 +260,58 @@ def test_options_of_a_jobs_own_are_written_as_celery_writes_them(
         assert rendered(envelope, recording, sample) == recording.wire
 
 
+ENDS = {
+    "expires": [1e-6, 0.0015, 0.25, 1, 1.001, 30, 86_400.5, MAX_EXPIRES_S - 0.1, MAX_EXPIRES_S],
+    "priority": [0, 1, 3, 9, 10, 127, 128, 255],
+    "time_limit": [0, 1, 0.5, 127, 128, 2**31 - 1, 2**31, 2**40, MAX_EXPIRES_S],
+    "soft_time_limit": [0, 1e-9, 255, 65_536, MAX_EXPIRES_S - 0.5],
+    "headers": [{"a": 1}, {"é": None, "n" * 255: [1, {"b": 2.5}]}, {f"h{n}": n for n in range(200)}],
+    "type": ["x", "é" * 127, 'quote"'],
+    "app_id": ["x", "x" * 255],
+}
+
+
+@pytest.mark.parametrize("option", ENDS)
+@pytest.mark.parametrize(
+    "others", [{}, {"shadow": "s", "priority": 5, "headers": {"b": 1}, "expires": 5, "time_limit": 1}]
+)
+def test_values_at_both_ends_are_written_as_celery_writes_them(
+    wire: Any, option: str, others: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One envelope serves all of them, and neither clock nor rounding makes a difference."""
+    routes = [Route("lanes.check", json.dumps({**others, option: value}, sort_keys=True)) for value in ENDS[option]]
+    (form,) = {pattern_of(route)._replace(expires_s=0) for route in routes}
+    envelope = wire.make(form, [Arguments([1], {}, own_of(routes[0], form))])
+    assert isinstance(envelope, Envelope), envelope
+    now = datetime.now(ZoneInfo("UTC")).replace(microsecond=123_457)
+    monkeypatch.setattr(wire._maker._app, "now", lambda: now)
+    for route in routes:
+        own = own_of(route, form)
+        recording, sample = recorded(wire, form, Arguments([1], {}, own))
+        assert rendered(envelope, recording, sample) == recording.wire
+        assert envelope.key_of(own) == recording.key
+        if own.expires_s is not None:
+            lifetime = np.frombuffer(written_lifetime(own.expires_s), np.uint8).reshape(1, -1)
+            expected = recording.headers["expires"]
+            assert expiries(now, lifetime) == expected.encode() or own.expires_s < 0.001
+
+
+def test_many_expiries_are_computed_as_one_by_one() -> None:
+    seconds = [1e-6, 0.25, 86_400.5, *range(1, MAX_EXPIRES_S, 5_000_077), MAX_EXPIRES_S]
+    lifetimes = np.frombuffer(b"".join(map(written_lifetime, seconds)), np.uint8).reshape(-1, 8)
+    for zone in ("UTC", "Europe/Berlin", "Asia/Kolkata"):
+        now = datetime(2027, 3, 28, 0, 59, 59, 7, tzinfo=ZoneInfo("UTC")).astimezone(ZoneInfo(zone))
+        found = expiries(now, lifetimes)
+        assert not isinstance(found, bytes)
+        for row, one in zip(found, seconds, strict=True):
+            expected = (now.astimezone(UTC) + timedelta(seconds=one)).astimezone(now.tzinfo)
+            assert bytes(row).decode() == expected.isoformat(timespec="microseconds")
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_option_gives_celerys_own_bytes_as_a_jobs_own(wire: Any, variant: str) -> None:
     route = Route("lanes.check", json.dumps(VARIANTS[variant]))
-    form = pattern_of(route, framed_keys=isinstance(wire, AmqpWire))
+    form = pattern_of(route)
     own = own_of(route, form)
     answer = wire.make(form, [Arguments([1], {}, own), Arguments(["a"], {"url": "b"}, own)])
     assert isinstance(answer, Envelope), answer
@@ -259,7 +323,7 @@ def test_every_option_gives_celerys_own_bytes_as_a_jobs_own(wire: Any, variant: 
 
 
 def test_a_text_that_amqp_cannot_hold_concerns_its_job_alone(wire: Any) -> None:
-    form = pattern_of(Route("lanes.check", '{"reply_to": "a", "shadow": "s"}'), framed_keys=True)
+    form = pattern_of(Route("lanes.check", '{"reply_to": "a", "shadow": "s"}'))
     envelope, long = made(wire, form), "x" * 256
     own = Own(options={"reply_to": long, "shadow": long})
     if isinstance(wire, AmqpWire):
@@ -275,10 +339,10 @@ def test_a_text_that_amqp_cannot_hold_concerns_its_job_alone(wire: Any) -> None:
 def test_a_routing_key_without_effect_is_left_out(wire: Any) -> None:
     """Celery sends to the queue by name where no exchange is named, whatever the routing key is."""
     route = Route("lanes.check", json.dumps({"queue": "direct-q", "routing_key": "no.matter"}))
-    form = pattern_of(route, framed_keys=isinstance(wire, AmqpWire))
+    form = pattern_of(route)
     envelope = wire.make(form, [Arguments([1], {}, own_of(route, form))])
     assert isinstance(envelope, Envelope), envelope
-    recording, sample = recorded(wire, form, Arguments([1], {}, Own(routing_key="another.1")))
+    recording, sample = recorded(wire, form, Arguments([1], {}, Own({"routing_key": "another.1"})))
     assert recording.routing_key == "direct-q"
     assert rendered(envelope, recording, sample) == recording.wire
 

@@ -186,7 +186,7 @@ def test_while_many_kinds_are_new_their_runs_do_not_wait_for_each_other(
     asked = questions(bench, monkeypatch)
     ask, withheld = bench.fast.publisher.ask, []
     monkeypatch.setattr(bench.fast.publisher, "ask", lambda *question: withheld.append(question))
-    bench.load([job(at, bench.route(options=json.dumps({"app_id": f"a{at}"}))) for at in range(many)])
+    bench.load([job(at, bench.route(options=json.dumps({"user_id": f"a{at}"}))) for at in range(many)])
     bench.pass_minutes()
     bench.until(lambda: bench.ledger.sent == many - QUESTIONS_MAX, "the runs that wait for no answer")
     assert bench.fast.answers.waiting == QUESTIONS_MAX
@@ -247,7 +247,7 @@ def test_more_kinds_than_there_may_be_take_the_celery_lane_and_say_so(
 ) -> None:
     monkeypatch.setattr(fast_parts, "EnvelopeRegistry", partial(EnvelopeRegistry, most=5))
     with FastBench(make_app(server.url)) as bench:
-        bench.load([job(at, bench.route(options=json.dumps({"app_id": f"a{at}"}))) for at in range(20)])
+        bench.load([job(at, bench.route(options=json.dumps({"user_id": f"a{at}"}))) for at in range(20)])
         for _ in range(2):
             bench.pass_minutes()
             bench.drain()
@@ -255,7 +255,7 @@ def test_more_kinds_than_there_may_be_take_the_celery_lane_and_say_so(
         kinds, ones = np.arange(20) << 2, np.ones(20, np.int64)
         answers = [answer for answer, _ in bench.fast.forms.tally(kinds, ones)]
         assert answers.count(TOO_MANY_FORMS) == 1, "together"
-        found = [json.loads(message)["properties"]["app_id"] for message in client.lrange("celery", 0, -1)]
+        found = [json.loads(message)["properties"]["user_id"] for message in client.lrange("celery", 0, -1)]
         assert sorted(found) == sorted(2 * [f"a{at}" for at in range(20)])
 
 

@@ -76,6 +76,13 @@ def test_kombu_puts_one_message_into_a_queue_by_put_and_finds_queues_by_lookup()
     assert callable(Producer._prepare)
 
 
+def test_kombu_has_a_list_for_each_step_of_priorities() -> None:
+    channel = kombu_redis.Channel.__new__(kombu_redis.Channel)
+    channel.sep, channel.priority_steps = ":", [0, 3, 6, 9]
+    levels = [channel._get_message_priority({"properties": {"priority": one}}, reverse=False) for one in (0, 4, 255)]
+    assert [channel._q_for_pri("q", level) for level in levels] == ["q", "q:3", "q:9"]
+
+
 def test_kombu_notes_queues_that_expire_if_it_has_them() -> None:
     source = Path(kombu_redis.__file__).read_text()
     assert ("self._expires = {}" in source) == ("x-expires" in source)

@@ -80,7 +80,7 @@ def assemble_fast(
         return EnvelopeMaker(scheduler, recorder, make_entry, options, quiet=send_log.none, bypass_hooks=bypass)
 
     wire = _wire(scheduler, kind, make_maker, clock, namespace=namespace, destination=slow.publisher.destination)
-    forms = EnvelopeRegistry(engine.routes, _claim_headers(app, settings, namespace), framed_keys=kind == "amqp")
+    forms = EnvelopeRegistry(engine.routes, _claim_headers(app, settings, namespace))
     engine.routes.freed = forms.forget_routes
     messages = JobMessages(engine, limit_bytes=settings.envelope_bytes)
     block_runs = min(BLOCK_RUNS, settings.window)

@@ -131,6 +131,7 @@ class AmqpWire:
         self.blocked = ""
         self.on_wait: Callable[[], None] = lambda: None
         self._heartbeat_s = min(heartbeat_s or HEARTBEAT_S, HEARTBEAT_S)
+        self.is_asked = True
         self.producer: Any = None
         self._open_connection = open_connection
         self._make_producer = make_producer

@@ -177,7 +177,9 @@ def make(load: Load, now: datetime) -> Made:
     if envelope.observed:
         traces = new_traces(load.ids, fresh, os.urandom(4 * size), now.timestamp())
     stamps = Stamps(load.ids, load.fire_ms, fresh, tags, now, traces)
-    return Made(envelope.key, envelope.render(load.columns.by_hole(envelope.texts), stamps), fresh)
+    return Made(
+        envelope.key, envelope.render(load.columns.by_hole(envelope.texts, timed=envelope.timed), stamps), fresh
+    )
 
 
 def make_batch(token: int, epoch: int, loads: Sequence[Load], now: datetime) -> Batch:

@@ -95,17 +95,14 @@ class _KnownForm:
 class EnvelopeRegistry:
     """The registry. ``learn`` stores the publisher's answers; ``groups`` looks up the jobs of a block."""
 
-    def __init__(
-        self, routes: RouteTable, headers_of: HeadersOf, *, framed_keys: bool = False, most: int = FORMS_MAX
-    ) -> None:
-        """``framed_keys``: see ``patterns.pattern_of``; ``most``: limit of patterns, and of forms."""
+    def __init__(self, routes: RouteTable, headers_of: HeadersOf, *, most: int = FORMS_MAX) -> None:
+        """``most``: limit of patterns, and of forms."""
         self.version = 0
         """Increases whenever an answer is stored or removed."""
         self.any_slow = False
         """Whether ``slow`` returns True for any route."""
         self._routes = routes
         self._headers_of = headers_of
-        self._framed_keys = framed_keys
         self._most = most
         self._pattern_of = np.zeros(0, np.int64)
         """Route index → pattern number."""
@@ -249,7 +246,7 @@ class EnvelopeRegistry:
         return numbers
 
     def _number(self, index: int) -> int:
-        form = pattern_of(self._routes[index], framed_keys=self._framed_keys)
+        form = pattern_of(self._routes[index])
         number = self._numbers.get(form)
         if number is None:
             if not self._free:
@@ -274,7 +271,7 @@ class EnvelopeRegistry:
         if pattern is None:
             return self._without
         try:
-            expires = _loads(pattern.form.route.options).get("expires")
+            expires = pattern.form.expires_s or _loads(pattern.form.route.options).get("expires")
             headers = tuple(self._headers_of(interval_ms or None, expires, Overlap(kind & _OVERLAPS)).items())
         except Exception as error:  # concerns one form; the celery lane reports it for each run
             return self._unmade(pattern, kind & _OVERLAPS, f"its headers cannot be made: {reason_of(error)}")

@@ -25,6 +25,7 @@ from celery_wheelbeat.dispatch.fast_lane.redis_protocol import (
 )
 from celery_wheelbeat.dispatch.fast_lane.socket_writes import unacknowledged_bytes, write_in_turns
 from celery_wheelbeat.dispatch.messages.attempt import watched
+from celery_wheelbeat.dispatch.messages.patterns import PRIORITY
 from celery_wheelbeat.dispatch.messages.recording import ANYWHERE, record_redis
 from celery_wheelbeat.dispatch.messages.redis_envelope import RedisEnvelope, RedisLists
 from celery_wheelbeat.dispatch.messages.template import Uncut
@@ -72,6 +73,7 @@ class RedisWire:
         self.on_wait: Callable[[], None] = lambda: None
         self.provable = True
         """Whether markers show which batches were applied before a connection was lost."""
+        self.is_asked = False
         self.producer: Any = None
         self._open_connection = open_connection
         self._make_producer = make_producer
@@ -182,10 +184,10 @@ class RedisWire:
     def envelope(self, recording: Recording, sample: SampleMessage, body: TaskBody) -> Envelope:
         """See ``envelope_maker.Recorder``."""
         is_base64 = self._channel.body_encoding == "base64"
-        named = ANYWHERE.encode() in recording.key
+        named = recording.queue == ANYWHERE
         if named and recording.routing_key != sample.own.routing_key:
             raise Uncut("its routing key is not the one of its options")
-        places = RedisLists.of(self._channel, recording) if named else None
+        places = RedisLists.of(self._channel, recording) if named or PRIORITY in sample.own.options else None
         return RedisEnvelope(recording, sample, body, base64=is_base64, places=places)
 
     def try_out(self, recording: Recording) -> str:

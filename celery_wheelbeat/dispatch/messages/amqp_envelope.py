@@ -15,12 +15,15 @@ from amqp.serialization import dumps as dump_arguments
 
 from celery_wheelbeat.dispatch.messages.byte_ranges import ByteRanges
 from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage, Stamps, marks_of
-from celery_wheelbeat.dispatch.messages.patterns import NOTHING, SHORT_TEXT_MAX, Own
+from celery_wheelbeat.dispatch.messages.patterns import NOTHING, PRIORITY, ROUTING_KEY, SHORT_TEXT_MAX, Own
 from celery_wheelbeat.dispatch.messages.template import (
+    LIFETIME_BYTES,
     TEXT_LENGTH_BYTES,
     Hole,
     MarkedValue,
     Pieces,
+    Site,
+    TextHole,
     Uncut,
     Unsendable,
     cut,
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.messages.recording import Recording
     from celery_wheelbeat.dispatch.messages.run_ids import Octets
     from celery_wheelbeat.dispatch.messages.task_body import Encoded, TaskBody
-    from celery_wheelbeat.dispatch.messages.template import Column, Messages, TextHole
+    from celery_wheelbeat.dispatch.messages.template import Column, Messages
     from celery_wheelbeat.schedules.kinds import Int64s
 
 _METHOD, _HEADER, _BODY = 1, 2, 3
@@ -46,29 +49,32 @@ _INNER = b"\x07headersF"
 _ROUTING_KEY_AT = 7 + 4 + 2 + 1
 """Bytes before the routing key of ``basic.publish``, besides the exchange: frame head, method, reserved, length."""
 _TABLE_LENGTH = 4
-_CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS = 1 << 15, 1 << 14, 1 << 13
+_CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS, _DELIVERY_MODE, _PRIORITY = (1 << bit for bit in range(15, 10, -1))
+_IN_METHOD = TextHole(ROUTING_KEY, Site.METHOD)
+_IN_PROPERTIES = TextHole(PRIORITY, Site.PROPERTIES)
 
 
 class _Method(NamedTuple):
-    """A method frame with a job-specific routing key, up to the length field of the content header."""
+    """A method frame with a job-specific routing key."""
 
+    head: bytes
+    """Type and channel."""
     before: bytes
-    key_bytes: int
+    """The payload up to the routing key."""
     behind: bytes
+    """The rest of the frame."""
 
-    def of(self, routing_key: str) -> bytes:
-        """Return the frame of a job."""
-        key = routing_key.encode()
-        if len(key) != self.key_bytes:
-            raise ValueError(f"its routing key has {len(key)} bytes, expected {self.key_bytes}")
-        return self.before + key + self.behind
+    def of(self, routing_key: bytes) -> bytes:
+        """Return the frame of a job. ``routing_key``: with its length."""
+        size = len(self.before) + len(routing_key) + len(self.behind) - 1
+        return b"%b%b%b%b%b" % (self.head, size.to_bytes(4, "big"), self.before, routing_key, self.behind)
 
 
 class AmqpEnvelope(Envelope):
     """Envelope for one AMQP connection with the given ``frame_max``."""
 
     def __init__(self, recording: Recording, sample: SampleMessage, body: TaskBody, *, frame_max: int) -> None:
-        super().__init__(recording, body)
+        super().__init__(recording, body, sample.own)
         wire = recording.wire
         header = _frame_end(wire, 0, _METHOD)
         body_at = _frame_end(wire, header, _HEADER)
@@ -77,11 +83,10 @@ class AmqpEnvelope(Envelope):
         self._chunk = frame_max - _FRAME_EXTRA
         self._before_table = wire[header + 7 + 12 : table]
         self._method = self._own_method(wire, header, sample) if sample.own.routing_key else None
-        opening = wire[0 if self._method else header + 3 : table + 4]
+        opening = wire[header + 3 : table + 4]
         (table_length,) = struct.unpack_from(">I", wire, table)
-        in_table = self._find_texts(wire[:body_at], sample.own)
-        in_properties = self._find_texts(wire[:body_at], sample.own, short=True, start=table + 4 + table_length)
-        self.opening_width = TEXT_LENGTH_BYTES * len(self.texts) + len(opening)
+        own_values = self._find_own_values(wire[:body_at], header, table + 4 + table_length, sample.own)
+        self.opening_width = TEXT_LENGTH_BYTES * len(self.texts) + LIFETIME_BYTES * self.timed + len(opening)
         reprs, name = _repr_text(body.of(sample.args, sample.kwargs)), self._find_own(recording, sample)
         marks = [
             *marks_of(recording, sample),
@@ -91,8 +96,7 @@ class AmqpEnvelope(Envelope):
             MarkedValue(Hole.NAME, name, None),
             MarkedValue(Hole.OPENING, opening),
             MarkedValue(Hole.BODY, wire[body_at:]),
-            *in_table,
-            *in_properties,
+            *own_values,
         ]
         inner = wire.find(_INNER)
         names = wire.count(name)
@@ -105,7 +109,7 @@ class AmqpEnvelope(Envelope):
             raise Uncut("its body is not framed as expected")
         self._names = names
         self._times = [self.skeleton.holes.count(hole) for hole in self.texts]
-        in_table_length, beside_length = self._lengths(self._texts_of(sample.own))
+        in_table_length, beside_length = self._lengths(self._own_values(sample.own))
         varying = len(reprs) + names * len(name) + in_table_length
         (header_length,) = struct.unpack_from(">I", wire, header + 3)
         self._header_fixed = header_length - varying - beside_length
@@ -114,8 +118,8 @@ class AmqpEnvelope(Envelope):
     def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
         """See ``Envelope``."""
         body, reprs, name_text = encoded.body, _repr_text(encoded), self._own_text(name, own)
-        texts = self._texts_of(own) if self.texts else []
-        in_table_length, beside_length = self._lengths(texts) if texts else (0, 0)
+        values = self._own_values(own) if self.texts else []
+        in_table_length, beside_length = self._lengths(values) if values else (0, 0)
         varying = len(reprs) + self._names * len(name_text) + in_table_length
         header_length = self._header_fixed + varying + beside_length
         if header_length > self._chunk:
@@ -123,24 +127,43 @@ class AmqpEnvelope(Envelope):
                 f"its headers and properties have {header_length:,} bytes: RabbitMQ takes no more than"
                 f" {self._chunk:,} and ends the connection with more"
             )
-        opening = b"%b%b%b%b" % (
-            self._method.of(own.routing_key) if self._method else b"",
+        opening = b"%b%b%b" % (
             struct.pack(">IHHQ", header_length, 60, 0, len(body)),
             self._before_table,
             struct.pack(">I", self._table_fixed + varying),
         )
         pieces = Pieces(opening, self._body_frames(body), reprs, name_text)
-        return self._with_texts(pieces, texts) if texts else pieces
+        return self._with_own(pieces, values, own) if values or self.timed else pieces
 
-    def _lengths(self, texts: Sequence[bytes]) -> tuple[int, int]:
-        """Return the bytes that job-specific texts take in the table of headers, and behind it."""
-        in_table = beside = 0
-        for hole, text, times in zip(self.texts, texts, self._times, strict=True):
-            if hole.short:
-                beside += times * len(text)
-            else:
-                in_table += times * len(text)
-        return in_table, beside
+    def _find_own_values(self, wire: bytes, header: int, properties: int, own: Own) -> list[MarkedValue]:
+        """Find the job-specific values of a recorded message. ``properties``: offset of those behind the headers."""
+        names = [name for name in own.texts if name != ROUTING_KEY]
+        marks = [
+            *self._find_texts(wire, own, names),
+            *self._find_time_limits(own),
+            *self._find_texts(wire, own, names, Site.PROPERTIES, properties),
+        ]
+        if PRIORITY in own.options:
+            (flags,) = struct.unpack_from(">H", wire, header + 7 + 12)
+            at = properties + (flags & _DELIVERY_MODE > 0)
+            if not flags & _PRIORITY:
+                raise Uncut("it has no priority")
+            marks.append(MarkedValue(_IN_PROPERTIES, self.write_priority(own.options[PRIORITY]), 1, at, at + 1))
+        if self._method is not None:
+            marks.append(MarkedValue(_IN_METHOD, wire[:header], 1, 0, header))
+        self.texts = tuple(mark.hole for mark in marks if isinstance(mark.hole, TextHole))
+        return marks
+
+    def _written(self, hole: TextHole, own: Own, texts: Mapping[str, str]) -> bytes:
+        written = super()._written(hole, own, texts)
+        return self._method.of(written) if hole is _IN_METHOD and self._method is not None else written
+
+    def _lengths(self, values: Sequence[bytes]) -> tuple[int, int]:
+        """Return the bytes that job-specific values take in the table of headers, and behind it."""
+        lengths = dict.fromkeys(Site, 0)
+        for hole, value, times in zip(self.texts, values, self._times, strict=True):
+            lengths[hole.site] += times * len(value)
+        return lengths[Site.HEADERS], lengths[Site.PROPERTIES]
 
     def fires(self, fire_ms: Int64s) -> Octets:
         """See ``Envelope``."""
@@ -161,9 +184,9 @@ class AmqpEnvelope(Envelope):
         return written
 
     @staticmethod
-    def write_text(text: str, *, short: bool) -> bytes:
+    def write_text(text: str, site: Site) -> bytes:
         """See ``Envelope``."""
-        if not short:
+        if site is Site.HEADERS:
             return _long_text(text)
         octets = text.encode("utf-8", "surrogatepass")
         if len(octets) > SHORT_TEXT_MAX:
@@ -171,6 +194,11 @@ class AmqpEnvelope(Envelope):
                 f"a property of its message has {len(octets)} bytes; in AMQP it has {SHORT_TEXT_MAX} bytes at most"
             )
         return bytes((len(octets),)) + octets
+
+    @staticmethod
+    def write_priority(priority: int) -> bytes:
+        """See ``Envelope``."""
+        return bytes((priority,))
 
     @staticmethod
     def write_time(seconds: float) -> bytes:
@@ -189,11 +217,11 @@ class AmqpEnvelope(Envelope):
     def _own_method(self, wire: bytes, header: int, sample: SampleMessage) -> _Method | None:
         """Return the method frame as a template for the routing key; None if the key is not in it."""
         at = _ROUTING_KEY_AT + len(self.exchange.encode())
-        key = sample.own.routing_key.encode()
-        if wire[at : at + 1 + len(key)] != bytes((len(key),)) + key:
+        key = self.write_text(sample.own.routing_key, Site.METHOD)
+        if wire[at : at + len(key)] != key:
             return None
         self.routing_key = ""
-        return _Method(wire[: at + 1], len(key), wire[at + 1 + len(key) : header + 3])
+        return _Method(wire[:3], wire[7:at], wire[at + len(key) : header])
 
     def _body_frames(self, body: bytes) -> bytes:
         chunks = [body[start : start + self._chunk] for start in range(0, len(body), self._chunk)]

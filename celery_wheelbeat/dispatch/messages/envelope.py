@@ -9,16 +9,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from copy import copy
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, Union
 
-from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own
+from celery_wheelbeat.dispatch.messages.expiry import expiries, has_all_digits, lifetime_of, written_lifetime
+from celery_wheelbeat.dispatch.messages.patterns import (
+    NOTHING,
+    PRIORITY,
+    TIME_LIMIT,
+    TIME_LIMITS,
+    Own,
+)
 from celery_wheelbeat.dispatch.messages.template import (
     TEXT_LENGTH_BYTES,
     Hole,
     MarkedValue,
     Pieces,
+    Site,
     Skeleton,
     TextHole,
     Uncut,
@@ -26,7 +34,8 @@ from celery_wheelbeat.dispatch.messages.template import (
 from celery_wheelbeat.jobs.headers import JOB
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
 
     from celery_wheelbeat.dispatch.messages.recording import Recording
     from celery_wheelbeat.dispatch.messages.run_ids import Octets
@@ -36,8 +45,6 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.kinds import Int64s
 
 NAME = "periodic_task_name"
-_TIME_LENGTHS = (32, 26)
-"""Lengths of ISO 8601 times with microseconds, with and without an offset."""
 
 
 class SampleMessage(NamedTuple):
@@ -66,13 +73,16 @@ class Stamps(NamedTuple):
 
 
 class Places(Protocol):
-    """The places that routing keys lead to."""
+    """The places that job-specific options lead to."""
 
-    def key_of(self, routing_key: str) -> bytes | str:
+    def key_of(self, own: Own) -> bytes | str:
         """Return the key of the only place, or a reason for the celery lane."""
 
+    def key_in(self, queue: str, own: Own) -> bytes:
+        """Return the key of the place for messages to ``queue``."""
+
     def are_outdated(self) -> bool:
-        """Return whether routing keys may lead elsewhere by now."""
+        """Return whether they may lead elsewhere by now."""
 
 
 class Envelope(ABC):
@@ -81,22 +91,26 @@ class Envelope(ABC):
     skeleton: Skeleton
     opening_width = 0
 
-    def __init__(self, recording: Recording, body: TaskBody) -> None:
+    def __init__(self, recording: Recording, body: TaskBody, own: Own) -> None:
+        """``own``: the job-specific options of the recorded message."""
         self.key = recording.key
         self.exchange = recording.exchange
         self.routing_key = recording.routing_key
         self.body = body
-        self.lifetime = _lifetime(recording)
+        self.timed = own.expires_s is not None and recording.headers.get("expires") is not None
+        """Whether relative expiries are job-specific."""
+        self.lifetime = None if self.timed else lifetime_of(recording)
         self.observers: Sequence[str] = ()
         """Tracing tools whose headers are part of its messages."""
         self.texts: tuple[TextHole, ...] = ()
-        """The holes of job-specific texts."""
+        """The holes of job-specific values."""
         self.places: Places | None = None
-        """Where job-specific routing keys lead; None: all messages go to ``key``."""
+        """Where job-specific options lead; None: all messages go to ``key``."""
         self._before_key: str | None = None
         """Value of the header ``wheelbeat_job`` up to the key of the job; None without that header."""
         self._stretch: Mapping[str, Any] = {}
-        """The headers from the first job-specific one up to the name."""
+        """The headers up to the name, from the first job-specific one on, without the user's."""
+        self._time_limits: Sequence[Any] = recording.headers.get(TIME_LIMIT, ())
 
     @abstractmethod
     def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
@@ -114,8 +128,13 @@ class Envelope(ABC):
 
     @staticmethod
     @abstractmethod
-    def write_text(text: str, *, short: bool) -> bytes:
+    def write_text(text: str, site: Site) -> bytes:
         """Return a job-specific text as this transport writes it; raises if it cannot be written."""
+
+    @staticmethod
+    @abstractmethod
+    def write_priority(priority: int) -> bytes:
+        """Return a priority as this transport writes it."""
 
     @property
     def names_key(self) -> bool:
@@ -133,7 +152,11 @@ class Envelope(ABC):
 
     def key_of(self, own: Own) -> bytes | str:
         """Return the key of the place for a job's messages, or why they need the celery lane."""
-        return self.places.key_of(own.routing_key) if self.places is not None else self.key
+        return self.places.key_of(own) if self.places is not None else self.key
+
+    def key_in(self, queue: str, own: Own) -> bytes:
+        """Return the key of the place for messages that were recorded for ``queue``."""
+        return self.places.key_in(queue, own) if self.places is not None else self.key
 
     def towards(self, key: bytes) -> Self:
         """Return this envelope for the place ``key``; its messages are the same, so both share cached parts."""
@@ -163,6 +186,8 @@ class Envelope(ABC):
         if self.lifetime is not None:
             expires = (stamps.now.astimezone(UTC) + self.lifetime).astimezone(stamps.now.tzinfo)
             columns[Hole.EXPIRES] = expires.isoformat(timespec="microseconds").encode()
+        elif self.timed:
+            columns[Hole.EXPIRES] = expiries(stamps.now, columns[Hole.LIFETIME])  # type: ignore[arg-type]
         if stamps.traces is not None:
             columns[Hole.TRACE], columns[Hole.SPAN] = stamps.traces.traces, stamps.traces.spans
             columns[Hole.OTHER_TRACE] = stamps.traces.other_traces
@@ -178,43 +203,60 @@ class Envelope(ABC):
         job = str(recording.headers.get(JOB, ""))
         if sample.own.key and job.endswith(sample.own.key):
             self._before_key = job.removesuffix(sample.own.key)
-        varying = [*sample.own.headers, *([JOB] if self.names_key else []), NAME]
+        users = list(sample.own.headers)
+        varying = [*users, *([JOB] if self.names_key else []), NAME]
         first = min((names.index(name) for name in varying if name in names), default=0)
         stretch = names[first : names.index(NAME) + 1]
-        if not set(varying) <= set(stretch):
-            raise Uncut("its own headers do not stand before its name")
-        self._stretch = {name: None if name in varying else recording.headers[name] for name in stretch}
+        if not set(varying) <= set(stretch) or stretch[: len(users)] != users:
+            raise Uncut("its own headers do not stand side by side before its name")
+        rest = stretch[len(users) :]
+        self._stretch = {name: None if name in varying else recording.headers[name] for name in rest}
         return self._own_text(sample.name, sample.own)
 
     def _own_text(self, name: str, own: Own) -> bytes:
-        if len(self._stretch) == 1:
+        if len(self._stretch) == 1 and not own.headers:
             return self.write_name(name)
-        headers = {**self._stretch, **own.headers, NAME: name}
+        headers = {**own.headers, **self._stretch, NAME: name}
         if self._before_key is not None:
             headers[JOB] = self._before_key + own.key
         return self.write_headers(headers)
 
-    def _find_texts(self, wire: bytes, own: Own, *, short: bool = False, start: int = 0) -> list[MarkedValue]:
-        """Find the job-specific texts of a recorded message from ``start`` on, and return their marks.
+    def _find_texts(
+        self, wire: bytes, own: Own, names: Iterable[str], site: Site = Site.HEADERS, start: int = 0
+    ) -> list[MarkedValue]:
+        """Find job-specific texts at one site of a recorded message, from ``start`` on, and return their marks.
 
         A text that is not found has no effect on the message; the second recording proves that.
         """
-        marks = []
-        for option, text in own.texts.items():
-            written = self.write_text(text, short=short)
-            if wire.find(written, start) >= 0:
-                marks.append(MarkedValue(TextHole(option, short), written, None, start))
-        self.texts += tuple(mark.hole for mark in marks if isinstance(mark.hole, TextHole))
-        return marks
+        marks = [self._mark(TextHole(name, site), own, start) for name in names]
+        return [mark for mark in marks if wire.find(mark.value, start) >= 0]
 
-    def _texts_of(self, own: Own) -> list[bytes]:
+    def _find_time_limits(self, own: Own) -> list[MarkedValue]:
+        return [self._mark(TextHole(TIME_LIMIT), own)] if any(name in own.options for name in TIME_LIMITS) else []
+
+    def _mark(self, hole: TextHole, own: Own, start: int = 0) -> MarkedValue:
+        return MarkedValue(hole, self._written(hole, own, own.texts), None, start)
+
+    def _written(self, hole: TextHole, own: Own, texts: Mapping[str, str]) -> bytes:
+        """Return a job-specific value as it is written at the site of ``hole``; raises if that is not possible."""
+        if hole.option == TIME_LIMIT:
+            defaults = zip(TIME_LIMITS, self._time_limits, strict=True)
+            return self.write_headers({TIME_LIMIT: [own.options.get(name, default) for name, default in defaults]})
+        if hole.option == PRIORITY:
+            return self.write_priority(own.options[PRIORITY])
+        return self.write_text(texts[hole.option], hole.site)
+
+    def _own_values(self, own: Own) -> list[bytes]:
+        """Return what fills ``texts``."""
         texts = own.texts
-        return [self.write_text(texts[hole.option], short=hole.short) for hole in self.texts]
+        return [self._written(hole, own, texts) for hole in self.texts]
 
-    def _with_texts(self, pieces: Pieces, texts: Sequence[bytes]) -> Pieces:
-        """Add texts and their lengths; see ``Pieces``."""
-        lengths = b"".join(len(text).to_bytes(TEXT_LENGTH_BYTES, "little") for text in texts)
-        return pieces._replace(opening=lengths + pieces.opening, name=b"".join((pieces.name, *texts)))
+    def _with_own(self, pieces: Pieces, values: Sequence[bytes], own: Own) -> Pieces:
+        """Add job-specific values, their lengths, and the lifetime; see ``Pieces``."""
+        opening = [len(value).to_bytes(TEXT_LENGTH_BYTES, "little") for value in values]
+        if self.timed and own.expires_s is not None:
+            opening.append(written_lifetime(own.expires_s))
+        return pieces._replace(opening=b"".join((*opening, pieces.opening)), name=b"".join((pieces.name, *values)))
 
     @cached_property
     def identity(self) -> tuple[object, ...]:
@@ -225,6 +267,9 @@ class Envelope(ABC):
             self.routing_key,
             self.skeleton,
             self.lifetime,
+            self.timed,
+            self.texts,
+            str(self._time_limits),
             self._before_key,
             repr(self._stretch),
             self.body.identity(),
@@ -245,29 +290,6 @@ def marks_of(recording: Recording, sample: SampleMessage) -> list[MarkedValue]:
             raise Uncut(f"its expiry {headers['expires']!r} has no microseconds")
         marks.append(MarkedValue(Hole.EXPIRES, headers["expires"].encode()))
     return marks
-
-
-def has_all_digits(recording: Recording) -> bool:
-    """Return whether the expiry, if any, has full length: Python omits microseconds that are 0."""
-    expires = recording.headers.get("expires")
-    return expires is None or len(expires) in _TIME_LENGTHS
-
-
-def _lifetime(recording: Recording) -> timedelta | None:
-    """Return the relative expiry; the comparison of two recordings detects a fixed one."""
-    if recording.headers.get("expires") is None:
-        return None
-    try:
-        return timedelta(milliseconds=int(recording.properties["expiration"]))
-    except (KeyError, ValueError):
-        raise Uncut("it expires without saying after how long") from None
-
-
-def expected_now(recording: Recording, lifetime: timedelta | None) -> datetime:
-    """Return the instant at which a recorded message with a relative expiry was made."""
-    if lifetime is None:
-        return datetime.min  # noqa: DTZ901 - not used without an expiry
-    return datetime.fromisoformat(recording.headers["expires"]) - lifetime
 
 
 class Refusal(NamedTuple):

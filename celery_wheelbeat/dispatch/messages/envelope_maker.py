@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from string import ascii_letters
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,18 +20,12 @@ from celery_wheelbeat.dispatch import FailureKind, Run
 from celery_wheelbeat.dispatch.failures import Diagnosis, diagnose
 from celery_wheelbeat.dispatch.lane_rules import EXPIRES_NEXT
 from celery_wheelbeat.dispatch.messages.attempt import Attempt
-from celery_wheelbeat.dispatch.messages.envelope import (
-    Answer,
-    Envelope,
-    Refusal,
-    SampleMessage,
-    Stamps,
-    expected_now,
-    has_all_digits,
-)
+from celery_wheelbeat.dispatch.messages.envelope import Answer, Envelope, Refusal, SampleMessage, Stamps
+from celery_wheelbeat.dispatch.messages.expiry import expected_now, has_all_digits
 from celery_wheelbeat.dispatch.messages.hooks import configuration_reasons, entry_reasons, hooks
+from celery_wheelbeat.dispatch.messages.invented import invented
 from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
-from celery_wheelbeat.dispatch.messages.patterns import LINKS, NOTHING, ROUTING_KEY, Own
+from celery_wheelbeat.dispatch.messages.patterns import NOTHING, ROUTING_KEY, SHORT_TEXT_MAX, Own
 from celery_wheelbeat.dispatch.messages.run_ids import rows_of
 from celery_wheelbeat.dispatch.messages.subscriptions import unsubscribed
 from celery_wheelbeat.dispatch.messages.task_body import TaskBody
@@ -51,7 +45,6 @@ _OF_ROUTE = (FailureKind.POISON, FailureKind.UNROUTABLE)
 """Failures that apply to every message of a form."""
 MOVED = "the bindings of its exchange have changed"
 """Result of a comparison: the envelope has to be made again, and is not to blame."""
-_KEY_LENGTH = 32
 _TRIES = 4
 """Most recordings for one proof: a time that ends in zeros is written with fewer digits and is of no use."""
 
@@ -69,6 +62,8 @@ class Recorder(Protocol):
 
     producer: Any
     """kombu ``Producer`` on the recorded channel."""
+    is_asked: bool
+    """Whether ``try_out`` asks the broker, which may decide by routing key."""
 
     def record(self, publish: Callable[[], Any], *, anywhere: bool = False) -> Recording:
         """Call ``publish`` and return its message; see ``recording``."""
@@ -191,16 +186,16 @@ class EnvelopeMaker:
         return why
 
     def _prove(self, form: Form, first: Arguments, second: Arguments) -> Answer:
-        own = _invented(form)
-        if form.key_bytes:  # the broker is asked about this one
-            own = own._replace(routing_key=first.own.routing_key)
+        own = invented(form)
+        if self._recorder.is_asked and 0 < len(first.own.routing_key.encode(errors="replace")) <= SHORT_TEXT_MAX:
+            own = Own({**own.options, ROUTING_KEY: first.own.routing_key})
         recording, sample = self._record(form, first._replace(own=own), invented=True)
         body = TaskBody(self._app, recording, self._app.tasks.get(form.task), own.links)
         envelope = self._recorder.envelope(recording, sample, body)
         if envelope.lifetime is not None:
             time.sleep(0.002)  # two recordings at different times reveal a fixed expiry
-        again, other = self._record(form, second._replace(own=_invented(form)), invented=True)
-        if again.key != envelope.key or rendered(envelope, again, other) != again.wire:
+        again, other = self._record(form, second._replace(own=invented(form)), invented=True)
+        if again.key != envelope.key_in(recording.queue, other.own) or rendered(envelope, again, other) != again.wire:
             return f"two messages of {form.task} differ in more than id, time and arguments"
         refusal = self._recorder.try_out(recording)
         return Refusal(refusal) if refusal else envelope
@@ -246,30 +241,14 @@ class EnvelopeMaker:
 def rendered(envelope: Envelope, recording: Recording, sample: SampleMessage) -> bytes:
     """Render the message of ``recording`` with ``envelope``, as the queue would receive it."""
     pieces = envelope.pieces(envelope.body.of(sample.args, sample.kwargs, sample.own), sample.name, sample.own)
+    lifetime = timedelta(seconds=sample.own.expires_s or 0) if envelope.timed else envelope.lifetime
     stamps = Stamps(
         ids=rows_of([recording.headers["id"].encode()]),
         fire_ms=np.array([sample.fire_ms], np.int64),
         nonces=rows_of([recording.headers["wheelbeat_nonce"].encode()]),
         tags=recording.delivery_tag.encode(),
-        now=expected_now(recording, envelope.lifetime),
+        now=expected_now(recording, lifetime),
         traces=traces_of(recording.headers),
     )
-    columns = PartColumns.of([pieces]).by_hole(envelope.texts)
+    columns = PartColumns.of([pieces]).by_hole(envelope.texts, timed=envelope.timed)
     return envelope.unframed(envelope.render(columns, stamps).octets.tobytes())
-
-
-def _invented(form: Form) -> Own:
-    """Return random job-specific options: the envelope must not depend on their values."""
-    headers = {name: _invented_text() for name in form.names}
-    key_length = form.key_bytes or (_KEY_LENGTH if ROUTING_KEY in form.options else 0)
-    options: dict[str, Any] = {
-        name: {"task": _invented_text(), "args": [], "kwargs": {}, "options": {}} if name in LINKS else _invented_text()
-        for name in form.options
-        if name != ROUTING_KEY
-    }
-    key = "".join(random.choices(ascii_letters, k=key_length))  # noqa: S311 - protects nothing
-    return Own(headers, key, "", options)
-
-
-def _invented_text() -> str:
-    return f"wheelbeat {uuid.uuid4()}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.dispatch.messages.byte_ranges import ByteRanges, pieces_at
-from celery_wheelbeat.dispatch.messages.template import TEXT_LENGTH_BYTES, Hole, Pieces
+from celery_wheelbeat.dispatch.messages.template import LIFETIME_BYTES, TEXT_LENGTH_BYTES, Hole, Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,8 +65,11 @@ class PartColumns(NamedTuple):
         length = self.opening_width + self.body_length + self.reprs_length + self.name_length
         return ByteRanges(self.buffer, self.begin, length)
 
-    def by_hole(self, texts: Sequence[TextHole] = ()) -> dict[Hole | TextHole, Column]:
-        """Return hole → column, as ``Skeleton.render`` takes it. ``texts``: the texts behind each name."""
+    def by_hole(self, texts: Sequence[TextHole] = (), *, timed: bool = False) -> dict[Hole | TextHole, Column]:
+        """Return hole → column, as ``Envelope.render`` takes it. ``texts``: the texts behind each name.
+
+        ``timed``: the openings contain a lifetime.
+        """
         body = self.begin + self.opening_width
         reprs = body + self.body_length
         name, name_length = reprs + self.reprs_length, self.name_length
@@ -76,15 +79,21 @@ class PartColumns(NamedTuple):
         }
         head = TEXT_LENGTH_BYTES * len(texts)
         if head:
-            lengths = pieces_at(self.buffer, head)[self.begin].view("<u4").reshape(-1, len(texts)).astype(np.int64)
+            lengths = self._in_opening(0, head).view("<u4").astype(np.int64)
             name_length = name_length - lengths.sum(axis=1)
             starts = (name + name_length)[:, None] + lengths.cumsum(axis=1) - lengths
             for hole, start, length in zip(texts, starts.T, lengths.T, strict=True):
                 found[hole] = ByteRanges(self.buffer, start, length)
         found[Hole.NAME] = ByteRanges(self.buffer, name, name_length)
+        if timed:
+            found[Hole.LIFETIME] = self._in_opening(head, LIFETIME_BYTES)
+            head += LIFETIME_BYTES
         if width := self.opening_width - head:
-            found[Hole.OPENING] = pieces_at(self.buffer, width)[self.begin + head].view(np.uint8).reshape(-1, width)
+            found[Hole.OPENING] = self._in_opening(head, width)
         return found
+
+    def _in_opening(self, offset: int, width: int) -> Octets:
+        return pieces_at(self.buffer, width)[self.begin + offset].view(np.uint8).reshape(-1, width)
 
 
 class _PartChunk(NamedTuple):

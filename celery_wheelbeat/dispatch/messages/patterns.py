@@ -1,16 +1,21 @@
 """Patterns: separates the options that many jobs share from the job-specific ones.
 
-Celery passes header values, texts such as ``shadow``, signatures to link, and the routing key to the wire unchanged.
-Jobs that differ only in these share one form, however many customers, regions or tenants they name. Pure.
+Celery passes headers, texts such as ``shadow``, signatures to link, time limits, the priority and the routing key to
+the wire unchanged, and a relative expiry becomes two fields. Jobs that differ only in these share one form, however
+many customers, regions or tenants they name. Pure.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu.utils.json import loads
+
+from celery_wheelbeat.jobs.names import header_problem
+from celery_wheelbeat.jobs.send_options import MAX_EXPIRES_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,11 +27,25 @@ SHORT_TEXT_MAX = 255
 _READ = frozenset(("baggage", "compression", "group_index", "headers", "traceparent", "tracestate"))
 """Headers that Celery or tracing tools read while a message is sent, or that Celery moves elsewhere."""
 _READ_PREFIX = "sentry"
-TEXTS = ("group_id", "message_id", "parent_id", "reply_to", "root_id", "shadow", "task_id")
+TEXTS = (
+    "app_id", "group_id", "message_id", "parent_id", "reply_to", "root_id", "shadow", "task_id", "type",
+)  # fmt: skip
 """Options with a text that Celery writes into the message and does not interpret."""
 LINKS = {"link": "callbacks", "link_error": "errbacks"}
 """Options with signatures → their key in the body of a message."""
 ROUTING_KEY = "routing_key"
+HEADERS = "headers"
+PRIORITY = "priority"
+PRIORITY_MAX = 255
+EXPIRES = "expires"
+EXPIRATION = "expiration"
+"""Property of a message: the relative expiry in whole milliseconds, as text."""
+TIME_LIMITS = ("time_limit", "soft_time_limit")
+"""In the order of the header ``TIME_LIMIT``."""
+TIME_LIMIT = "timelimit"
+"""Header of a message that holds both time limits."""
+DELAYS = ("countdown", "eta")
+"""Options for which the celery lane sends, whatever their value is."""
 _loads: Callable[[str], Any] = loads
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -34,19 +53,33 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 class Own(NamedTuple):
     """The job-specific options of one job."""
 
-    headers: Mapping[str, Any] = _NONE
-    routing_key: str = ""
-    """Empty if it is not job-specific."""
+    options: Mapping[str, Any] = _NONE
     key: str = ""
     """Key of the job; required if a header contains it."""
-    options: Mapping[str, Any] = _NONE
-    """``TEXTS`` and ``LINKS`` with job-specific values."""
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """Headers, or none if they are not job-specific."""
+        found: Mapping[str, Any] = self.options.get(HEADERS, _NONE)
+        return found
+
+    @property
+    def routing_key(self) -> str:
+        """Empty if it is not job-specific."""
+        return str(self.options.get(ROUTING_KEY, ""))
+
+    @property
+    def expires_s(self) -> float | None:
+        """The relative expiry; None if it is not job-specific."""
+        return self.options.get(EXPIRES)
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """Option → text, for the texts that a message can contain: ``TEXTS`` and the routing key."""
-        found = {name: value for name, value in self.options.items() if name not in LINKS}
-        return {**found, ROUTING_KEY: self.routing_key} if self.routing_key else found
+        """Name → text, for the texts that a message can contain."""
+        found = {name: value for name, value in self.options.items() if name in TEXTS or name == ROUTING_KEY}
+        if self.expires_s is not None:
+            found[EXPIRATION] = str(int(self.expires_s * 1000))  # as kombu writes it
+        return found
 
     @property
     def links(self) -> Mapping[str, Any]:
@@ -64,12 +97,10 @@ class Form(NamedTuple):
     """Its options exclude the job-specific ones."""
     headers: tuple[tuple[str, Any], ...] = ()
     """Further ``wheelbeat_*`` headers; the value of ``wheelbeat_job`` ends before the key of the job."""
-    names: tuple[str, ...] = ()
-    """Names of the headers with job-specific values, in order."""
-    key_bytes: int = 0
-    """AMQP: length of a job-specific routing key in bytes, else 0: all messages of a form have the same framing."""
     options: tuple[str, ...] = ()
-    """Names of the other options with job-specific values, in order."""
+    """Names of the options with job-specific values, in order."""
+    expires_s: int = 0
+    """If the expiry is job-specific: the next power of two, which gives the same claim headers. Else 0."""
 
     @property
     def task(self) -> str:
@@ -79,7 +110,7 @@ class Form(NamedTuple):
     @property
     def has_own(self) -> bool:
         """Whether any option is job-specific."""
-        return bool(self.names or self.key_bytes or self.options)
+        return bool(self.options)
 
     @property
     def has_links(self) -> bool:
@@ -87,16 +118,15 @@ class Form(NamedTuple):
         return not LINKS.keys().isdisjoint(self.options)
 
 
-def pattern_of(route: Route, *, framed_keys: bool) -> Form:
-    """Return the form of ``route`` without ``wheelbeat_*`` headers. ``framed_keys``: see ``Form.key_bytes``."""
+def pattern_of(route: Route) -> Form:
+    """Return the form of ``route`` without ``wheelbeat_*`` headers."""
     options = json.loads(route.options)
-    names, key_bytes = _names(options.get("headers")), _key_bytes(options.get(ROUTING_KEY)) if framed_keys else 0
-    own = tuple(name for name in sorted(options) if _is_own(name, options[name], framed_keys=framed_keys))
-    taken = {*own, *(["headers"] if names else []), *([ROUTING_KEY] if key_bytes else [])}
-    if taken:
-        common = {name: value for name, value in options.items() if name not in taken}
-        route = route._replace(options=json.dumps(common, sort_keys=True))
-    return Form(route, (), names, key_bytes, own)
+    own = tuple(name for name in sorted(options) if _is_own(name, options[name]))
+    if not own:
+        return Form(route)
+    common = {name: value for name, value in options.items() if name not in own}
+    route = route._replace(options=json.dumps(common, sort_keys=True))
+    return Form(route, (), own, _power_of_two(options[EXPIRES]) if EXPIRES in own else 0)
 
 
 def own_of(route: Route, form: Form) -> Own:
@@ -104,38 +134,34 @@ def own_of(route: Route, form: Form) -> Own:
     if not form.has_own:
         return NOTHING
     options = _loads(route.options)
-    own = {name: options[name] for name in form.options if name != ROUTING_KEY}
-    has_key = form.key_bytes or ROUTING_KEY in form.options
-    return Own(options["headers"] if form.names else _NONE, options[ROUTING_KEY] if has_key else "", "", own)
+    return Own({name: options[name] for name in form.options})
 
 
 def with_own(options: Mapping[str, Any], own: Own) -> dict[str, Any]:
-    """Return the options of a form merged with the job-specific ones."""
-    together = {**options, **own.options}
-    if own.headers:
-        together["headers"] = dict(own.headers)
-    if own.routing_key:
-        together[ROUTING_KEY] = own.routing_key
-    return together
+    """Return the options of a form merged with the job-specific ones, in the order of a route's text."""
+    return dict(sorted({**options, **own.options}.items()))
 
 
-def _is_own(name: str, value: Any, *, framed_keys: bool) -> bool:
+def _is_own(name: str, value: Any) -> bool:
     if name in LINKS:
         return isinstance(value, (dict, list)) and bool(value)
-    return isinstance(value, str) and value != "" and (name in TEXTS or (name == ROUTING_KEY and not framed_keys))
+    if name == HEADERS:
+        return isinstance(value, dict) and bool(value) and all(map(_is_passed_on, value))
+    if name in DELAYS:
+        return value is not None
+    if name in TEXTS or name == ROUTING_KEY:
+        return isinstance(value, str) and value != ""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if name == PRIORITY:
+        return is_number and isinstance(value, int) and 0 <= value <= PRIORITY_MAX
+    return is_number and (name in TIME_LIMITS or (name == EXPIRES and 0 < value <= MAX_EXPIRES_S))
 
 
-def _names(headers: Any) -> tuple[str, ...]:
-    if not isinstance(headers, dict):
-        return ()
-    lowered = [name.lower() for name in headers]
-    if any(name in _READ or name.startswith(_READ_PREFIX) for name in lowered):
-        return ()
-    return tuple(headers)
+def _is_passed_on(header: str) -> bool:
+    """Return whether Celery and tracing tools only pass a header of this name on."""
+    name = header.lower()
+    return name not in _READ and not name.startswith(_READ_PREFIX) and header_problem(header) is None
 
 
-def _key_bytes(routing_key: Any) -> int:
-    if not isinstance(routing_key, str):
-        return 0
-    octets = len(routing_key.encode("utf-8", "surrogatepass"))
-    return octets if octets <= SHORT_TEXT_MAX else 0
+def _power_of_two(seconds: float) -> int:
+    return 1 << max(0, math.ceil(math.log2(seconds)))

@@ -32,6 +32,8 @@ class Recording(NamedTuple):
     """Redis: the value of the list; AMQP: method, header and body frames."""
     key: bytes
     """Redis: the key of the list, prefixed; AMQP: the exchange."""
+    queue: str
+    """Redis: the queue to which the list belongs, or ``ANYWHERE``. Empty on AMQP."""
     exchange: str
     routing_key: str
     body: bytes
@@ -97,7 +99,7 @@ def record_redis(channel: Any, publish: Callable[[], Any], *, anywhere: bool = F
     for the queue ``ANYWHERE``, whatever its routing key.
     """
     pushed: list[tuple[str, str | bytes]] = []
-    messages: list[Any] = []
+    messages: list[tuple[str, Any]] = []
     put, lookup = channel._put, channel._lookup
 
     class _Client:
@@ -114,7 +116,7 @@ def record_redis(channel: Any, publish: Callable[[], Any], *, anywhere: bool = F
     def record_put(queue: str, message: Any, **kwargs: Any) -> None:
         if queue in (getattr(channel, "_expires", None) or ()):  # kombu 5.5 has no expiring queues
             raise Uncut(f"the queue {queue!r} expires, which takes further commands")
-        messages.append(message)
+        messages.append((queue, message))
         with _dressed(channel, conn_or_acquire=no_connection):
             put(queue, message, **kwargs)
 
@@ -130,18 +132,19 @@ def record_redis(channel: Any, publish: Callable[[], Any], *, anywhere: bool = F
         publish()
     if len(pushed) != 1 or len(taken) != 1:
         raise Uncut(f"it goes to {len(pushed)} lists at once, expected one")
-    ((key, value),), (message,) = pushed, messages
+    ((key, value),), ((queue, message),) = pushed, messages
     properties = message["properties"]
     return Recording(
         wire=value.encode() if isinstance(value, str) else value,
         key=(channel.global_keyprefix + key).encode(),
+        queue=queue,
         exchange=properties["delivery_info"]["exchange"],
         routing_key=properties["delivery_info"]["routing_key"],
         body=_octets(taken[0].body),
         content_type=taken[0].content_type,
         content_encoding=taken[0].content_encoding,
         headers=taken[0].headers,
-        properties=taken[0].properties,
+        properties=properties,
         delivery_tag=properties["delivery_tag"],
     )
 
@@ -185,6 +188,7 @@ def record_amqp(channel: Any, publish: Callable[[], Any], *, channel_id: int) ->
     return Recording(
         wire=b"".join(frames),
         key=sent[0][0].encode(),
+        queue="",
         exchange=sent[0][0],
         routing_key=sent[0][1],
         body=_octets(taken[0].body),

@@ -1,7 +1,7 @@
 """Envelopes of the Redis transport: one element of a variadic LPUSH, in the Redis protocol.
 
 The value is JSON text that starts with the body; all varying values are text in it. The protocol puts its length in
-front, so the length is cached with the body of each job. Where routing keys are job-specific, each leads to a list.
+front, so the length is cached with the body of each job. Job-specific routing keys and priorities lead to lists.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils import json as kombu_json
 
 from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage, marks_of
-from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own
+from celery_wheelbeat.dispatch.messages.patterns import NOTHING, PRIORITY, Own
 from celery_wheelbeat.dispatch.messages.recording import ANYWHERE
 from celery_wheelbeat.dispatch.messages.template import (
+    LIFETIME_BYTES,
     TEXT_LENGTH_BYTES,
     Hole,
     MarkedValue,
     Pieces,
+    Site,
     Skeleton,
     TextHole,
     Uncut,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.messages.task_body import Encoded, TaskBody
     from celery_wheelbeat.schedules.kinds import Int64s
 
+_PROPERTIES = b'"properties": {'
 _to_json: Callable[[Any], str] = kombu_json.dumps
 _WIDTHS: Mapping[Hole | TextHole, int] = {
     Hole.ID: 36,
@@ -53,32 +56,41 @@ _WIDTHS: Mapping[Hole | TextHole, int] = {
 
 
 class RedisLists:
-    """The lists that the routing keys of one exchange lead to, by the bindings at the time of ``of``."""
+    """The lists that job-specific priorities, and routing keys of one exchange, lead to.
+
+    Bindings are those at the time of ``of``.
+    """
 
     def __init__(
         self,
         find: Callable[[str], Collection[str]],
+        list_of: Callable[[str, int], bytes],
         expiring: Collection[str],
-        key: bytes,
+        priority: int,
         bindings: Callable[[], object],
     ) -> None:
-        """``find``: routing key → queues; ``key``: of a list, with ``ANYWHERE`` instead of the name of the queue.
+        """``find``: routing key → queues; ``list_of``: (queue, priority) → key of the list.
 
-        ``bindings`` reads the bindings of the exchange.
+        ``priority``: of jobs without their own. ``bindings`` reads the bindings of the exchange.
         """
         self._find = find
+        self._list_of = list_of
         self._expiring = expiring
-        self._before, self._after = key.split(ANYWHERE.encode())
+        self._priority = priority
         self._bindings = bindings
         self._found = bindings()
 
     @classmethod
     def of(cls, channel: Any, recording: Recording) -> RedisLists:
         """Read the bindings of an exchange from Redis, as kombu does for each message. Raises ``Uncut``."""
-        exchange, dead_letter = recording.exchange, channel.deadletter_queue
-        kind, table = channel.typeof(exchange), channel.get_table(exchange)
-        if kind.type not in ("direct", "topic"):
-            raise Uncut(f"the exchange {exchange!r} is a {kind.type}")
+        exchange, dead_letter, queue = recording.exchange, channel.deadletter_queue, recording.queue
+
+        def list_of(queue: str, priority: int) -> bytes:
+            level = channel._get_message_priority({"properties": {"priority": priority}}, reverse=False)
+            return f"{channel.global_keyprefix}{channel._q_for_pri(queue, level)}".encode()
+
+        def find_only(_routing_key: str) -> set[str]:
+            return {queue}
 
         def find(routing_key: str) -> set[str]:
             return {queue for queue in kind.lookup(table, exchange, routing_key, None) if queue} - {dead_letter}
@@ -86,21 +98,32 @@ class RedisLists:
         def bindings() -> object:
             return channel.typeof(exchange).type, set(channel.get_table(exchange))
 
-        return cls(find, frozenset(getattr(channel, "_expires", None) or ()), recording.key, bindings)
+        expiring = frozenset(getattr(channel, "_expires", None) or ())
+        priority = recording.properties["priority"]
+        if queue != ANYWHERE:
+            return cls(find_only, list_of, expiring, priority, lambda: None)
+        kind, table = channel.typeof(exchange), channel.get_table(exchange)
+        if kind.type not in ("direct", "topic"):
+            raise Uncut(f"the exchange {exchange!r} is a {kind.type}")
+        return cls(find, list_of, expiring, priority, bindings)
 
     def are_outdated(self) -> bool:
         """Read the bindings again; return whether they have changed. For the thread that made the envelope."""
         return self._bindings() != self._found
 
-    def key_of(self, routing_key: str) -> bytes | str:
+    def key_of(self, own: Own) -> bytes | str:
         """See ``envelope.Places``."""
-        queues = self._find(routing_key)
+        queues = self._find(own.routing_key)
         if len(queues) != 1:
             return f"its routing key leads to {'several lists' if queues else 'no list'}"
         (queue,) = queues
         if queue in self._expiring:
             return f"the queue {queue!r} expires, which takes further commands"
-        return self._before + queue.encode() + self._after
+        return self.key_in(queue, own)
+
+    def key_in(self, queue: str, own: Own) -> bytes:
+        """Return the key of the list of ``queue`` for a job."""
+        return self._list_of(queue, own.options.get(PRIORITY, self._priority))
 
 
 class RedisEnvelope(Envelope):
@@ -115,9 +138,9 @@ class RedisEnvelope(Envelope):
         base64: bool,
         places: RedisLists | None = None,
     ) -> None:
-        super().__init__(recording, body)
+        super().__init__(recording, body, sample.own)
         self.places = places
-        if places is not None:
+        if recording.queue == ANYWHERE:
             self.routing_key = ""
         self._base64 = base64
         marks = [
@@ -128,15 +151,15 @@ class RedisEnvelope(Envelope):
             MarkedValue(Hole.BODY, self._body_text(recording.body)),
             MarkedValue(Hole.REPRS, _repr_text(body.of(sample.args, sample.kwargs))),
             MarkedValue(Hole.NAME, self._find_own(recording, sample), None),
-            *self._find_texts(recording.wire, sample.own),
+            *self._find_own_values(recording.wire, sample.own),
         ]
-        self.opening_width = TEXT_LENGTH_BYTES * len(self.texts)
+        self.opening_width = TEXT_LENGTH_BYTES * len(self.texts) + LIFETIME_BYTES * self.timed
         found = cut(recording.wire, marks)
         if found.holes[0] is not Hole.BODY:
             raise Uncut("it does not begin with the body")
         self._lead = found.constants[0]
         widths: dict[Hole | TextHole, int] = {**_WIDTHS, Hole.FIRE: len(b'"wheelbeat_fire_ms": %d' % sample.fire_ms)}
-        if self.lifetime is not None:
+        if Hole.EXPIRES in found.holes:
             widths[Hole.EXPIRES] = len(recording.headers["expires"])
         self._names = found.holes.count(Hole.NAME)
         self._times = [found.holes.count(hole) for hole in self.texts]
@@ -148,11 +171,18 @@ class RedisEnvelope(Envelope):
         body, reprs = self._body_text(encoded.body), _repr_text(encoded)
         name_text = self._own_text(name, own)
         length = self._fixed_length + len(body) + len(reprs) + self._names * len(name_text)
-        texts = self._texts_of(own) if self.texts else []
-        if texts:
-            length += sum(map(mul, map(len, texts), self._times))
+        values = self._own_values(own) if self.texts else []
+        if values:
+            length += sum(map(mul, map(len, values), self._times))
         pieces = Pieces(b"", b"$%d\r\n%b%b" % (length, self._lead, body), reprs, name_text)
-        return self._with_texts(pieces, texts) if texts else pieces
+        return self._with_own(pieces, values, own) if self.opening_width else pieces
+
+    def _find_own_values(self, wire: bytes, own: Own) -> list[MarkedValue]:
+        marks = [*self._find_texts(wire, own, own.texts), *self._find_time_limits(own)]
+        if PRIORITY in own.options:
+            marks.append(self._mark(TextHole(PRIORITY), own, wire.rfind(_PROPERTIES)))
+        self.texts = tuple(mark.hole for mark in marks if isinstance(mark.hole, TextHole))
+        return marks
 
     def fires(self, fire_ms: Int64s) -> Octets:
         """See ``Envelope``."""
@@ -169,10 +199,15 @@ class RedisEnvelope(Envelope):
         return _to_json(headers)[1:-1].encode()
 
     @staticmethod
-    def write_text(text: str, *, short: bool) -> bytes:
+    def write_text(text: str, site: Site) -> bytes:
         """See ``Envelope``."""
-        del short
+        del site
         return _text(text)
+
+    @staticmethod
+    def write_priority(priority: int) -> bytes:
+        """See ``Envelope``."""
+        return b'"priority": %d' % priority
 
     @staticmethod
     def write_time(seconds: float) -> bytes:

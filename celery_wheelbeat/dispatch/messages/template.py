@@ -32,6 +32,7 @@ LAST_FIRE_MS = 10**13 - 1
 
 
 TEXT_LENGTH_BYTES = 4
+LIFETIME_BYTES = 8
 
 
 class Hole(Enum):
@@ -42,6 +43,8 @@ class Hole(Enum):
     TAG = "delivery tag"
     FIRE = "fire time"
     EXPIRES = "expiry"
+    LIFETIME = "relative expiry"
+    """Not in a message: job-specific microseconds from which ``EXPIRES`` is computed."""
     OPENING = "opening"
     """Lengths in front of a message; their width is fixed per skeleton."""
     BODY = "body"
@@ -58,12 +61,22 @@ class Hole(Enum):
     STARTED_AT = "time of start"
 
 
+class Site(Enum):
+    """Where a job-specific value is written in a message; only AMQP has more than one."""
+
+    HEADERS = "headers"
+    """AMQP: with four bytes of length."""
+    PROPERTIES = "properties"
+    """AMQP: behind the headers, with one byte of length."""
+    METHOD = "method"
+    """AMQP: the whole method frame, which contains the routing key."""
+
+
 class TextHole(NamedTuple):
-    """The hole of a job-specific text. One text may be written in two ways."""
+    """The hole of a job-specific value. One value may be written at two sites."""
 
     option: str
-    short: bool = False
-    """AMQP: written with one byte of length, as properties are; headers have four."""
+    site: Site = Site.HEADERS
 
     @property
     def value(self) -> str:
@@ -88,13 +101,16 @@ class MarkedValue(NamedTuple):
     """Expected number of occurrences. None: any number, at least one."""
     start: int = 0
     """Where the search begins."""
+    stop: int | None = None
+    """Where the search ends; None: at the end of the message."""
 
 
 class Pieces(NamedTuple):
     """The job-specific parts of a message; the same in every run until the job or the skeleton changes."""
 
     opening: bytes
-    """Starts with the length of each text in ``name``, ``TEXT_LENGTH_BYTES`` little-endian bytes each."""
+    """Starts with the length of each text in ``name``, ``TEXT_LENGTH_BYTES`` little-endian bytes each; then come the
+    ``LIFETIME_BYTES`` of a job-specific expiry."""
     body: bytes
     reprs: bytes
     name: bytes
@@ -180,11 +196,11 @@ def _rows(side_by_side: Sequence[bytes | Octets], count: int) -> Octets:
 def cut(message: bytes, marks: Iterable[MarkedValue]) -> Skeleton:
     """Cut the occurrences of ``marks`` out of ``message``; raises ``Uncut`` if a count is not as expected."""
     places: list[tuple[int, int, Hole | TextHole]] = []
-    for hole, value, times, begin in marks:
-        found = _places(message, value, begin)
+    for hole, value, times, start, stop in marks:
+        found = _places(message, value, start, stop)
         if len(found) != (times or max(1, len(found))):
             raise Uncut(f"its {hole.value} is found {len(found)} times in the message, expected {times or 'some'}")
-        places += [(start, start + len(value), hole) for start in found]
+        places += [(at, at + len(value), hole) for at in found]
     places.sort(key=lambda place: place[:2])
     bounds = [(0, 0), *((start, end) for start, end, _ in places), (len(message), len(message))]
     if any(first[1] > second[0] for first, second in pairwise(bounds)):
@@ -193,12 +209,12 @@ def cut(message: bytes, marks: Iterable[MarkedValue]) -> Skeleton:
     return Skeleton(constants, tuple(hole for _, _, hole in places))
 
 
-def _places(message: bytes, value: bytes, begin: int) -> list[int]:
+def _places(message: bytes, value: bytes, start: int, stop: int | None) -> list[int]:
     found = []
-    start = message.find(value, begin)
-    while start >= 0:
-        found.append(start)
-        start = message.find(value, start + len(value))
+    at = message.find(value, start, stop)
+    while at >= 0:
+        found.append(at)
+        at = message.find(value, at + len(value), stop)
     return found
 
 
