@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,49 @@ def test_messages_are_those_of_the_celery_lane(server: PrivateRedis, client: red
         found[dispatch] = {value["headers"]["id"]: json.dumps(value) for value in values}
     assert found["auto"] == found["celery lane"]
     assert len(found["auto"]) == 20
+
+
+def distinct(number: int) -> dict[str, Any]:
+    """Options of which every value, and every name of a header, is a job's own."""
+    return {
+        "expires": 90_000 + number / 8,
+        "headers": {f"x-{number}": number},
+        "priority": number % 256,
+        "soft_time_limit": number / 4,
+        "time_limit": number,
+        "type": f"check {number}",
+    }
+
+
+@pytest.mark.redis
+def test_thousands_of_option_sets_are_one_form_and_one_question(
+    bench: FastBench, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, count = questions(bench, monkeypatch), 3_000
+    routes = [bench.route(options=json.dumps(distinct(at), sort_keys=True)) for at in range(count)]
+    bench.load([job(at, route) for at, route in enumerate(routes)])
+    for cut in (False, True):
+        if cut:
+            client.client_kill_filter(skipme=True)
+        bench.pass_minutes()
+        bench.drain()
+    assert len(asked) == bench.fast.publisher.epoch, "one question for each connection"
+    assert bench.slow_runs == 0
+    found = []
+    for level, low in (("", 0), ("\x06\x163", 3), ("\x06\x166", 6), ("\x06\x169", 9)):
+        for message in map(json.loads, client.lrange(f"celery{level}", 0, -1)):
+            headers, properties = message["headers"], message["properties"]
+            number = int(headers["argsrepr"][1:-1])
+            assert min(properties["priority"], 9) // 3 * 3 == low
+            assert headers[f"x-{number}"] == number
+            left = datetime.fromisoformat(headers["expires"]) - datetime.now(UTC)
+            assert 0 < 90_000 + number / 8 - left.total_seconds() < 600
+            shown = (properties["expiration"], properties["priority"], properties["type"], *headers["timelimit"])
+            options = distinct(number)
+            expires = str(int(options["expires"] * 1000))
+            assert shown == (expires, number % 256, f"check {number}", number, number / 4)
+            found.append(number)
+    assert sorted(found) == sorted(2 * list(range(count)))
 
 
 @pytest.mark.redis

@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 from celery_wheelbeat.dispatch.fast_lane import envelope_registry as forms_module
 from celery_wheelbeat.dispatch.fast_lane.envelope_registry import INTERVAL_BITS, EnvelopeRegistry, Pending
 from celery_wheelbeat.dispatch.lane_rules import FORMS_MAX, KIND_SHIFT, TOO_MANY_FORMS
+from celery_wheelbeat.dispatch.messages.claim_headers import claim_ttl_s
 from celery_wheelbeat.dispatch.messages.patterns import Own, own_of, pattern_of, with_own
 from celery_wheelbeat.dispatch.messages.redis_envelope import RedisEnvelope
 from celery_wheelbeat.jobs.definitions import Overlap, Route
 from celery_wheelbeat.jobs.routes import RouteTable
+from celery_wheelbeat.jobs.send_options import MAX_EXPIRES_S
 from celery_wheelbeat.schedules.intervals import INTERVAL_MAX_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 MINUTE_MS = 60_000
 
@@ -79,6 +81,23 @@ def tally(forms: EnvelopeRegistry, kind: np.ndarray) -> dict[Any, int]:
     return dict(total)
 
 
+@given(st.integers(1, MAX_EXPIRES_S) | st.floats(1e-9, MAX_EXPIRES_S), st.none() | st.integers(1, INTERVAL_MAX_MS))
+@example(4_096.000_001, 1)
+@example(86_400, None)
+@example(MAX_EXPIRES_S, 1)
+def test_the_power_of_two_of_an_expiry_gives_the_same_claim_headers(expires_s: float, interval_ms: int | None) -> None:
+    found = pattern_of(route(expires=expires_s)).expires_s
+    for remembered_s in (60, 86_400, 31_536_000):
+        for visibility_timeout_s in (0.5, 1_800.0, 3_600.0):
+            ttls = {
+                claim_ttl_s(
+                    remembered_s, visibility_timeout_s=visibility_timeout_s, interval_ms=interval_ms, expires_s=one
+                )
+                for one in (expires_s, found)
+            }
+            assert len(ttls) == 1
+
+
 jobs = st.tuples(
     st.sampled_from([0, 1, 2, 999, 1000]),
     st.sampled_from(list(Overlap)),
@@ -121,7 +140,21 @@ def test_a_combination_fits_into_64_bits_with_a_sign() -> None:
     assert dict(group.form.headers) == {"wheelbeat_overlap": "QUEUE_ONE"}, "even beyond what is accepted"
 
 
-def test_any_number_of_values_of_headers_are_one_form_and_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("options_of", "expected"),
+    [
+        (lambda number: {"headers": {"customer": number, "plan": "a" * (number % 7)}}, 1),
+        (lambda number: {"headers": {f"customer-{number}": 1}}, 1),
+        (lambda number: {"priority": number % 256, "routing_key": "k" * (number % 300 + 1)}, 1),
+        (lambda number: {"time_limit": number, "soft_time_limit": number / 2}, 1),
+        (lambda number: {"countdown": number}, 1),
+        (lambda number: {"expires": 1_000 + number}, 6),
+        (lambda number: {"expires": (number + 1) * 15.768}, 16),
+    ],
+)
+def test_any_number_of_values_are_few_forms_and_one_question_each(
+    options_of: Callable[[int], dict[str, Any]], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = {"patterns": 0, "headers": 0, "answers": 0}
 
     def counting(name: str, function: Any) -> Any:
@@ -134,20 +167,20 @@ def test_any_number_of_values_of_headers_are_one_form_and_one_question(monkeypat
     count = 20_000
     table = RouteTable()
     for number in range(count):
-        table.intern(route(headers={"customer": number, "plan": "a" * (number % 7)}))
+        table.intern(route(**options_of(number)))
     monkeypatch.setattr(forms_module, "pattern_of", counting("patterns", forms_module.pattern_of))
     monkeypatch.setattr(EnvelopeRegistry, "_set", counting("answers", EnvelopeRegistry._set))
     forms = EnvelopeRegistry(table, counting("headers", few_claims))
-    every = kinds(range(count))
+    every = kinds(range(len(table)))
     for start in range(0, count, 8_000):
         learn_all(forms, every[start : start + 8_000], "an envelope")
-    assert steps == {"patterns": count, "headers": 1, "answers": 2}
+    assert steps == {"patterns": len(table), "headers": expected, "answers": 2 * expected}
     forms.forget()
-    assert learn_all(forms, every) == 1, "after a reconnect"
-    assert steps["patterns"] == count, "and nothing is looked at again for it"
+    assert learn_all(forms, every) == expected, "after a reconnect"
+    assert steps["patterns"] == len(table), "and nothing is looked at again for it"
     forms.forget_forms()
-    assert learn_all(forms, every) == 1
-    assert (steps["patterns"], steps["headers"]) == (count, 2)
+    assert learn_all(forms, every) == expected
+    assert (steps["patterns"], steps["headers"]) == (len(table), 2 * expected)
 
 
 def test_learning_takes_a_step_for_each_form_and_no_more_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
