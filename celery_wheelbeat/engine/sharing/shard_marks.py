@@ -138,7 +138,7 @@ class ShardMarks:
         """Read what ``encoded`` returned; raises ``InvalidShardMarks`` for anything else."""
         try:
             shards, mark_ms = int(encoded["shards"]), encoded["mark_ms"]
-            ms = np.full(min(shards, SHARDS_MAX), UNKNOWN_MS)
+            ms = np.full(_count(shards), UNKNOWN_MS)
             known = shards_of(encoded["mask"], shards)
             if len(known):
                 ms[known] = _mark(mark_ms)
@@ -170,6 +170,12 @@ def shards_of(mask: str, shards: int) -> NDArray[np.intp]:
     if bits >> shards:
         raise ValueError(f"{mask:.80} is not a mask of {shards} shards")
     return np.array([shard for shard in range(shards) if bits >> shard & 1], np.intp)
+
+
+def _count(shards: int) -> int:
+    if not 1 <= shards <= SHARDS_MAX:
+        raise ValueError(f"{shards} shards: expected 1 to {SHARDS_MAX}")
+    return shards
 
 
 def _mark(value: object) -> int:
