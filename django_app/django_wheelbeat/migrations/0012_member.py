@@ -12,5 +12,5 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.RunPython(schema.add_member, schema.drop_member),
+        migrations.RunPython(schema.add_member, schema.drop_member, atomic=False),
     ]
