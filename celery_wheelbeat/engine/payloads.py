@@ -16,7 +16,7 @@ import numpy as np
 from celery_wheelbeat.errors import WheelbeatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -63,6 +63,11 @@ class Ends(NamedTuple):
         start = self.total * position // count + self.off.item(position - 1) if position else 0
         return slice(start, self.total * (position + 1) // count + self.off.item(position))
 
+    def bounds(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        """Return where the texts at ``positions`` begin and end."""
+        ends = np.concatenate(([0], self.all()))
+        return ends[positions], ends[positions + 1]
+
     def all(self) -> NDArray[np.int64]:
         """Return all end offsets."""
         return _line(self.total, len(self.off)) + self.off
@@ -86,6 +91,12 @@ class Page(NamedTuple):
     def text(self, position: int) -> Text:
         """Return the text at ``position``."""
         return Text(self.names[self.name_ends.span(position)], self.payloads[self.payload_ends.span(position)])
+
+    def texts(self, positions: Int64s) -> Iterator[Text]:
+        """Yield the texts at ``positions``."""
+        names, payloads = self.names, self.payloads
+        bounds = (bound.tolist() for ends in (self.name_ends, self.payload_ends) for bound in ends.bounds(positions))
+        return (Text(names[a:b], payloads[c:d]) for a, b, c, d in zip(*bounds, strict=True))
 
     def length(self, position: int) -> int:
         """Return the length in bytes of payload and name together."""
@@ -169,11 +180,25 @@ class Payloads:
 
     def read(self, refs: UInt32s) -> list[Text]:
         """Return the texts of ``refs``, in their order."""
+        if len(refs) >= PAGE_ROWS_MIN:
+            return self._read_pages(refs)
         texts = []
         for ref in refs.tolist():
             page = self._pages[ref >> PAGE_BITS]
             position = ref & (PAGE_ROWS - 1)
             texts.append(self._open_texts[position] if page is None else page.text(position))
+        return texts
+
+    def _read_pages(self, refs: UInt32s) -> list[Text]:
+        """Read page by page: the places of many texts are found at once."""
+        texts: list[Text] = [Text(b"", b"")] * len(refs)
+        numbers, positions = refs >> PAGE_BITS, (refs & (PAGE_ROWS - 1)).astype(np.int64)
+        for number in np.unique(numbers).tolist():
+            (at,) = np.nonzero(numbers == number)
+            page, of = self._pages[number], positions[at]
+            found = map(self._open_texts.__getitem__, of.tolist()) if page is None else page.texts(of)
+            for place, text in zip(at.tolist(), found, strict=True):
+                texts[place] = text
         return texts
 
     def lengths(self, refs: UInt32s) -> list[int]:

@@ -15,6 +15,7 @@ import numpy as np
 from kombu.utils.json import loads
 
 from celery_wheelbeat.dispatch.fast_lane.batches import Draft, Load, block_ends, make
+from celery_wheelbeat.dispatch.fast_lane.single_use import by_use, is_used_once, used_once
 from celery_wheelbeat.dispatch.lane_rules import FORMS_MAX
 from celery_wheelbeat.dispatch.messages.envelope import Envelope
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
@@ -122,7 +123,7 @@ class JobMessages:
         """
         drafts = [Draft() for _ in ends]
         composed = Composed(drafts, {}, {}, {})
-        for group in groups:
+        for group in (part for whole in groups for part in by_use(whole, runs.pairs)):
             rendered = self.render(group.form, group.answer, group.positions, runs)  # type: ignore[arg-type]
             composed.unfit.update(rendered.unfit)
             composed.unsendable.update(rendered.unsendable)
@@ -161,7 +162,10 @@ class JobMessages:
                 )
 
             try:
-                columns = self.bodies.columns(refs, number, envelope.opening_width, pieces_of)
+                if is_used_once(pairs.ids[positions]):
+                    columns = used_once(form, envelope, payloads.read(refs), pieces_of)
+                else:
+                    columns = self.bodies.columns(refs, number, envelope.opening_width, pieces_of)
             except Unfit as found:
                 for at, error in found.errors.items():
                     if isinstance(error, Unsendable):

@@ -15,6 +15,8 @@ from amqp.serialization import dumps as dump_arguments
 
 from celery_wheelbeat.dispatch.messages.byte_ranges import ByteRanges
 from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage, Stamps, marks_of
+from celery_wheelbeat.dispatch.messages.flat_texts import big_endian
+from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
 from celery_wheelbeat.dispatch.messages.patterns import NOTHING, PRIORITY, ROUTING_KEY, SHORT_TEXT_MAX, Own
 from celery_wheelbeat.dispatch.messages.template import (
     LIFETIME_BYTES,
@@ -23,6 +25,7 @@ from celery_wheelbeat.dispatch.messages.template import (
     MarkedValue,
     Pieces,
     Site,
+    Skeleton,
     TextHole,
     Uncut,
     Unsendable,
@@ -35,6 +38,7 @@ from celery_wheelbeat.errors import reason_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from celery_wheelbeat.dispatch.messages.flat_texts import FlatTexts
     from celery_wheelbeat.dispatch.messages.recording import Recording
     from celery_wheelbeat.dispatch.messages.run_ids import Octets
     from celery_wheelbeat.dispatch.messages.task_body import Encoded, TaskBody
@@ -52,6 +56,11 @@ _TABLE_LENGTH = 4
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS, _DELIVERY_MODE, _PRIORITY = (1 << bit for bit in range(15, 10, -1))
 _IN_METHOD = TextHole(ROUTING_KEY, Site.METHOD)
 _IN_PROPERTIES = TextHole(PRIORITY, Site.PROPERTIES)
+
+
+_TEXT_LENGTH = 4
+_ARGS_REPR, _KWARGS_REPR = b"\x08argsreprS", b"\x0akwargsreprS"
+_PARTS = tuple(TextHole(f"part {number}") for number in range(9))
 
 
 class _Method(NamedTuple):
@@ -164,6 +173,46 @@ class AmqpEnvelope(Envelope):
         for hole, value, times in zip(self.texts, values, self._times, strict=True):
             lengths[hole.site] += times * len(value)
         return lengths[Site.HEADERS], lengths[Site.PROPERTIES]
+
+    def columns(self, flat: FlatTexts, name: str) -> PartColumns | None:
+        """See ``Envelope``."""
+        if self.texts or self.timed or self.names_key:
+            return None
+        name_text, tail = self._own_text(name, NOTHING), self.body.tail
+        args, kwargs = flat.args_reprs, flat.kwargs_reprs
+        reprs_length = args.length + kwargs.length + len(_ARGS_REPR + _KWARGS_REPR) + 2 * _TEXT_LENGTH
+        varying = reprs_length + self._names * len(name_text)
+        body = flat.json.length + len(tail)
+        if max(int(body.max()), self._header_fixed + int(varying.max())) > self._chunk:
+            return None
+        constants = (
+            b"",
+            struct.pack(">HH", 60, 0),
+            self._before_table,
+            bytes((_BODY,)) + self._channel,
+            b"",
+            tail + _END + _ARGS_REPR,
+            b"",
+            _KWARGS_REPR,
+            b"",
+            name_text,
+        )
+        columns = (
+            big_endian(self._header_fixed + varying, 4),
+            big_endian(body, 8),
+            big_endian(self._table_fixed + varying, 4),
+            big_endian(body, 4),
+            flat.json,
+            big_endian(args.length, _TEXT_LENGTH),
+            args,
+            big_endian(kwargs.length, _TEXT_LENGTH),
+            kwargs,
+        )
+        parts = Skeleton(constants, _PARTS).render(dict(zip(_PARTS, columns, strict=True)))
+        body_length = body + _FRAME_EXTRA
+        name_length = np.full(len(body), len(name_text), np.int64)
+        begin: Int64s = parts.ends - (self.opening_width + body_length + reprs_length + name_length)
+        return PartColumns(parts.octets, begin, self.opening_width, body_length, reprs_length, name_length)
 
     def fires(self, fire_ms: Int64s) -> Octets:
         """See ``Envelope``."""

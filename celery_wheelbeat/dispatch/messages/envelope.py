@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
+    from celery_wheelbeat.dispatch.messages.flat_texts import FlatTexts
+    from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
     from celery_wheelbeat.dispatch.messages.recording import Recording
     from celery_wheelbeat.dispatch.messages.run_ids import Octets
     from celery_wheelbeat.dispatch.messages.task_body import Encoded, TaskBody
@@ -115,6 +117,11 @@ class Envelope(ABC):
     @abstractmethod
     def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
         """Return the job-specific parts of one job, whose arguments ``body`` has encoded."""
+
+    def columns(self, flat: FlatTexts, name: str) -> PartColumns | None:
+        """Return the parts of many jobs called ``name`` without job-specific values; None if there is no quick way."""
+        del flat, name
+        return None
 
     @staticmethod
     @abstractmethod

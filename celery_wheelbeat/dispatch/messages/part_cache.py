@@ -162,7 +162,7 @@ class PartCache:
         if len(missing) < len(refs):
             known = np.delete(np.arange(len(refs)), missing)
             # merge before ``_keep`` makes room, which may release chunks with known parts
-            found = _merged((known, self._columns(rows[known], opening_width)), (missing, rendered))
+            found = merged((known, self._columns(rows[known], opening_width)), (missing, rendered))
         self._keep(refs[missing], skeleton, rendered)
         return found
 
@@ -315,8 +315,8 @@ def _reserved(size: int) -> mmap.mmap | None:
     return memory
 
 
-def _merged(known: tuple[NDArray[np.intp], PartColumns], rendered: tuple[NDArray[np.intp], PartColumns]) -> PartColumns:
-    """Return known and rendered parts as one set of columns, each job at its position."""
+def merged(known: tuple[NDArray[np.intp], PartColumns], rendered: tuple[NDArray[np.intp], PartColumns]) -> PartColumns:
+    """Return known and rendered parts, of disjoint positions, as one set of columns, each job at its position."""
     count = len(known[0]) + len(rendered[0])
     body, reprs, name, length = (np.empty(count, np.int64) for _ in range(4))
     for positions, columns in (known, rendered):

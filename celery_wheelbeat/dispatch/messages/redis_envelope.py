@@ -11,9 +11,13 @@ from json.encoder import encode_basestring_ascii
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from kombu.utils import json as kombu_json
 
+from celery_wheelbeat.dispatch.messages.byte_ranges import ByteRanges
 from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage, marks_of
+from celery_wheelbeat.dispatch.messages.flat_texts import in_base64
+from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
 from celery_wheelbeat.dispatch.messages.patterns import NOTHING, PRIORITY, Own
 from celery_wheelbeat.dispatch.messages.recording import ANYWHERE
 from celery_wheelbeat.dispatch.messages.template import (
@@ -34,6 +38,7 @@ from celery_wheelbeat.dispatch.messages.tracing import QUEUED_AT_WIDTH, STARTED_
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from celery_wheelbeat.dispatch.messages.flat_texts import FlatTexts
     from celery_wheelbeat.dispatch.messages.recording import Recording
     from celery_wheelbeat.dispatch.messages.run_ids import Octets
     from celery_wheelbeat.dispatch.messages.task_body import Encoded, TaskBody
@@ -41,6 +46,8 @@ if TYPE_CHECKING:
 
 _PROPERTIES = b'"properties": {'
 _to_json: Callable[[Any], str] = kombu_json.dumps
+_ARGS_REPR, _KWARGS_REPR = b'"argsrepr": "', b'", "kwargsrepr": "'
+_PARTS = (TextHole("head"), TextHole("body"), TextHole("args"), TextHole("kwargs"))
 _WIDTHS: Mapping[Hole | TextHole, int] = {
     Hole.ID: 36,
     Hole.TAG: 36,
@@ -183,6 +190,25 @@ class RedisEnvelope(Envelope):
             marks.append(self._mark(TextHole(PRIORITY), own, wire.rfind(_PROPERTIES)))
         self.texts = tuple(mark.hole for mark in marks if isinstance(mark.hole, TextHole))
         return marks
+
+    def columns(self, flat: FlatTexts, name: str) -> PartColumns | None:
+        """See ``Envelope``."""
+        if not self._base64 or self.opening_width or self.names_key:
+            return None
+        bodies = in_base64(flat.json, self.body.tail)
+        name_text = self._own_text(name, NOTHING)
+        args, kwargs = flat.args_reprs, flat.kwargs_reprs
+        reprs_length = args.length + kwargs.length + len(_ARGS_REPR + _KWARGS_REPR + b'"')
+        length = self._fixed_length + bodies.length + len(b'""') + reprs_length + self._names * len(name_text)
+        distinct, inverse = np.unique(length, return_inverse=True)
+        heads = ByteRanges.of([b'$%d\r\n%b"' % (one, self._lead) for one in distinct.tolist()])
+        head = ByteRanges(heads.buffer, heads.start[inverse], heads.length[inverse])
+        constants = (b"", b"", b'"' + _ARGS_REPR, _KWARGS_REPR, b'"' + name_text)
+        parts = Skeleton(constants, _PARTS).render(dict(zip(_PARTS, (head, bodies, args, kwargs), strict=True)))
+        body_length = head.length + bodies.length + len(b'"')
+        name_length = np.full(len(length), len(name_text), np.int64)
+        begin: Int64s = parts.ends - (body_length + reprs_length + name_length)
+        return PartColumns(parts.octets, begin, 0, body_length, reprs_length, name_length)
 
     def fires(self, fire_ms: Int64s) -> Octets:
         """See ``Envelope``."""

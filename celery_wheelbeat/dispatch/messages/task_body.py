@@ -10,18 +10,24 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from celery.utils.functional import maybe_list
 from celery.utils.saferepr import saferepr
 from kombu import compression as compressions
 from kombu import serialization
 from kombu.utils import json as kombu_json
 
+from celery_wheelbeat.dispatch.messages.flat_texts import encoded, flat
 from celery_wheelbeat.dispatch.messages.patterns import LINKS, NOTHING, Own
 from celery_wheelbeat.dispatch.messages.template import Uncut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.dispatch.messages.byte_ranges import ByteRanges
+    from celery_wheelbeat.dispatch.messages.flat_texts import FlatTexts
     from celery_wheelbeat.dispatch.messages.recording import Recording
 
 _serialize: Any = serialization.dumps
@@ -101,6 +107,21 @@ class TaskBody:
         quick = self._of_flat([payloads[number] for number in flat], [owns[number] for number in flat] if owns else ())
         by_number = dict(zip(flat, quick or (), strict=False))
         return [by_number.get(number) or self._tried(*one) for number, one in enumerate(each)]
+
+    def of_ranges(self, payloads: ByteRanges) -> FlatTexts | None:
+        """Encode flat payloads; None if one cannot be encoded, or if this body has no quick way. See ``tail``."""
+        return encoded(payloads, _scan, _to_json, self._check) if self._json_tail else None
+
+    def flat(self, payloads: ByteRanges) -> NDArray[np.bool_]:
+        """Return which payloads ``of_ranges`` can take; they follow each other in their buffer."""
+        if not self._json_tail or b"__type__" in payloads.buffer.tobytes():
+            return np.zeros(len(payloads.length), np.bool_)
+        return flat(payloads, _LONGEST)
+
+    @property
+    def tail(self) -> bytes:
+        """What follows the texts of ``of_ranges`` in a body."""
+        return self._json_tail.encode()
 
     def _of_flat(self, payloads: Sequence[bytes], owns: Sequence[Own]) -> list[Encoded | Exception] | None:
         columns = encode(payloads, _to_json)
