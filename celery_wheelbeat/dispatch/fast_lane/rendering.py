@@ -15,7 +15,7 @@ import numpy as np
 from kombu.utils.json import loads
 
 from celery_wheelbeat.dispatch.fast_lane.batches import Draft, Load, block_ends, make
-from celery_wheelbeat.dispatch.fast_lane.single_use import by_use, is_used_once, used_once
+from celery_wheelbeat.dispatch.fast_lane.single_use import used_once
 from celery_wheelbeat.dispatch.lane_rules import FORMS_MAX
 from celery_wheelbeat.dispatch.messages.envelope import Envelope
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
@@ -123,7 +123,7 @@ class JobMessages:
         """
         drafts = [Draft() for _ in ends]
         composed = Composed(drafts, {}, {}, {})
-        for group in (part for whole in groups for part in by_use(whole, runs.pairs)):
+        for group in (part for whole in groups for part in _by_use(whole, runs.pairs)):
             rendered = self.render(group.form, group.answer, group.positions, runs)  # type: ignore[arg-type]
             composed.unfit.update(rendered.unfit)
             composed.unsendable.update(rendered.unsendable)
@@ -162,7 +162,7 @@ class JobMessages:
                 )
 
             try:
-                if is_used_once(pairs.ids[positions]):
+                if len(positions) and (pairs.ids[positions] >= LATER_IDS_FROM).all():
                     columns = used_once(form, envelope, payloads.read(refs), pieces_of)
                 else:
                     columns = self.bodies.columns(refs, number, envelope.opening_width, pieces_of)
@@ -254,6 +254,16 @@ class JobMessages:
     def names(self, refs: UInt32s) -> Iterable[str]:
         """Yield the plain names of jobs, by payload ref."""
         return (text.name.decode() for text in self._engine.shards.payloads.read(refs))
+
+
+def _by_use(group: Group, pairs: PendingRuns) -> Iterator[Group]:
+    """Yield the runs of ``group`` whose parts are used once apart from the others."""
+    once = pairs.ids[group.positions] >= LATER_IDS_FROM
+    if once.all() or not once.any():
+        yield group
+        return
+    yield group._replace(positions=group.positions[once])
+    yield group._replace(positions=group.positions[~once])
 
 
 def ids_of(run_ids: RunIds, pairs: PendingRuns) -> Octets:

@@ -12,38 +12,19 @@ import numpy as np
 
 from celery_wheelbeat.dispatch.messages.byte_ranges import ByteRanges
 from celery_wheelbeat.dispatch.messages.part_cache import merged
-from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Group
     from celery_wheelbeat.dispatch.messages.envelope import Envelope
     from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
     from celery_wheelbeat.dispatch.messages.patterns import Form
-    from celery_wheelbeat.dispatch.pending import PendingRuns
     from celery_wheelbeat.engine.payloads import Text
-    from celery_wheelbeat.schedules.kinds import Int64s
 
 RUNS_MIN = 16
 """With fewer runs, a step per run costs less."""
-
-
-def is_used_once(ids: Int64s) -> bool:
-    """Return whether the parts of all jobs ``ids`` are used once."""
-    return len(ids) > 0 and int(ids.min()) >= LATER_IDS_FROM
-
-
-def by_use(group: Group, pairs: PendingRuns) -> Iterator[Group]:
-    """Yield the runs of ``group`` whose parts are used once apart from the others."""
-    once = pairs.ids[group.positions] >= LATER_IDS_FROM
-    if once.all() or not once.any():
-        yield group
-        return
-    yield group._replace(positions=group.positions[once])
-    yield group._replace(positions=group.positions[~once])
 
 
 def used_once(

@@ -211,7 +211,7 @@ class AmqpEnvelope(Envelope):
         parts = Skeleton(constants, _PARTS).render(dict(zip(_PARTS, columns, strict=True)))
         body_length = body + _FRAME_EXTRA
         name_length = np.full(len(body), len(name_text), np.int64)
-        begin: Int64s = parts.ends - (self.opening_width + body_length + reprs_length + name_length)
+        begin = np.subtract(parts.ends, self.opening_width + body_length + reprs_length + name_length, dtype=np.int64)
         return PartColumns(parts.octets, begin, self.opening_width, body_length, reprs_length, name_length)
 
     def fires(self, fire_ms: Int64s) -> Octets:

@@ -57,7 +57,8 @@ def flat(payloads: ByteRanges, longest: int) -> NDArray[np.bool_]:
 
     def counted(found: NDArray[np.bool_]) -> Int64s:
         until: Int64s = np.concatenate((_ZERO, found.cumsum(dtype=np.int64)))
-        return until[ends] - until[starts]
+        counts: Int64s = until[ends] - until[starts]
+        return counts
 
     structural = (kinds > _PLAIN) & (kinds < _QUOTE)
     right: NDArray[np.bool_] = (payloads.length < longest) & (counted(kinds == _BAD) == 0)

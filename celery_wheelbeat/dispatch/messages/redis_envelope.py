@@ -207,7 +207,7 @@ class RedisEnvelope(Envelope):
         parts = Skeleton(constants, _PARTS).render(dict(zip(_PARTS, (head, bodies, args, kwargs), strict=True)))
         body_length = head.length + bodies.length + len(b'"')
         name_length = np.full(len(length), len(name_text), np.int64)
-        begin: Int64s = parts.ends - (body_length + reprs_length + name_length)
+        begin = np.subtract(parts.ends, body_length + reprs_length + name_length, dtype=np.int64)
         return PartColumns(parts.octets, begin, 0, body_length, reprs_length, name_length)
 
     def fires(self, fire_ms: Int64s) -> Octets:
