@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.lanes.fast_lane import form_of, make_app, make_wire
 
-from celery_wheelbeat.dispatch.fast_lane import single_use
 from celery_wheelbeat.dispatch.fast_lane.rendering import Unfit, columns_of
+from celery_wheelbeat.dispatch.messages import single_use
 from celery_wheelbeat.dispatch.messages.envelope import Envelope
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
 from celery_wheelbeat.engine.payloads import Payloads

@@ -15,13 +15,13 @@ import numpy as np
 from kombu.utils.json import loads
 
 from celery_wheelbeat.dispatch.fast_lane.batches import Draft, Load, block_ends, make
-from celery_wheelbeat.dispatch.fast_lane.single_use import used_once
 from celery_wheelbeat.dispatch.lane_rules import FORMS_MAX
 from celery_wheelbeat.dispatch.messages.envelope import Envelope
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
 from celery_wheelbeat.dispatch.messages.part_cache import SKELETONS_MAX, PartCache, PartColumns
 from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own, own_of
 from celery_wheelbeat.dispatch.messages.run_ids import rows_of
+from celery_wheelbeat.dispatch.messages.single_use import used_once
 from celery_wheelbeat.dispatch.messages.template import Unsendable
 from celery_wheelbeat.dispatch.pending import STEP_SHIFT
 from celery_wheelbeat.errors import reason_of
