@@ -12,7 +12,7 @@ from celery import Celery
 from support.site.databases import as_default, set_up_django, site_database
 
 from celery_wheelbeat import later
-from celery_wheelbeat.later.writers import SqliteWriter
+from celery_wheelbeat.later.writers.sqlite import SqliteWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

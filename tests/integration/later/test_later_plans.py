@@ -18,7 +18,8 @@ from celery_wheelbeat.later.readers.postgres import PostgresReader
 from celery_wheelbeat.later.ring import DAY_S, LAST_MS, PARTS, due_id, parts_between, parts_of, table_of
 from celery_wheelbeat.later.run import LaterRun
 from celery_wheelbeat.later.tables import create_tables, drop_tables
-from celery_wheelbeat.later.writers import PostgresWriter, Wanted
+from celery_wheelbeat.later.writers import Wanted
+from celery_wheelbeat.later.writers.postgres import PostgresWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
