@@ -66,7 +66,9 @@ _ADDRESSES = {
 _IDS = {"task_id": names.id_problem}
 CALLBACKS = ("link", "link_error")
 """Options that hold signatures; workers send them."""
-_OPTION_KEYS = (*CALLBACKS, "chain", "chord")
+CANVAS = ("chain", "chord")
+"""The same, of one-off runs only."""
+_OPTION_KEYS = (*CALLBACKS, *CANVAS)
 _CANVAS_KEYS = ("tasks", "header", "body", "task")
 """Arguments of a group, chain, chord or map that hold signatures."""
 
@@ -118,7 +120,7 @@ def compose(
 def sent_besides(sending: SendOptions) -> Iterator[tuple[str, Signature]]:
     """Yield (option, signature) for each message that workers send because of these options."""
     given = json.loads(sending.text)
-    for option in CALLBACKS:
+    for option in (*CALLBACKS, *CANVAS):
         for signature in signatures_in(given.get(option)):
             yield option, signature
     if "reply_to" in given:
@@ -179,7 +181,7 @@ def _option_problem(option: tuple[str, Any]) -> str | None:
         fits = value in (1, 2, "transient", "persistent")
     if not fits:
         return f"{name!r} is {value!r:.80}, expected {expected}"
-    reason = _callback_problem(value) if name in CALLBACKS else _text_problem(name, value)
+    reason = callback_problem(value) if name in CALLBACKS else _text_problem(name, value)
     return f"{name!r} {reason}" if reason else None
 
 
@@ -189,7 +191,7 @@ def _text_problem(name: str, value: object) -> str | None:
     return (_ADDRESSES | _IDS).get(name, names.name_problem)(value)
 
 
-def _callback_problem(value: object) -> str | None:
+def callback_problem(value: object) -> str | None:
     """Return the problem of a signature, or None. Workers send it unchanged, so the rules of monitors apply."""
     for signature in signatures_in(value):
         found = [

@@ -56,7 +56,7 @@ def apply_at(
     if on_conflict not in _CONFLICTS:
         raise InvalidRequest(f"on_conflict: {on_conflict!r}: expected one of {', '.join(_CONFLICTS)}")
     run = _run_of(signature, _ms_of(at), key=key, spread=spread)
-    with _writer(using, connection) as writer:
+    with _writer(using, connection, _app_of(signature)) as writer:
         return _insert(writer, run, on_conflict)
 
 
@@ -77,7 +77,7 @@ def apply_many(
         _run_of({"task": task.name, "args": args, "kwargs": kwargs}, _ms_of(at), key=None, spread=spread, limits=limits)
         for args, kwargs, at in rows
     ]
-    with _writer(using, connection) as writer:
+    with _writer(using, connection, _app_of(task)) as writer:
         writer.insert(runs)
     return [run.id for run in runs]
 
@@ -88,7 +88,7 @@ def now(signature: Any, *, using: str | None = None, connection: Any = None) -> 
     If the transaction rolls back, or the process dies before it commits, nothing is sent.
     """
     run = _run_of(signature, SystemClock().wall_ms(), key=None, spread=0.0)
-    with _writer(using, connection) as writer:
+    with _writer(using, connection, _app_of(signature)) as writer:
         writer.insert([run])
     return run.id
 
@@ -178,8 +178,12 @@ def _run_of(signature: Any, at_ms: int, *, key: str | None, spread: float, limit
 
 def _limits(of: Any) -> Limits:
     """Return the limits in the settings of the app to which a task or signature belongs."""
-    app = getattr(of, "app", None) or current_app
-    return Limits.of(Settings.from_conf(app.conf), kombu_json.loads)
+    return Limits.of(Settings.from_conf(_app_of(of).conf), kombu_json.loads)
+
+
+def _app_of(of: Any) -> Any:
+    """Return the app to which a task or signature belongs."""
+    return getattr(of, "app", None) or current_app
 
 
 def _ms_of(at: Any) -> int:
@@ -189,9 +193,9 @@ def _ms_of(at: Any) -> int:
 
 
 @contextmanager
-def _writer(using: str | None, connection: Any) -> Iterator[LaterWriter]:
+def _writer(using: str | None, connection: Any, app: Any = None) -> Iterator[LaterWriter]:
     if connection is not None:
         yield writer_of(caller_of(connection))
         return
-    with application_connection(using) as opened:
+    with application_connection(using, app) as opened:
         yield writer_of(caller_of(opened))

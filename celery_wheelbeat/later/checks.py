@@ -16,8 +16,9 @@ from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.jobs import names
 from celery_wheelbeat.jobs.definitions import Route
 from celery_wheelbeat.jobs.json_fields import parse_list, parse_object
-from celery_wheelbeat.jobs.send_options import MAX_TEXT, compose
+from celery_wheelbeat.jobs.send_options import MAX_TEXT, SendOptions, compose
 from celery_wheelbeat.jobs.validation import Addressed, allowance_problems
+from celery_wheelbeat.later.canvas import taken_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,6 +145,7 @@ def sending_of(task: str, options: str, limits: Limits) -> Sending:
             "{}", [*problems, "options: queue, exchange and routing_key: expected texts, priority: a number"]
         )
     headers = given.pop("headers", None)
+    canvas = taken_from(given)
     composed = compose(
         limits.decode,
         **columns,
@@ -151,13 +153,18 @@ def sending_of(task: str, options: str, limits: Limits) -> Sending:
         expires_s=None,
         options=json.dumps(given) if given else None,
     )
-    at = Addressed(task, columns["queue"], columns["exchange"], columns["routing_key"])
-    problems += map(str, composed.problems or allowance_problems(at, composed, limits))
-    if expires is None:
-        return Sending(composed.text, problems)
-    if not _is_instant(expires):
-        problems.append(f"expires: {expires!r:.80}: expected an instant with a time zone")
-    return Sending(json.dumps({**json.loads(composed.text), "expires": expires}, sort_keys=True), problems)
+    problems += map(str, composed.problems)
+    problems += canvas.problems
+    merged = {**json.loads(composed.text), **canvas.options}
+    if expires is not None:
+        merged["expires"] = expires
+        if not _is_instant(expires):
+            problems.append(f"expires: {expires!r:.80}: expected an instant with a time zone")
+    text = json.dumps(merged, sort_keys=True)
+    if not problems:
+        at = Addressed(task, columns["queue"], columns["exchange"], columns["routing_key"])
+        problems += map(str, allowance_problems(at, SendOptions(text, ()), limits))
+    return Sending(text, problems)
 
 
 def _is_instant(value: Any) -> bool:

@@ -1,51 +1,72 @@
-"""The connection of a call that names none: Django's if the Django app is installed, else one of its own.
+"""The connection of a call that names none: Django's if the Django app is installed, else one that is kept here.
 
-A connection that is opened here is used for one call, commits it and is closed.
+A call writes where the beat reads, or is refused. On a connection that is kept here, a block is a whole transaction.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 from celery import current_app
 
 from celery_wheelbeat.errors import InvalidRequest, SourceError, WheelbeatError, reason_of
+from celery_wheelbeat.later.connections import caller_of
+from celery_wheelbeat.later.kept_connections import KeptConnections
+from celery_wheelbeat.runtime.statements import read_statements
 from celery_wheelbeat.settings import Settings
-from celery_wheelbeat.settings.urls import conninfo_of, scheme_of, split_url
+from celery_wheelbeat.settings.urls import conninfo_of, mysql_parameters, scheme_of, split_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
 BUSY_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5
+READ_TIMEOUT_S = 60
 _URL = "wheelbeat_database_url"
+_kept: dict[str, KeptConnections] = {}
+"""URL → connections."""
+_same: dict[tuple[str, str], bool] = {}
+"""(database of Django, URL) → whether the URL names that database."""
 
-_lend: Callable[[str | None], AbstractContextManager[Any]] | None = None
+
+class Lend(Protocol):
+    """Lends the connection of the application's framework."""
+
+    def __call__(self, alias: str | None, *, savepoint: bool) -> AbstractContextManager[Any]:
+        """Yield the connection ``alias`` (None: the one of the monitors), in its transaction or one of its own.
+
+        ``savepoint``: an error in the block leaves the caller's transaction usable.
+        """
 
 
-def register(lend: Callable[[str | None], AbstractContextManager[Any]] | None) -> None:
-    """Register ``lend(alias)``, which yields the application's connection (alias None: the monitors' database).
+_lend: Lend | None = None
 
-    The block is in the transaction that is open on the connection, or in one of its own.
-    """
+
+def register(lend: Lend | None) -> None:
+    """Register the framework's connections."""
     global _lend  # noqa: PLW0603 - one process has one framework; Django registers itself in ready()
     _lend = lend
 
 
 @contextmanager
-def application_connection(using: str | None) -> Iterator[Any]:
-    """Yield the connection of a call that names none; raises ``InvalidRequest`` if there is no database."""
+def application_connection(using: str | None, app: Any = None, *, savepoint: bool = False) -> Iterator[Any]:
+    """Yield the connection of a call that names none; ``InvalidRequest`` if the beats of ``app`` do not read there.
+
+    ``savepoint``: see ``Lend``.
+    """
+    url = Settings.from_conf((app or current_app).conf).database_url
     if _lend is not None:
-        with _lend(using) as lent:
+        with _lend(using, savepoint=savepoint) as lent:
+            if url:
+                _refuse_another(lent, url)
             yield lent
         return
     if using is not None:
         raise InvalidRequest(f"using: {using!r}: aliases are Django's, and django_wheelbeat is not installed")
-    url = Settings.from_conf(current_app.conf).database_url
     if not url:
         raise InvalidRequest(f"one-off runs need a database: pass connection=, install django_wheelbeat, or set {_URL}")
     with _opened(url) as connection:
@@ -60,7 +81,7 @@ def command_connection(app: Any) -> Iterator[Any]:
     """
     url = Settings.from_conf(app.conf).database_url
     try:
-        with _opened(url) if url else application_connection(None) as connection:
+        with _opened(url) if url else application_connection(None, app) as connection:
             yield connection
     except WheelbeatError:
         raise
@@ -68,21 +89,54 @@ def command_connection(app: Any) -> Iterator[Any]:
         raise SourceError(f"one-off runs: {reason_of(error)}") from error
 
 
-@contextmanager
-def _opened(url: str) -> Iterator[Any]:
-    scheme = scheme_of(url)
-    if scheme == "sqlite":
-        path = unquote(split_url(_URL, url).path.removeprefix("/"))
-        connection: Any = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level="IMMEDIATE")
-    elif scheme in ("postgres", "postgresql"):
-        connection = _postgres(url)
-    else:
-        raise InvalidRequest(f"{_URL}: one-off runs cannot be stored in {scheme!r}: expected PostgreSQL or SQLite")
-    try:
-        yield connection
-        connection.commit()
-    finally:
-        connection.close()  # rolls back what is not committed
+def is_database_of(url: str, connection: Any) -> bool:
+    """Return whether ``url`` and ``connection`` lead to the same database, by one query on each side."""
+    with _opened(url) as other:
+        return _identity(other) == _identity(connection)
+
+
+def close_all() -> None:
+    """Close the connections that are kept and not in use."""
+    for kept in _kept.values():
+        kept.close()
+    _kept.clear()
+    _same.clear()
+
+
+def _refuse_another(connection: Any, url: str) -> None:
+    settings = getattr(connection, "settings_dict", {})
+    place = (repr([settings.get(name) for name in ("ENGINE", "HOST", "PORT", "NAME")]), url)
+    if place not in _same:
+        _same[place] = is_database_of(url, connection)
+    if not _same[place]:
+        raise InvalidRequest(
+            f"{_URL} names another database than Django's {getattr(connection, 'alias', 'default')!r}. The beat reads "
+            "there, so this run would never be sent: remove the setting, or pass connection= with a connection to that "
+            "database"
+        )
+
+
+def _identity(connection: Any) -> tuple[str, list[Any]]:
+    caller = caller_of(connection)
+    statements = read_statements("celery_wheelbeat.later", f"sql/{caller.vendor}.sql")
+    return caller.vendor, [tuple(row) for row in caller.rows(statements["identity"], {})]
+
+
+def _opened(url: str) -> AbstractContextManager[Any]:
+    if url not in _kept:
+        connect = _CONNECTS.get(scheme_of(url))
+        if connect is None:
+            raise InvalidRequest(
+                f"{_URL}: one-off runs cannot be stored in {scheme_of(url)!r}: expected PostgreSQL, MariaDB or SQLite"
+            )
+        _kept.setdefault(url, KeptConnections(lambda: connect(url)))
+    return _kept[url].lent()
+
+
+def _sqlite(url: str) -> Any:
+    path = unquote(split_url(_URL, url).path.removeprefix("/"))
+    # One call at a time uses it, in whatever thread.
+    return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level="IMMEDIATE", check_same_thread=False)
 
 
 def _postgres(url: str) -> Any:
@@ -93,3 +147,22 @@ def _postgres(url: str) -> Any:
     given = dict(conninfo_of(_URL, url))
     given.setdefault("connect_timeout", CONNECT_TIMEOUT_S)
     return psycopg.connect(given.pop("conninfo", ""), **given)
+
+
+def _mariadb(url: str) -> Any:
+    try:
+        import MySQLdb  # noqa: PLC0415 - only who stores in MariaDB has the driver
+    except ImportError as error:
+        raise SourceError(f"no driver for mysql: {error}; pip install 'celery-wheelbeat[mysql]'") from error
+    times = {"connect_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S, "write_timeout": READ_TIMEOUT_S}
+    return MySQLdb.connect(**{**times, **mysql_parameters(_URL, url)})
+
+
+_CONNECTS = {
+    "sqlite": _sqlite,
+    "postgres": _postgres,
+    "postgresql": _postgres,
+    "mysql": _mariadb,
+    "mariadb": _mariadb,
+}
+"""Scheme → function that opens a connection."""

@@ -17,6 +17,7 @@ from celery_wheelbeat.errors import InvalidMonitor, InvalidRequest
 from celery_wheelbeat.jobs import names
 from celery_wheelbeat.jobs.json_fields import parse_list, parse_object
 from celery_wheelbeat.jobs.send_options import compose
+from celery_wheelbeat.later import canvas
 from celery_wheelbeat.later.checks import sending_of
 from celery_wheelbeat.later.ring import LAST_MS, due_id
 
@@ -132,6 +133,7 @@ def _options(given: dict[str, Any], now_ms: int, problems: list[str]) -> str:
     headers = given.pop("headers", None)
     rest = {name: value for name, value in given.items() if value is not None}
     try:
+        of_canvas = _plain({name: rest.pop(name) for name in canvas.NAMES if name in rest})
         found = compose(
             _loads,
             **columns,
@@ -143,10 +145,17 @@ def _options(given: dict[str, Any], now_ms: int, problems: list[str]) -> str:
         problems.append(f"options: JSON cannot carry them: {error}")
         return "{}"
     problems += map(str, found.problems)
-    if expires is None:
-        return found.text
-    options: Mapping[str, Any] = json.loads(found.text)
-    return json.dumps({**options, "expires": _instant(expires, now_ms, problems)}, sort_keys=True)
+    options: dict[str, Any] = {**json.loads(found.text), **of_canvas}
+    if expires is not None:
+        options["expires"] = _instant(expires, now_ms, problems)
+    return json.dumps(options, sort_keys=True)
+
+
+def _plain(options: Mapping[str, Any]) -> Any:
+    """Return what a beat will read; raises if an option contains what only Celery's JSON can carry."""
+    read = _loads(_dumps(options)) if options else {}
+    json.dumps(read)
+    return read
 
 
 def _instant(expires: Any, now_ms: int, problems: list[str]) -> str | None:

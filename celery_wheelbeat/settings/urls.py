@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from celery_wheelbeat.errors import InvalidSetting
 
@@ -47,3 +47,18 @@ def conninfo_of(what: str, url: str) -> dict[str, Any]:
     if not all(port.isdecimal() for port in ports if port):
         raise InvalidSetting(f"{what} ({scheme_of(url)}) {UNREADABLE}")
     return given
+
+
+def mysql_parameters(what: str, url: str) -> dict[str, Any]:
+    """Return the parameters of a ``mysql://`` URL for MySQLdb; raises as ``split_url``."""
+    parts = split_url(what, url)
+    given = {
+        "host": parts.hostname,
+        "port": parts.port,
+        "user": unquote(parts.username) if parts.username else None,
+        "password": unquote(parts.password) if parts.password else None,
+        "database": unquote(parts.path.removeprefix("/")),
+        "charset": "utf8mb4",
+        **dict(parse_qsl(parts.query)),
+    }
+    return {key: value for key, value in given.items() if value is not None}

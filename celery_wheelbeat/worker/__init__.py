@@ -29,8 +29,11 @@ from typing import Any
 def install(app: Any) -> None:
     """Let the workers of ``app`` drop copies of runs and prevent overlap; may be called again. No I/O here.
 
+    Includes ``celery_wheelbeat.later.install``: tasks with an eta are stored if ``wheelbeat_later_from`` says so.
     ``wheelbeat_worker = False`` switches it off. Settings and task options are checked when a worker starts.
     """
-    from celery_wheelbeat.worker.hooks.install import install_side  # noqa: PLC0415 - a beat imports this package for its headers
+    from celery_wheelbeat.later import drop_in  # noqa: PLC0415 - a beat imports this package for its headers
+    from celery_wheelbeat.worker.hooks.install import install_side  # noqa: PLC0415 - same
 
     install_side(app)
+    drop_in.install(app)

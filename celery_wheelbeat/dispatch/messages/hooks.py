@@ -70,6 +70,11 @@ def all_hooks(app: Any, scheduler: Any) -> list[Hook]:
     return [*_patches(app, scheduler), *overridden, *_receivers(None)]
 
 
+def _beneath(function: Any) -> Any:
+    """Return what ``later.install`` has wrapped; its wrap passes messages without an eta on unchanged."""
+    return getattr(getattr(function, "__self__", None), "send", function)
+
+
 def _path(app: Any, scheduler: Any, backend: Any) -> dict[str, Any]:
     """Return name → function for the publish path. Cheap: a few attribute look-ups."""
     amqp = app.amqp
@@ -77,7 +82,7 @@ def _path(app: Any, scheduler: Any, backend: Any) -> dict[str, Any]:
         "Scheduler.apply_entry": scheduler.apply_entry,
         "Scheduler.apply_async": scheduler.apply_async,
         "Scheduler.send_task": scheduler.send_task,
-        "Celery.send_task": app.send_task,
+        "Celery.send_task": _beneath(app.send_task),
         "Task.apply_async": Task.apply_async,
         "AMQP.create_task_message": amqp.create_task_message,
         "AMQP.send_task_message": amqp.send_task_message,

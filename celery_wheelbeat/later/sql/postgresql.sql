@@ -209,3 +209,7 @@ SELECT max(second) FROM {table}
 
 -- name: truncate
 TRUNCATE {table}
+
+-- name: identity
+-- Two connections with the same answer lead to the same database.
+SELECT current_database(), (SELECT system_identifier FROM pg_control_system())

@@ -116,3 +116,7 @@ WHERE seq > :seq AND seq <= :high AND second <= :opened_s ORDER BY seq LIMIT :ro
 DELETE FROM wheelbeat_later
 WHERE seq IN (SELECT seq FROM wheelbeat_later WHERE second < :before_s ORDER BY second LIMIT :limit)
 RETURNING seq
+
+-- name: identity
+-- Two connections with the same answer lead to the same database.
+SELECT file FROM pragma_database_list WHERE name = 'main'

@@ -98,5 +98,6 @@ def first_found(rows: Sequence[Sequence[Any]]) -> Found | None:
 
 
 def found_in(row: Sequence[Any]) -> Found:
+    """Return a row of ``of_key``, ``of_id`` or ``list``."""
     *columns, too_late = row
     return Found(LaterRun(*columns), bool(too_late))

@@ -6,10 +6,10 @@ Drivers are imported on demand: a beat on PostgreSQL does not need MariaDB's.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
 from celery_wheelbeat.errors import InvalidSetting, SourceError
-from celery_wheelbeat.settings.urls import conninfo_of, scheme_of, split_url
+from celery_wheelbeat.settings.urls import conninfo_of, mysql_parameters, scheme_of, split_url
 from celery_wheelbeat.sources import MonitorDatabase, monitor_database
 from celery_wheelbeat.sources.databases.session import Session
 from celery_wheelbeat.sources.databases.store import SqlBeatStore
@@ -100,17 +100,6 @@ def from_url(url: str) -> MonitorDatabase:
 def _parameters(vendor: str, url: str) -> Mapping[str, Any]:
     if vendor == "postgresql":
         return conninfo_of("wheelbeat_database_url", url)
-    parts = split_url("wheelbeat_database_url", url)
-    name = unquote(parts.path.removeprefix("/"))
     if vendor == "sqlite":
-        return {"database": name}
-    given = {
-        "host": parts.hostname,
-        "port": parts.port,
-        "user": unquote(parts.username) if parts.username else None,
-        "password": unquote(parts.password) if parts.password else None,
-        "database": name,
-        "charset": "utf8mb4",
-        **dict(parse_qsl(parts.query)),
-    }
-    return {key: value for key, value in given.items() if value is not None}
+        return {"database": unquote(split_url("wheelbeat_database_url", url).path.removeprefix("/"))}
+    return mysql_parameters("wheelbeat_database_url", url)

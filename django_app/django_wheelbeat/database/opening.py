@@ -65,13 +65,14 @@ def install_triggers(using: str) -> list[str]:
 
 
 @contextmanager
-def application_connection(alias: str | None) -> Iterator[Any]:
+def application_connection(alias: str | None, *, savepoint: bool) -> Iterator[Any]:
     """Yield this thread's Django connection ``alias``; None: that of the database to which monitors are written.
 
-    Without an open transaction the block is one: to move a run means to delete and to insert.
+    Without an open transaction the block is one: to move a run means to delete and to insert. ``savepoint``: in an open
+    transaction, the block has a savepoint, which costs two round trips.
     """
     using = monitor_alias() if alias is None else alias
     connection = connections[using]
-    # No savepoint in an open transaction: it would cost two round trips for each call.
-    with nullcontext() if connection.in_atomic_block else transaction.atomic(using=using):
+    joins = connection.in_atomic_block and not savepoint
+    with nullcontext() if joins else transaction.atomic(using=using):
         yield connection
