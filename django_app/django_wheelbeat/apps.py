@@ -18,8 +18,9 @@ class WheelbeatConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register checks, monitor database, claim store, worker hooks and trigger installation. Runs no query."""
+        """Register checks, monitor database, claim store, hooks and trigger installation. Runs no query."""
         from celery_wheelbeat import sources  # noqa: PLC0415 - models have to be loaded first
+        from celery_wheelbeat.later import drop_in  # noqa: PLC0415 - same
         from celery_wheelbeat.later import opening as later  # noqa: PLC0415 - same
         from celery_wheelbeat.worker import stores  # noqa: PLC0415 - same
         from celery_wheelbeat.worker.hooks.autoinstall import install_where_wanted  # noqa: PLC0415 - same
@@ -31,6 +32,7 @@ class WheelbeatConfig(AppConfig):
         sources.register(database.monitor_database)
         stores.register("django-db", claims.claim_store)
         install_where_wanted(by_default=True)
+        drop_in.install_into_every_app()
         post_migrate.connect(_install_triggers, sender=self)
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.processes import Project, redis_conf
+from support.processes import DjangoProject, Project, redis_conf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,19 +44,20 @@ TASKS = """
         note.delay("failed", str(exc))
 """
 SHAPES = """
-    import json
+    import json, uuid
     from datetime import UTC, datetime, timedelta
     from celery import chain, chord, group
     from celery_wheelbeat.later import drop_in
     from proj import add, app, failed, failing, flaky, note, parent
 
+    linked = str(uuid.uuid4())
     results = {
         "countdown": add.apply_async((1, 2), countdown=1),
         "eta": add.apply_async((1, 2), eta=datetime.now(UTC) + timedelta(seconds=1)),
-        "task_id": add.apply_async((1, 2), countdown=1, task_id="chosen"),
+        "task_id": add.apply_async((1, 2), countdown=1, task_id=str(uuid.uuid4())),
         "send_task": app.send_task("proj.add", (1, 2), countdown=1),
         "signature": app.signature("proj.add", (1, 2)).set(countdown=1).delay(),
-        "link": add.apply_async((1, 2), countdown=1, link=add.s(10).set(task_id="linked")),
+        "link": add.apply_async((1, 2), countdown=1, link=add.s(10).set(task_id=linked)),
         "chain": chain(add.s(1), add.s(2).set(countdown=1), add.s(4)).apply_async(countdown=1),
         "group": group(add.s(1).set(countdown=1), add.s(2)).apply_async(),
         "chord": chord([add.s(1).set(countdown=1), add.s(2).set(countdown=2)], add.s(4)).apply_async(),
@@ -66,7 +67,7 @@ SHAPES = """
     }
     failing.apply_async(countdown=1, link_error=failed.s())
     got = {name: result.get(timeout=60) for name, result in results.items()}
-    got["linked"] = app.AsyncResult("linked").get(timeout=60)
+    got["linked"] = app.AsyncResult(linked).get(timeout=60)
     got["child"] = app.AsyncResult(got["parent"][0]).get(timeout=60)
     got["children"] = [child.id for child in results["parent"].children]
     got["ids"] = {name: result.id for name, result in results.items()}
@@ -119,10 +120,11 @@ def test_every_shape_is_stored_and_has_its_result(project: Project) -> None:
 
 def test_a_revoked_task_is_not_sent(project: Project) -> None:
     code = """
-    import json
+    import uuid
     from celery.exceptions import TaskRevokedError
     from proj import app, note
-    results = [note.apply_async((n,), countdown=60, **extra) for n, extra in enumerate([{}, {"task_id": "chosen"}])]
+    options = [{}, {"task_id": str(uuid.uuid4())}]
+    results = [note.apply_async((n,), countdown=60, **options[n]) for n in range(2)]
     app.control.revoke([result.id for result in results])
     late = note.apply_async((2,), countdown=2)
     for result in results:
@@ -155,3 +157,30 @@ def test_a_store_that_is_away_loses_nothing(project: Project) -> None:
     project.worker()
     runs = project.wait_for_runs(lambda runs: len(runs) == 3, "Celery sends them")
     assert sorted(run.id for run in runs) == sorted(ids)
+
+
+def test_with_django_a_web_process_needs_no_code_and_a_transaction_decides(tmp_path: Path, redis_url: str) -> None:
+    conf = redis_conf(redis_url, wheelbeat_later_from=1, wheelbeat_tick=0.25)
+    with DjangoProject(tmp_path, conf) as project:
+        printed = project.django(
+            """
+            import json
+            from django.db import transaction
+            from celery_wheelbeat.later import drop_in
+            from proj import app, note
+            with transaction.atomic():
+                kept = note.apply_async(("kept",), countdown=2).id
+            with transaction.atomic():
+                note.apply_async(("rolled back",), countdown=2)
+                transaction.set_rollback(True)
+            print(json.dumps([kept, drop_in.counts(app)]))
+            """
+        )
+        kept, counts = json.loads(printed.strip().splitlines()[-1])
+        assert counts == {"stored": 2}
+        project.worker()
+        project.beat()
+        project.django("from proj import note; note.apply_async(('last',), countdown=3)")
+        runs = project.wait_for_runs(lambda runs: any(run.args == ["last"] for run in runs), "the last one is sent")
+        assert [run.args for run in runs] == [["kept"], ["last"]]
+        assert runs[0].id == kept

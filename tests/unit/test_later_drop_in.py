@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import sqlite3
 import threading
 import uuid
@@ -22,6 +23,7 @@ from celery_wheelbeat.errors import InvalidRequest
 from celery_wheelbeat.jobs.rows import Limits
 from celery_wheelbeat.later import drop_in, opening
 from celery_wheelbeat.later.checks import sending_of
+from celery_wheelbeat.later.drop_in import wraps
 from celery_wheelbeat.later.drop_in.routing import REASONS, due_ms
 from celery_wheelbeat.later.kept_connections import KEPT, KeptConnections
 from celery_wheelbeat.later.ring import due_ms_of
@@ -65,12 +67,23 @@ class Site:
         return dict(drop_in.counts(self.app))
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with closing(sqlite3.connect(tmp_path / "later.sqlite3")) as connection:
-        create_tables(connection)
-    yield Site(tmp_path / "later.sqlite3")
+@pytest.fixture(autouse=True)
+def _without_django(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Other tests of the process may have loaded Django."""
+    monkeypatch.setattr(opening, "_lend", None)
+    yield
     opening.close_all()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return made(tmp_path / "later.sqlite3")
+
+
+def made(path: Path, **conf: Any) -> Site:
+    with closing(sqlite3.connect(path)) as connection:
+        create_tables(connection)
+    return Site(path, **conf)
 
 
 def test_the_distance_decides(site: Site) -> None:
@@ -172,14 +185,11 @@ def test_members_of_groups_and_chords_are_stored_although_they_share_a_producer(
 
 
 def test_results_of_rpc_go_back_to_the_process_and_are_not_stored(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "rpc.sqlite3")) as connection:
-        create_tables(connection)
-    site = Site(tmp_path / "rpc.sqlite3", result_backend="rpc://")
+    site = made(tmp_path / "rpc.sqlite3", result_backend="rpc://")
     site.add.apply_async((1,), countdown=60, ignore_result=True)
     assert site.counts() == {"stored": 1}
     site.add.apply_async((1,), countdown=60)
     assert site.counts() == {"stored": 1, "result_backend": 1}
-    opening.close_all()
 
 
 def test_an_eager_task_runs_at_once(site: Site) -> None:
@@ -191,14 +201,29 @@ def test_an_eager_task_runs_at_once(site: Site) -> None:
 def test_it_is_off_by_default_and_installed_once(tmp_path: Path) -> None:
     app = Celery("proj", broker="memory://", set_as_current=False)
     app.amqp.send_task_message = lambda *_args, **_options: None
-    plain = app.send_task
     worker.install(app)
-    wrap = app.send_task
+    wrap = Celery.send_task
     later.install(app)
     worker.install(app)
-    assert app.send_task == wrap != plain
+    assert Celery.send_task is wrap
     app.send_task("proj.add", countdown=60)
     assert drop_in.counts(app) == {}
+
+
+def test_another_app_of_the_process_is_not_affected(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wraps._Reach, "every_app", False)
+    other = Celery("other", broker="memory://", set_as_current=False)
+    other.conf.update(site.app.conf.changes)
+    sent: list[Any] = []
+    other.amqp.send_task_message = lambda *args, **_options: sent.append(args)
+    other.send_task("proj.add", countdown=60)
+    assert len(sent) == 1
+    assert drop_in.drop_in_of(other) is None
+
+
+def test_an_app_can_be_pickled(site: Site) -> None:
+    site.add.apply_async((1,), countdown=60)
+    assert b"proj" in pickle.dumps(site.app)
 
 
 def test_the_wrap_does_not_keep_a_beat_from_the_fast_lane(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +246,6 @@ def test_a_store_without_a_table_is_away_and_the_log_says_so_once(
     lines = [record.getMessage() for record in caplog.records if record.name == "celery_wheelbeat.later"]
     assert len(lines) == 1
     assert "1 tasks with an eta were sent by Celery itself" in lines[0]
-    opening.close_all()
 
 
 @pytest.mark.parametrize(

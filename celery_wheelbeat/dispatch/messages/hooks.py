@@ -72,7 +72,7 @@ def all_hooks(app: Any, scheduler: Any) -> list[Hook]:
 
 def _beneath(function: Any) -> Any:
     """Return what ``later.install`` has wrapped; its wrap passes messages without an eta on unchanged."""
-    return getattr(getattr(function, "__self__", None), "send", function)
+    return getattr(function, "wheelbeat_beneath", function) if package_of(function) == _OURS[-1] else function
 
 
 def _path(app: Any, scheduler: Any, backend: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Tasks with an eta or countdown become one-off runs, without a change of the application's code.
 
-Job. ``install(app)`` wraps ``app.send_task``, through which ``apply_async``, ``retry``, signatures, chains, groups and
-chords send, and ``app.control.revoke``. With ``wheelbeat_later_from``, a task that is due in at least so many seconds
-is stored, and the beat sends it. The caller gets the same result object, with the same id.
+Job. ``install(app)`` wraps ``Celery.send_task``, through which ``apply_async``, ``retry``, signatures, chains, groups
+and chords send, and ``Control.revoke``; other apps are not affected. With ``wheelbeat_later_from``, a task that is due
+in at least so many seconds is stored, and the beat sends it. The caller gets the same result object, with the same id.
 
 Threads and owners. The wrap runs in the thread or greenlet of the caller, on the connection that ``later.opening``
 lends it. ``Counts`` is shared by the threads of a process.
@@ -14,28 +14,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery_wheelbeat.later.drop_in.revoking import revoking
 from celery_wheelbeat.later.drop_in.sending import DropIn
+from celery_wheelbeat.later.drop_in.wraps import drop_in_of, wrap_celery
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+__all__ = ["DropIn", "counts", "drop_in_of", "install", "install_into_every_app"]
 
 
 def install(app: Any) -> None:
     """Let ``app`` store tasks with an eta or countdown, if ``wheelbeat_later_from`` is set; may be called again.
 
-    Neither reads the settings nor does I/O. A further process that imports the app's module gets its own wrap.
+    Neither reads the settings nor does I/O.
     """
-    if drop_in_of(app) is None:
-        drop_in = DropIn(app, app.send_task)
-        app.send_task = drop_in.send_task
-        revoking(app, drop_in)
+    wrap_celery(app)
 
 
-def drop_in_of(app: Any) -> DropIn | None:
-    """Return what ``install`` has put into ``app``."""
-    found = getattr(app.send_task, "__self__", None)
-    return found if isinstance(found, DropIn) else None
+def install_into_every_app() -> None:
+    """Install into every app of this process, also into those that do not exist yet."""
+    wrap_celery(None)
 
 
 def counts(app: Any) -> Mapping[str, int]:

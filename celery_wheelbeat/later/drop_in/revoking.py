@@ -1,4 +1,4 @@
-"""The wrap of ``app.control.revoke``: a task that is still in the store is cancelled there, too."""
+"""Revoke tasks that are still in the store: they are cancelled there, and their results say so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from celery.app.task import Context
-from celery.utils.imports import instantiate
 
 from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.later.connections import caller_of
@@ -16,40 +15,13 @@ from celery_wheelbeat.later.opening import application_connection
 from celery_wheelbeat.later.writers import writer_of
 
 if TYPE_CHECKING:
-    from celery_wheelbeat.later.drop_in.sending import DropIn
     from celery_wheelbeat.later.run import LaterRun
     from celery_wheelbeat.later.writers import Found, LaterWriter
 
 logger = logging.getLogger("celery_wheelbeat.later")
 
 
-def revoking(app: Any, drop_in: DropIn) -> None:
-    """Wrap ``revoke`` of the app's control, which Celery builds at its first use."""
-    if "control" in vars(app):
-        _wrap(app.control, drop_in)
-        return
-    control_cls = app.control_cls or type(app).control_cls
-
-    def control(*args: Any, **kwargs: Any) -> Any:
-        built = instantiate(control_cls, *args, **kwargs)
-        _wrap(built, drop_in)
-        return built
-
-    app.control_cls = control
-
-
-def _wrap(control: Any, drop_in: DropIn) -> None:
-    revoke = control.revoke
-
-    def revoke_and_cancel(task_id: Any, *args: Any, **kwargs: Any) -> Any:
-        if drop_in.from_s is not None:
-            _cancel(drop_in.app, [task_id] if isinstance(task_id, str) else list(task_id))
-        return revoke(task_id, *args, **kwargs)
-
-    control.revoke = revoke_and_cancel
-
-
-def _cancel(app: Any, task_ids: list[str]) -> None:
+def cancel(app: Any, task_ids: list[str]) -> None:
     """Cancel those tasks that can still be cancelled, and store that they are revoked, as a worker would."""
     try:
         with application_connection(None, app, savepoint=True) as connection:

@@ -1,4 +1,4 @@
-"""The wrap of ``send_task``: a call that is due late enough is stored, every other one goes to Celery."""
+"""Instead of ``send_task``: a call that is due late enough is stored, every other one goes to Celery."""
 
 from __future__ import annotations
 
@@ -30,18 +30,12 @@ _JSON = ("json", "application/json")
 
 
 class DropIn:
-    """The wrap of one app. ``send``: the app's own ``send_task``."""
+    """Sends the tasks of one app. ``send``: ``send_task`` as Celery has it."""
 
     def __init__(self, app: Any, send: Callable[..., Any]) -> None:
         self.app = app
         self.counts = Counts()
-        self._replaced = None if "send_task" not in vars(app) else send
-        """What somebody else has put into the app before; None if the method of the class is in force."""
-
-    @property
-    def send(self) -> Callable[..., Any]:
-        """``send_task`` of the app, without this wrap and with any patch of its class."""
-        return self._replaced or type(self.app).send_task.__get__(self.app)
+        self._send = send
 
     @cached_property
     def from_s(self) -> float | None:
@@ -64,7 +58,7 @@ class DropIn:
             at_ms = due_ms(given, now_ms)
             if at_ms is not None and at_ms - now_ms >= self.from_s * 1000:
                 return self._routed(Call(name, args, kwargs, given), at_ms, now_ms)
-        return self.send(name, args, kwargs, *positional, **options)
+        return self._send(name, args, kwargs, *positional, **options)
 
     def _routed(self, call: Call, at_ms: int, now_ms: int) -> Any:
         reason = why_not(call) or self._why_not(call)
@@ -89,7 +83,7 @@ class DropIn:
         return self._result(task_id, call.options)
 
     def _by_celery(self, call: Call, **more: Any) -> Any:
-        return self.send(call.name, call.args, call.kwargs, **{**call.options, **more})
+        return self._send(call.name, call.args, call.kwargs, **{**call.options, **more})
 
     def _why_not(self, call: Call) -> str | None:
         """Return the reason why a call cannot be stored, as far as the app shows."""

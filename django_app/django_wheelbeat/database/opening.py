@@ -65,7 +65,7 @@ def install_triggers(using: str) -> list[str]:
 
 
 @contextmanager
-def application_connection(alias: str | None, *, savepoint: bool) -> Iterator[Any]:
+def application_connection(alias: str | None, *, savepoint: bool = False) -> Iterator[Any]:
     """Yield this thread's Django connection ``alias``; None: that of the database to which monitors are written.
 
     Without an open transaction the block is one: to move a run means to delete and to insert. ``savepoint``: in an open

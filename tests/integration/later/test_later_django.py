@@ -79,3 +79,24 @@ def test_no_other_writer_comes_between_the_read_and_the_write_of_a_call(
         monkeypatch.setattr(SqliteWriter, name, found)
         cancelled = later.cancel(key="k") if by == "key" else later.cancel(id=kept)
     assert cancelled == later.Cancelled.CANCELLED
+
+
+def test_a_store_that_fails_leaves_the_open_transaction_usable(connection: Any) -> None:
+    """A task with an eta goes to Celery then; what the caller has written before is committed."""
+    from django.db import transaction
+
+    from django_wheelbeat.models import Monitor
+
+    app = Celery("proj", broker="memory://", set_as_current=False)
+    app.conf.wheelbeat_later_from = 1
+    sent: list[str] = []
+    app.amqp.send_task_message = lambda _producer, _name, message, **_options: sent.append(message.headers["id"])
+    later.install(app)
+    with transaction.atomic():
+        Monitor.objects.create(name="before", task="proj.note", interval_ms=60_000)
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE wheelbeat_later RENAME TO elsewhere")
+        result = app.send_task("proj.note", countdown=60)
+        Monitor.objects.create(name="after", task="proj.note", interval_ms=60_000)
+    assert sent == [result.id]
+    assert Monitor.objects.count() == 2
