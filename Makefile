@@ -77,8 +77,8 @@ soak-later: services venv ## every committed one-off run is sent, also after slo
 soak-account: venv ## every due run is accounted for: the engine against a brute-force model
 	$(SOAK) tests/property/test_engine_oracle.py tests/property/test_engine_shares.py
 
-soak-simulation: venv ## the whole beat under 20,000 seeds, with an auditor that recomputes every run
-	$(SOAK) tests/simulation
+soak-simulation: venv ## the whole beat under 20,000 seeds, with an auditor that recomputes every run; several beats that divide the shards
+	$(SOAK) tests/simulation tests/property/test_membership_protocol.py
 
 soak-grid: services venv ## no drift: 5,000 monitors for ten minutes; exactly the computed runs arrive
 	$(SOAK) tests/acceptance/test_beat_exact_set.py

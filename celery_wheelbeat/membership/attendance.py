@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from celery_wheelbeat.membership.line import Standing, covered
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from celery_wheelbeat.membership.line import BeatLine
 
@@ -50,6 +50,15 @@ class Look(NamedTuple):
     """The clock of the store."""
     began_s: float
     ended_s: float
+    offset_ms: int = 0
+    """The clock of this host minus the clock of the store; 0 if the store has none."""
+
+
+class Unheard(NamedTuple):
+    """A look that failed."""
+
+    roll: str
+    reason: str
 
 
 class Roster(NamedTuple):
@@ -130,15 +139,16 @@ class Attendance:
     def roster(self, now_s: float) -> Roster:
         """Return who is here and who is gone."""
         live, gone = {}, {}
+        readable = self._readable(now_s)
         for beat_id, line in self._lines.items():
-            silent_s = self._silent_s(beat_id, now_s)
+            silent_s = _silent_s(beat_id, readable.values(), now_s)
             if line.standing is Standing.LEFT or (silent_s is not None and silent_s >= self._gone_s):
                 gone[beat_id] = line
                 self._gone_since_s.setdefault(beat_id, now_s)
             else:
                 live[beat_id] = line
                 self._gone_since_s.pop(beat_id, None)
-        return Roster(live, gone, {name: view.written for name, view in self._readable(now_s).items()})
+        return Roster(live, gone, {name: view.written for name, view in readable.items()})
 
     def next_look_s(self, now_s: float, *, announced: bool) -> float:
         """Return the seconds until the next look at every roll.
@@ -147,8 +157,9 @@ class Attendance:
         one has ``announced`` shards that it has not taken.
         """
         rest_s = HASTE_S if announced else self._heartbeat_s
+        readable = self._readable(now_s).values()
         for beat_id, line in self._lines.items():
-            silent_s = self._silent_s(beat_id, now_s)
+            silent_s = _silent_s(beat_id, readable, now_s)
             if line.standing is Standing.LEFT or silent_s is None or silent_s >= self._gone_s:
                 continue
             rest_s = min(rest_s, max(SHORTEST_S, self._gone_s - silent_s + 0.005))
@@ -177,13 +188,14 @@ class Attendance:
         longest_s = READABLE_BEATS * self._heartbeat_s
         return {name: view for name, view in self._rolls.items() if now_s - view.last_s <= longest_s}
 
-    def _silent_s(self, beat_id: str, now_s: float) -> float | None:
-        """Return how long a beat has been silent on all rolls that can be read; None if there are none."""
-        silences = []
-        for view in self._readable(now_s).values():
-            seen = view.seen.get(beat_id)
-            if seen is not None and seen.since_s == LONG_AGO_S:
-                silences.append(float("inf"))
-            else:
-                silences.append(now_s - max(view.unbroken_since_s, seen.since_s if seen else LONG_AGO_S))
-        return min(silences, default=None)
+
+def _silent_s(beat_id: str, readable: Iterable[_RollView], now_s: float) -> float | None:
+    """Return how long a beat has been silent on all rolls that can be read; None if there are none."""
+    silences = []
+    for view in readable:
+        seen = view.seen.get(beat_id)
+        if seen is not None and seen.since_s == LONG_AGO_S:
+            silences.append(float("inf"))
+        else:
+            silences.append(now_s - max(view.unbroken_since_s, seen.since_s if seen else LONG_AGO_S))
+    return min(silences, default=None)

@@ -8,10 +8,10 @@ encoding, which costs copies; it is never raised, which would lose runs.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from celery_wheelbeat.errors import WheelbeatError
 
@@ -26,7 +26,9 @@ GROUPS: Final = 16
 """Number of different marks per destination that a line holds."""
 SHARDS_MAX: Final = 256
 TEXT_CHARACTERS: Final = 200
+AHEAD_MS: Final = 5_000
 _NUMBER_MAX: Final = 1 << 53
+_Key = TypeVar("_Key")
 
 
 class InvalidLine(WheelbeatError, ValueError):
@@ -115,6 +117,27 @@ class BeatLine:
         if len(text) > LINE_BYTES:
             raise InvalidLine(f"line of beat {self.beat_id}: {len(text)} bytes, expected at most {LINE_BYTES}")
         return text
+
+    def not_ahead_of(self, written_ms: int) -> BeatLine:
+        """Return the line without marks of a clock that is ahead.
+
+        A mark more than ``AHEAD_MS`` after the instant at which the store took the line becomes that instant: its runs
+        are sent again.
+        """
+        latest_ms = written_ms + AHEAD_MS
+        said = (*self.marks.values(), *self.left.values(), self.odd)
+        if max((max(marks.values(), default=0) for marks in said), default=0) <= latest_ms:
+            return self
+
+        def lowered(marks: Mapping[_Key, int]) -> dict[_Key, int]:
+            return {key: written_ms if mark > latest_ms else mark for key, mark in marks.items()}
+
+        return replace(
+            self,
+            marks={name: lowered(marks) for name, marks in self.marks.items()},
+            left={name: lowered(marks) for name, marks in self.left.items()},
+            odd=lowered(self.odd),
+        )
 
     @classmethod
     def from_text(cls, text: str, beat_id: str) -> BeatLine:

@@ -39,6 +39,10 @@ class SystemClock:
         """Return ``time.monotonic()``."""
         return time.monotonic()
 
+    def boot_s(self) -> float:
+        """Return monotonic seconds that also pass while the machine is suspended, where the system has them."""
+        return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
 
 class Motion(Enum):
     """How the clocks moved since the last reading."""

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 import redis
 from services import OWN_NAME, PrivatePgbouncer, TcpProxy, mysql_database_beside, postgres_database_beside
+from support.membership.memory_roll import MemoryRoll, MemoryStore
 
 from celery_wheelbeat.membership.rolls.folder_roll import FolderRoll
 from celery_wheelbeat.membership.rolls.redis_roll import RedisRoll
@@ -33,8 +34,9 @@ KINDS = [
     "sqlite",
     pytest.param("redis", marks=pytest.mark.redis),
     "folder",
+    "memory",
 ]
-SERVED = [kind for kind in KINDS if kind not in ("sqlite", "folder")]
+SERVED = [kind for kind in KINDS if kind not in ("sqlite", "folder", "memory")]
 """Kinds that are reached over a network."""
 
 
@@ -190,6 +192,9 @@ def made_place(kind: str, request: pytest.FixtureRequest, tmp_path: Path, stack:
         return _postgres_place(kind, url, through, stack)
     if kind == "mysql":
         return _mysql_place(request.getfixturevalue("roll_mysql_url"), stack)
+    if kind == "memory":
+        store = MemoryStore()
+        return Place(kind, lambda namespace, beat_id: MemoryRoll(store, namespace, beat_id), store.rows.clear)
     if kind == "redis":
         return _redis_place(request.getfixturevalue("redis_url"), stack)
     return _sqlite_place(tmp_path / "roll.sqlite3") if kind == "sqlite" else _folder_place(tmp_path / "roll.d")
