@@ -125,7 +125,7 @@ class BeatLine:
         are sent again.
         """
         latest_ms = written_ms + AHEAD_MS
-        said = (*self.marks.values(), *self.left.values(), self.odd)
+        said: list[Mapping[Any, int]] = [*self.marks.values(), *self.left.values(), self.odd]
         if max((max(marks.values(), default=0) for marks in said), default=0) <= latest_ms:
             return self
 
