@@ -109,6 +109,13 @@ class Attendance:
         """Instant of the last good look at any roll; minus infinity before the first one."""
         return max((view.last_s for view in self._rolls.values()), default=LONG_AGO_S)
 
+    def hears(self, now_s: float) -> bool:
+        """Return whether a roll was read within the time after which a silent beat is gone.
+
+        A beat that does not hear says that it is not able: it would be named for shards that it cannot know of.
+        """
+        return now_s - self.last_look_s <= self._gone_s
+
     def note(self, look: Look) -> None:
         """Take in what a look has found."""
         now_s = look.ended_s

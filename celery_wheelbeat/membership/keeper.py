@@ -30,7 +30,7 @@ WEDGED_S: Final = 10.0
 """A line that was said longer ago is not written any more."""
 
 
-class _Said(NamedTuple):
+class _Written(NamedTuple):
     line: BeatLine
     at_s: float
 
@@ -53,7 +53,7 @@ class Keeper:
         self._wake_owner = wake
         self._clock = clock
         self._heartbeat_s = 1.0
-        self._said: _Said | None = None
+        self._said: _Written | None = None
         self._wish = _Wish(float("-inf"), float("inf"))
         self._began_s = float("-inf")
         self._last: BeatLine | None = None
@@ -76,7 +76,7 @@ class Keeper:
         """Set the line; it is written with the next heartbeat, or ``within_s`` if that is sooner. Call it each tick."""
         now_s = self._clock.monotonic_s()
         was_silent = self._said is None or self._is_wedged
-        self._said = _Said(line, now_s)
+        self._said = _Written(line, now_s)
         if was_silent or now_s + within_s < self._due_s():
             self._wish = _Wish(now_s, now_s if was_silent else now_s + within_s)
             self._rung.ring()

@@ -61,7 +61,7 @@ class BeatLine:
     own: frozenset[int] = frozenset()
     """Shards that the beat sends or is about to take."""
     able: frozenset[str] = frozenset()
-    """Destinations whose connection is up."""
+    """Destinations whose connection is up; empty while the beat can read no roll (``Attendance.hears``)."""
     marks: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Destination → shard of ``own`` → mark; a shard without one never had any."""
     left: Mapping[str, Mapping[int, int]] = field(default_factory=dict)

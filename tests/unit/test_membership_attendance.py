@@ -139,6 +139,9 @@ def test_what_the_rolls_show_of_me(reader: Reader) -> None:
     assert reader.attendance.roster(1.55).shown == {"database": announced, "redis": ME}
     assert reader.attendance.roster(1.65).shown == {"redis": ME}, "that roll was read 1.6 heartbeats ago"
     assert reader.attendance.last_look_s == 0.5
+    assert reader.attendance.hears(3.5)
+    assert not reader.attendance.hears(3.6)
+    assert not Attendance(1.0).hears(0.0)
     assert Attendance(1.0).last_look_s == -math.inf
 
 

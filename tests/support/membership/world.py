@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -314,10 +315,8 @@ class Member:
             self._let_go(shard)
         self._standing = Standing.LEFT
         for roll in self._rolls.values():
-            try:
+            with suppress(RollDown):
                 roll.leave(self._text())
-            except RollDown:
-                continue
         self.alive = False
 
     # Sending.
@@ -364,6 +363,7 @@ class Member:
         self._cut_since_ms = None if able else self._cut_since_ms or self.world.now_ms
         if self._cut_since_ms is not None and self.world.now_ms - self._cut_since_ms < 1_000:
             able = True  # noticed after a second
+        able = able and self._attendance.hears(self._now_s)
         return BeatLine(
             self.beat_id,
             number=self._number,
@@ -402,16 +402,22 @@ class Member:
         latency_ms = self.world.random.randrange(1, 8)
         if self.world.now_ms < self.slow_until_ms:
             latency_ms = self.world.random.choice((300, 900, 2_600))
-        self.world.at(latency_ms // 2, self, self._exchange, name, self.world.now_ms, latency_ms)
+        began_ms = self.world.now_ms
+        if latency_ms > WAIT_MS or not self.world.reaches(self, name):
+            self.world.at(WAIT_MS, self, self._failed, name, began_ms)
+            self.world.at(latency_ms // 2, self, self._write_late, name)  # the store may still take the line
+        else:
+            self.world.at(latency_ms // 2, self, self._exchange, name, began_ms, latency_ms)
+
+    def _write_late(self, name: str) -> None:
+        with suppress(RollDown):
+            self._rolls[name].beat(self._text())
 
     def _exchange(self, name: str, began_ms: int, latency_ms: int) -> None:
         text = self._text()
         try:
             heard = self._rolls[name].beat(text)
         except RollDown:
-            self.world.at(WAIT_MS, self, self._failed, name, began_ms)
-            return
-        if latency_ms > WAIT_MS:
             self.world.at(WAIT_MS, self, self._failed, name, began_ms)
             return
         lines = []
