@@ -83,6 +83,8 @@ class Beat:
         self.mark = Mark()
         self.quarantine = QuarantineReports(entries.in_force, sources)
         self._guard = guard
+        self._reading: Reading | None = None
+        """The last reading of the clock."""
         self._gaps = GapLog(engine.ledger)
         self._poll_lane_log = PollLaneLog(engine, entries.key_of)
         self.startup = Startup(
@@ -105,14 +107,9 @@ class Beat:
     def read_clock(self) -> Reading:
         """Read the clock; a backward step rebuilds the wheel."""
         reading = self._guard.read(self.clock.wall_ms(), self.clock.monotonic_s())
+        self._reading = reading
         if reading.motion is Motion.BACK and self.startup.has_begun:
-            self.engine.step_back(reading.now_ms, reading.steps)
-            logger.critical(
-                "beat: The clock was set back by %.1f s; following it. Crons and one-time jobs wait until %s",
-                reading.gap_ms / 1000,
-                datetime.fromtimestamp(self.engine.relived_until_ms / 1000, UTC).isoformat(" ", "seconds"),
-            )
-            self.mark.step_back(self.engine.cursor_ms)
+            self._step_back(reading)
         elif reading.motion in (Motion.STALLED, Motion.FORWARD):
             logger.warning("beat: %.1f s passed without a tick (%s)", reading.gap_ms / 1000, reading.motion.value)
             if self.startup.has_begun:
@@ -141,7 +138,7 @@ class Beat:
 
     def advance(self, reading: Reading) -> list[DueBatch]:
         """Process every slot up to now; returns the due runs."""
-        if not self.startup.has_begun or self.startup.first_mark.must_wait():
+        if not self.startup.has_begun:
             return []
         due = self.startup.take_due()
         due += self._gaps.in_stall(lambda: self.engine.advance(reading.now_ms, cause=reading.skip_reason))
@@ -153,7 +150,8 @@ class Beat:
     def submit_due(self, due: Iterable[DueBatch]) -> None:
         """Queue the due runs and pass as many to the publisher as it has room for."""
         self._enqueue(due)
-        self.dispatcher.submit_due(self.clock.monotonic_s())
+        if not self.startup.first_mark.must_wait():
+            self.dispatcher.submit_due(self.clock.monotonic_s())
 
     def collect_outcomes(self) -> None:
         """Settle the outcomes that the publisher reports; pass finished monitors and quarantines to the I/O thread."""
@@ -190,11 +188,11 @@ class Beat:
 
     def wait_s(self, reading: Reading) -> float:
         """Return the seconds until the next work, at most ``REST_MAX_S``; ``Wake`` may end the sleep earlier."""
-        if not self.startup.has_begun or self.startup.first_mark.must_wait():
+        if not self.startup.has_begun:
             return REST_MAX_S
         if not self.engine.caught_up(reading.now_ms) or self.engine.poll_lane.turn.behind:
             return 0.0
-        if self.dispatcher.can_submit():
+        if self.dispatcher.can_submit() and not self.startup.first_mark.must_wait():
             return 0.0
         next_ms = (self.engine.cursor + 1) * self.engine.config.tick_ms
         return min(REST_MAX_S, max(0.0, (next_ms - self.clock.wall_ms()) / 1000))
@@ -207,7 +205,8 @@ class Beat:
         if settle:
             self.collect_outcomes()
             self.later.remove_settled(self.engine.cursor_ms, math.inf, self._apply)
-            self.move_mark(self._guard.read(self.clock.wall_ms(), self.clock.monotonic_s()))
+            self._reading = self._guard.read(self.clock.wall_ms(), self.clock.monotonic_s())
+            self.move_mark(self._reading)
         self.startup.state = "stopped"
 
     def close(self, timeout_s: float) -> None:
@@ -221,15 +220,32 @@ class Beat:
         """Return the document that the next start reads; None while there is neither a mark nor a stored document."""
         if self.mark.mark_ms is None:
             return self.startup.stored
+        held_ms = None if self._reading is None else self._reading.mark_limit_ms
         return MarkDocument(
             self.mark.mark_ms,
-            self.engine.step_number,
-            self.engine.relived_until_ms,
-            self.startup.stored_entries if self.entries.is_first else self.entries.in_force.marks(),
-            self.later.resume(),
+            self.engine.relived.step,
+            self.engine.relived.until_ms,
+            self.mark.settled_until_ms,
+            held_ms=held_ms or 0,
+            reached_ms=self.engine.cursor_ms if held_ms else 0,
+            entries=self.startup.stored_entries if self.entries.is_first else self.entries.in_force.marks(),
+            later=self.later.resume(),
         )
 
     # Parts of the steps.
+
+    def _step_back(self, reading: Reading) -> None:
+        right_ms = NEVER_MS if reading.mark_limit_ms is None else reading.mark_limit_ms
+        if self.state == "loading":  # monitors that are not loaded yet have missed what came after the mark
+            right_ms = min(right_ms, self.mark.mark_ms or 0)
+        self.engine.step_back(reading.now_ms, reading.steps, right_ms)
+        settled_ms = self.engine.relived.settled_ms
+        self.mark.step_back(self.engine.cursor_ms, settled_ms)
+        logger.critical(
+            "beat: The clock was set back by %.1f s; following it. Crons and one-time jobs fire again after %s",
+            reading.gap_ms / 1000,
+            datetime.fromtimestamp(max(settled_ms, reading.now_ms) / 1000, UTC).isoformat(" ", "seconds"),
+        )
 
     def _enqueue(self, due: Iterable[DueBatch]) -> None:
         self.dispatcher.refresh(self.clock.monotonic_s())

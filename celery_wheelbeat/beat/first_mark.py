@@ -1,4 +1,4 @@
-"""A first start hands out no run before its mark is stored.
+"""A first start sends no run before its mark is stored.
 
 Without a stored mark, the next process would be a first start as well: what came due in between would neither be sent
 nor counted. A database that does not store the mark within ``RECORD_S`` delays the first runs by that time only; they

@@ -7,7 +7,7 @@ it must never be too late (runs would be lost). Pure: the I/O thread stores mark
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from celery_wheelbeat.errors import WheelbeatError
@@ -40,6 +40,12 @@ class MarkDocument:
     """Number of backward clock steps of more than 5 s; part of the ids of re-lived interval runs."""
     relived_until_ms: int = 0
     """Latest fire time handed out before the clock was set back; 0 = never set back."""
+    settled_until_ms: int = 0
+    """Crons and single runs up to here are not lived again, see ``Relived.settled_ms``."""
+    held_ms: int = 0
+    """The time without a step forward of the clock that has not held yet; 0 = there is none."""
+    reached_ms: int = 0
+    """How far runs were handed out during that step; 0 = there is none."""
     entries: Mapping[str, EntryMark] = field(default_factory=dict)
     later: Resume | None = None
     """Where the reader of one-off runs goes on; None if it never read any."""
@@ -53,6 +59,8 @@ class MarkDocument:
             "mark_ms": self.mark_ms,
             "steps": self.steps,
             "relived_until_ms": self.relived_until_ms,
+            "settled_until_ms": self.settled_until_ms,
+            **({"held_ms": self.held_ms, "reached_ms": self.reached_ms} if self.held_ms else {}),
             "entries": {name: list(entry) for name, entry in self.entries.items()},
             **({} if self.later is None else {"later": self.later._asdict()}),
         }
@@ -68,6 +76,9 @@ class MarkDocument:
                 mark_ms=int(stored["mark_ms"]),
                 steps=int(stored.get("steps", 0)),
                 relived_until_ms=int(stored.get("relived_until_ms", 0)),
+                settled_until_ms=int(stored.get("settled_until_ms", stored.get("relived_until_ms", 0))),
+                held_ms=int(stored.get("held_ms", 0)),
+                reached_ms=int(stored.get("reached_ms", 0)),
                 entries={
                     str(name): EntryMark(str(definition_hash), int(effective_from_ms))
                     for name, (definition_hash, effective_from_ms) in dict(stored.get("entries", {})).items()
@@ -113,8 +124,13 @@ def choose(documents: Iterable[MarkDocument], now_ms: int) -> Chosen:
         return Chosen(None, ignored)
     latest = max(usable, key=lambda document: document.mark_ms)
     steps = max(document.steps for document in every)
-    relived_until_ms = max(document.relived_until_ms for document in usable)
-    chosen = MarkDocument(latest.mark_ms, steps, relived_until_ms, latest.entries, latest.later)
+    chosen = replace(
+        latest,
+        steps=steps,
+        relived_until_ms=max(document.relived_until_ms for document in usable),
+        settled_until_ms=max(document.settled_until_ms for document in usable),
+        age_s=0.0,
+    )
     return Chosen(chosen, ignored)
 
 
@@ -123,6 +139,9 @@ class Mark:
 
     def __init__(self, mark_ms: int | None = None) -> None:
         self.mark_ms = mark_ms
+        self.settled_until_ms = 0
+        """Every run of a cron and every single run up to here is confirmed or counted; see ``step_back``."""
+        self._settles_until_ms = 0
 
     def move(
         self,
@@ -144,11 +163,24 @@ class Mark:
         if limit_ms is not None:
             mark_ms = min(mark_ms, limit_ms)
         self.mark_ms = mark_ms if self.mark_ms is None else max(self.mark_ms, mark_ms)
+        settled_ms = self._settles_until_ms if oldest_fire_ms is None else oldest_fire_ms - 1
+        self.settled_until_ms = max(self.settled_until_ms, min(self._settles_until_ms, settled_ms))
         return self.mark_ms
 
-    def step_back(self, now_ms: int) -> None:
-        """Set the mark for a clock that was set back; later marks are instants of the new time."""
-        self.mark_ms = now_ms if self.mark_ms is None else min(self.mark_ms, now_ms)
+    def remember(self, settled_until_ms: int) -> None:
+        """Take over the value of an earlier process."""
+        self.settled_until_ms = self._settles_until_ms = settled_until_ms
+
+    def step_back(self, now_ms: int, settled_ms: int) -> None:
+        """Set the mark for a clock that was set back; later marks are instants of the new time.
+
+        ``settled_ms``: crons and single runs up to here do not fire again. What still waits of them would be lost with
+        the process, so the stored value follows the runs that wait.
+        """
+        self._settles_until_ms = max(self._settles_until_ms, settled_ms)
+        if self.mark_ms is not None:
+            self.settled_until_ms = max(self.settled_until_ms, min(self.mark_ms, settled_ms))
+            self.mark_ms = min(self.mark_ms, now_ms)
 
 
 def known_marks(stored: Mapping[str, Sequence[Mapping[str, Any]]], now_ms: int) -> KnownMarks:

@@ -14,15 +14,17 @@ import numpy as np
 
 from celery_wheelbeat.beat.first_mark import FirstMark
 from celery_wheelbeat.beat.loading import Loading
-from celery_wheelbeat.beat.marks import choose, known_marks
+from celery_wheelbeat.beat.marks import MarkDocument, choose, known_marks
+from celery_wheelbeat.engine.shards import Relived
 from celery_wheelbeat.later.open_seconds import Resume
+from celery_wheelbeat.runtime.clock import WAIT_MS
 from celery_wheelbeat.sources.messages import Opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from celery_wheelbeat.beat.entry_changes import EntryChanges
-    from celery_wheelbeat.beat.marks import KnownMarks, Mark, MarkDocument
+    from celery_wheelbeat.beat.marks import KnownMarks, Mark
     from celery_wheelbeat.dispatch.dispatcher import Dispatcher
     from celery_wheelbeat.dispatch.lane import Rendering
     from celery_wheelbeat.engine.engine import Engine
@@ -35,6 +37,8 @@ logger = logging.getLogger("celery.beat")
 
 OPENING_S = 10.0
 """How long a start waits for the database before the entries of ``beat_schedule`` start without it."""
+UNWRITTEN_MS = 60_000
+"""How far a process may have handed out runs after its last mark document, by a clock that was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +189,17 @@ class Startup:
         self.stored = choose(marks.documents.values(), now_ms).document
         self._guard.steps = marks.steps
         self._entries.remember(self.stored_entries)
-        relived_until_ms = 0 if self.stored is None else self.stored.relived_until_ms
-        self._engine.start(now_ms, step_number=marks.steps, relived_until_ms=relived_until_ms)
+        stored = MarkDocument(0) if self.stored is None else self.stored
+        relived_until_ms = stored.relived_until_ms
+        if stored.reached_ms - stored.held_ms > WAIT_MS:
+            if now_ms >= stored.reached_ms - WAIT_MS:
+                self._guard.hold(stored.reached_ms - stored.held_ms)
+            else:
+                logger.critical("beat: The clock was set back while no beat ran; following it")
+                self._guard.steps += 1
+                relived_until_ms = max(relived_until_ms, stored.reached_ms + UNWRITTEN_MS)
+        self._mark.remember(stored.settled_until_ms)
+        self._engine.start(now_ms, Relived(relived_until_ms, self._guard.steps, stored.settled_until_ms))
         self._begun_ms = self._engine.cursor_ms
         if self.stored is not None:  # a fast clock may have stored a mark later than now
             self._mark.mark_ms = min(self.stored.mark_ms, self._begun_ms)

@@ -79,7 +79,7 @@ class StatusReport:
             source=beat.sources.status(),
             sweeps=sweeps,
             watchdog=findings,
-            clock_steps=engine.step_number,
+            clock_steps=engine.relived.step,
             threads=self._liveness.ages(now_s),
             wedged=wedged,
             lanes={} if self._lane_report is None else self._lane_report.as_json(),

@@ -45,7 +45,7 @@ class PendingRun(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Number of the backward clock step that repeated this fire time; 0 = first time."""
+        """See ``DueBatch.step``; 0 = the fire time is lived for the first time."""
         return self.tag >> STEP_SHIFT
 
 

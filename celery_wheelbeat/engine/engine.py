@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.intervals import Bounded
     from celery_wheelbeat.schedules.kinds import Int64s
 
+_NEVER_RELIVED = Relived()
 __all__ = ["Engine", "EngineConfig", "JobView"]
 
 
@@ -53,14 +54,11 @@ class Engine:
         self.routes = RouteTable()
         self.cursor = 0
         """The last processed tick."""
-        self.step_number = 0
         ticks = Ticks(config.tick_ms, config.window_ms // config.tick_ms)
         self.shards = Shards(config.shards, 0, ticks, crons)
         self.share = Share(config.shards, ledger, config.backlog_max)
         self.poll_lane = PollLane(PolledJobs(lambda: 0.0) if jobs is None else jobs, self.share)
         self._watchdog = Watchdog(self.shards, self.poll_lane, crons, ledger, self.share)
-        self.relived_until_ms = 0
-        """Fire times up to here were handed out before the clock was stepped back."""
         self._replay_until = 0
         self._shortest_ms = config.tick_ms
         """Lower bound of all intervals so far."""
@@ -69,16 +67,13 @@ class Engine:
         rule = MisfireRule(config.misfire_gap_ms, config.starting_deadline_ms, config.all_max, config.lookback_ms)
         self.misfires = Misfires(rule, crons, ledger, self.share)
 
-    def start(self, now_ms: int, *, step_number: int = 0, relived_until_ms: int = 0) -> None:
+    def start(self, now_ms: int, relived: Relived = _NEVER_RELIVED) -> None:
         """Set the cursor to the last tick at or before ``now_ms``; call once, before the first job is added.
 
-        ``step_number`` (how often the clock was stepped back) and ``relived_until_ms`` (fire times up to here are being
-        re-lived) are the values of the previous process.
+        ``relived``: what the previous process knew of backward steps of the clock.
         """
         self.cursor = self._replay_until = now_ms // self.config.tick_ms
-        self.step_number = step_number
-        self.relived_until_ms = relived_until_ms
-        self.shards.relived = Relived(relived_until_ms, step_number)
+        self.shards.relived = relived
         for shard in self.shards:
             shard.rebuild(self.cursor)
             shard.recount.restart(self.cursor_ms, self._settled_ms, shard.table)
@@ -87,6 +82,11 @@ class Engine:
     def cursor_ms(self) -> int:
         """End of the last processed tick: every fire time up to here was offered or skipped."""
         return self.cursor * self.config.tick_ms
+
+    @property
+    def relived(self) -> Relived:
+        """What is known of backward steps of the clock."""
+        return self.shards.relived
 
     @property
     def reached(self) -> Reached:
@@ -165,15 +165,14 @@ class Engine:
         """Return whether every slot up to ``now_ms`` is empty."""
         return self.cursor >= now_ms // self.config.tick_ms
 
-    def step_back(self, now_ms: int, step_number: int) -> None:
+    def step_back(self, now_ms: int, step_number: int, right_ms: int = NEVER_MS) -> None:
         """Follow a clock that was stepped back to ``now_ms``; ``step_number`` counts such steps across processes.
 
         Interval jobs continue at once and re-live fire times (``DueBatch.step``). Cron and once jobs are suppressed up
-        to the last fire time that was handed out.
+        to the last fire time that was handed out, or up to ``right_ms`` if the clock was wrong after that.
         """
-        self.relived_until_ms = max(self.relived_until_ms, self.cursor_ms)
-        self.step_number = step_number
-        self.shards.relived = Relived(self.relived_until_ms, step_number)
+        until_ms, settled_ms = max(self.relived.until_ms, self.cursor_ms), min(self.cursor_ms, right_ms)
+        self.shards.relived = Relived(until_ms, step_number, max(self.relived.settled_ms, settled_ms))
         self.cursor = self._replay_until = now_ms // self.config.tick_ms
         for shard in self.shards:
             rows = _in_wheel(shard)
@@ -219,7 +218,7 @@ class Engine:
     def stats(self) -> EngineStats:
         """Return counts for status and metrics."""
         resident_bytes = self.shards.payloads.resident_bytes
-        return EngineStats(len(self), self.cursor_ms, self._refused, self.step_number, resident_bytes)
+        return EngineStats(len(self), self.cursor_ms, self._refused, self.relived.step, resident_bytes)
 
     def __len__(self) -> int:
         return self.shards.job_count
@@ -288,13 +287,14 @@ class Engine:
         return due + self._polled_due()
 
     def _empty_slot(self, tick: int) -> list[DueBatch]:
-        step = self.step_number if tick * self.config.tick_ms <= self.relived_until_ms else 0
+        again = (tick - 1) * self.config.tick_ms < self.relived.until_ms
         due = []
         for shard in self.shards:
             rows, fires = shard.pop(tick)
             if len(rows):
                 ids, routes = shard.table.ids(rows), shard.table.routes(rows)
-                due.append(DueBatch(shard.number, rows, ids, fires, routes, Offer.DUE, step))
+                batch = DueBatch(shard.number, rows, ids, fires, routes)
+                due += self.shards.by_step(batch) if again else [batch]
         self.cursor = tick
         return due
 
@@ -340,7 +340,7 @@ class Engine:
     @property
     def _settled_ms(self) -> int:
         """Cron and once jobs no longer fire at or before this instant."""
-        return max(self.cursor_ms, self.relived_until_ms)
+        return max(self.cursor_ms, self.relived.settled_ms)
 
 
 def _in_wheel(shard: Shard) -> NDArray[np.intp]:

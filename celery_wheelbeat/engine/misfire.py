@@ -116,7 +116,7 @@ class Misfires:
         rows = np.flatnonzero((flags & (ENABLED | POLLED | ONCE)) == ENABLED)
         ids, schedules = shard.table.ids(rows), shard.table.schedules(rows)
         begin, end = np.full(len(ids), after_ms), np.full(len(ids), until_ms)
-        begin[schedules.interval_ms <= 0] = max(after_ms, shards.relived.until_ms)
+        begin[schedules.interval_ms <= 0] = max(after_ms, shards.relived.settled_ms)
         certain = np.clip(begin + self._rule.lookback_ms, begin, np.maximum(begin, end))
         early, fires = fires_between(schedules, begin, certain, self._crons)
         self._ledger.expect(len(fires))
@@ -144,7 +144,7 @@ class Misfires:
         schedules = batch.schedules().take(positions)
         begin = np.maximum(mark_ms, batch.effective_from_ms[positions] - 1)
         repeats = schedules.interval_ms > 0
-        begin[~repeats] = np.maximum(begin[~repeats], shards.relived.until_ms)  # only intervals re-live time
+        begin[~repeats] = np.maximum(begin[~repeats], shards.relived.settled_ms)
         once = (batch.kind[positions] == Kind.ONCE) & (policies(batch.flags[positions]) != Misfire.SKIP.value)
         begin[once] = ALWAYS_MS
         end = np.full(len(ids), cursor_ms)

@@ -5,6 +5,7 @@ Read-only: jobs are changed through the ``Shard`` that owns them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -80,12 +81,14 @@ class JobColumns(NamedTuple):
 
 
 class Relived(NamedTuple):
-    """Which fire times intervals re-live after a backward step of the clock; such runs have their own ids."""
+    """Which fire times are lived again after a backward step of the clock."""
 
     until_ms: int = 0
-    """Fire times up to here were handed out before the step."""
+    """Fire times up to here were handed out before the step. Intervals live them again, with ids of their own."""
     step: int = 0
     """Number of the step."""
+    settled_ms: int = 0
+    """Crons and single runs up to here do not fire again; those up to ``until_ms`` do, with the same ids."""
 
 
 class Reached(NamedTuple):
@@ -98,7 +101,7 @@ class Reached(NamedTuple):
         """Return whether the run (``fire_ms``, ``step``) is handed out only after the wheel was at this position."""
         if fire_ms > max(self.cursor_ms, self.relived.until_ms):
             return True
-        return step > 0 and (step, fire_ms) > (self.relived.step, self.cursor_ms)
+        return step != 0 and (abs(step), fire_ms) > (self.relived.step, self.cursor_ms)
 
 
 class Shards:
@@ -204,18 +207,20 @@ class Shards:
         """
         due = []
         for shard, positions, rows in self.located(ids):
-            if steps is None:
-                again = (fire_ms[positions] <= self.relived.until_ms) & (shard.table.columns.interval[rows] > 0)
-                parts = [(0, np.flatnonzero(~again)), (self.relived.step, np.flatnonzero(again))]
-            else:
-                of_run = steps[positions]
-                parts = [(step, np.flatnonzero(of_run == step)) for step in np.unique(of_run).tolist()]
-            for step, part in parts:
-                if len(part):
-                    found, here = rows[part].astype(np.uint32), positions[part]
-                    route = shard.table.routes(found)
-                    due.append(DueBatch(shard.number, found, ids[here], fire_ms[here], route, offer, step))
+            if len(rows):
+                found, here = rows.astype(np.uint32), positions
+                batch = DueBatch(shard.number, found, ids[here], fire_ms[here], shard.table.routes(found), offer)
+                due += self.by_step(batch, None if steps is None else steps[here])
         return due
+
+    def by_step(self, batch: DueBatch, steps: NDArray[np.int32] | None = None) -> list[DueBatch]:
+        """Split a batch by the step of its runs, ``DueBatch.step``; None: by the current step of the clock."""
+        if steps is None:
+            repeats = self._shards[batch.shard].table.columns.interval[batch.rows] > 0
+            lived = np.where(repeats, self.relived.step, -self.relived.step)
+            steps = np.where(batch.fire_ms <= self.relived.until_ms, lived, 0).astype(np.int32)
+        values = np.unique(steps).tolist()
+        return [replace(batch.take(np.flatnonzero(steps == step)), step=step) for step in values]
 
     def views(self, ids: Int64s) -> list[JobView | None]:
         """Return the current definition of each job; None if it does not exist or is disabled."""

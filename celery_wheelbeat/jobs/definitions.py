@@ -261,7 +261,8 @@ class DueBatch:
     route_index: UInt32s
     offer: Offer = Offer.DUE
     step: int = 0
-    """n > 0: these fire times are re-lived after the n-th backward step of the clock; run ids end in ``~n``."""
+    """n or -n: these fire times are lived again after the n-th backward step of the clock. n: intervals, whose run ids
+    end in ``~n``; -n: other jobs, whose run ids stay the same."""
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -69,7 +69,7 @@ class Reading(NamedTuple):
     steps: int
     """Number of times that the clock was set back by more than 5 s."""
     mark_limit_ms: int | None
-    """Upper bound of the stored mark while a step forward has not yet held for ``HOLD_S``; else None."""
+    """Time without a step forward that has not yet held for ``HOLD_S``: upper bound of the stored mark; else None."""
 
     @property
     def skip_reason(self) -> str:
@@ -105,15 +105,21 @@ class ClockGuard:
         if motion is Motion.FORWARD and gap_ms > WAIT_MS:
             base = self._hold or _Hold(self._wall_ms, self._monotonic_s, 0.0)
             self._hold = base._replace(until_s=monotonic_s + HOLD_S)
-        elif motion is Motion.BACK:
+        elif motion is not Motion.BACK and self._hold is not None and monotonic_s >= self._hold.until_s:
+            self._hold = None
+        limit_ms = self._limit_ms(monotonic_s)
+        if motion is Motion.BACK:
             self.steps += 1
             self._reached_ms = wall_ms
-            self._hold = None
-        elif self._hold is not None and monotonic_s >= self._hold.until_s:
-            self._hold = None
+            if limit_ms is not None and limit_ms >= wall_ms - WAIT_MS:
+                self._hold = None  # the whole step forward is corrected
         self._reached_ms = max(self._reached_ms, wall_ms)
         self._wall_ms, self._monotonic_s = wall_ms, monotonic_s
-        return Reading(motion, self._reached_ms, gap_ms, self.steps, self._limit_ms(monotonic_s))
+        return Reading(motion, self._reached_ms, gap_ms, self.steps, limit_ms)
+
+    def hold(self, ahead_ms: int) -> None:
+        """Treat the clock as stepped forward by ``ahead_ms`` at the last reading: an earlier process saw that step."""
+        self._hold = _Hold(self._wall_ms - ahead_ms, self._monotonic_s, self._monotonic_s + HOLD_S)
 
     def _decide(self, wall_ms: int, monotonic_s: float, reached_ms: int) -> tuple[Motion, int]:
         behind_ms = reached_ms - wall_ms

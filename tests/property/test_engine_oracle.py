@@ -18,6 +18,7 @@ from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.engine import Engine
 from celery_wheelbeat.engine.ledger import Ledger
 from celery_wheelbeat.engine.packing import DEAD
+from celery_wheelbeat.engine.shards import Relived
 from celery_wheelbeat.jobs.definitions import Route
 from celery_wheelbeat.schedules.cron import CronTable
 from celery_wheelbeat.schedules.kinds import NEVER_MS
@@ -60,7 +61,7 @@ class EngineOracle(RuleBasedStateMachine):
         self.ledger = Ledger()
         self.engine = Engine(self.config, self.crons, self.ledger)
         self.engine.routes.intern(Route("probe"))
-        self.engine.start(self.now_ms, step_number=self.step, relived_until_ms=self.model.relived_until_ms)
+        self.engine.start(self.now_ms, Relived(self.model.relived_until_ms, self.step, self.model.settled_until_ms))
         self.pending = 0
 
     def compare(self, due: list, expected: list[OfferedRun]) -> None:
@@ -157,13 +158,17 @@ class EngineOracle(RuleBasedStateMachine):
             due += self.engine.advance(self.now_ms, cause=cause)
         self.compare(due, self.model.advance(self.now_ms, cause))
 
-    @rule(ms=st.sampled_from([6_000, 61_000, 4_000_000]))
-    def step_back(self, ms: int) -> None:
-        """Step the clock back."""
+    @rule(
+        ms=st.sampled_from([6_000, 61_000, 4_000_000]),
+        wrong_ms=st.sampled_from([None, None, 0, 5_000, 60_000, 3_900_000, 8_000_000]),
+    )
+    def step_back(self, ms: int, wrong_ms: int | None) -> None:
+        """Step the clock back, which may have been wrong for the last stretch."""
         self.step += 1
+        right_ms = NEVER_MS if wrong_ms is None else self.now_ms - wrong_ms
         self.now_ms -= ms
-        self.engine.step_back(self.now_ms, self.step)
-        self.model.step_back(self.now_ms, self.step)
+        self.engine.step_back(self.now_ms, self.step, right_ms)
+        self.model.step_back(self.now_ms, self.step, right_ms)
 
     @rule(
         gap_ms=st.sampled_from([0, 800, 5_000, 9_000, 90_000, 1_000_000]),
@@ -180,6 +185,7 @@ class EngineOracle(RuleBasedStateMachine):
             self.now_ms // 1000 * 1000,
             step=self.step,
             relived_until_ms=former.relived_until_ms,
+            settled_until_ms=former.settled_until_ms,
         )
         self.new_engine()
         self.engine.misfires.first_start = first_start

@@ -117,7 +117,11 @@ class Auditor:
         self.now_ms = now_ms
         self._cause = "stall" if motion is Motion.STALLED else "clock"
         if motion is Motion.BACK and self._started:
-            self.expectation.step_back(now_ms, reading.steps)
+            right_ms = self._looks.right_ms
+            if self.beat.state == "loading":
+                marked_ms = self.beat.mark.mark_ms or 0
+                right_ms = marked_ms if right_ms is None else min(right_ms, marked_ms)
+            self.expectation.step_back(now_ms, reading.steps, right_ms)
 
     def took(self, news: Iterable[SourceMessage]) -> None:
         """The scheduling thread has taken news of the database."""
@@ -143,7 +147,7 @@ class Auditor:
             for batch in due
             for job_id, fire_ms in zip(batch.ids.tolist(), batch.fire_ms.tolist(), strict=True)
         ]
-        if self._started and not self._waits_for_mark():
+        if self._started:
             self.expectation.advance(self.now_ms, self._cause)
         expected, self.expectation.due = self.expectation.due, []
         surplus, lacking = Counter(found) - Counter(expected), Counter(expected) - Counter(found)
@@ -165,6 +169,7 @@ class Auditor:
 
     def submitted(self, runs: Sequence[Run]) -> None:
         """Runs were handed to the publisher."""
+        self._check_first_mark()
         self._take_back()
         for run in runs:
             job = self.expectation.jobs.get(run.job_id)
@@ -277,18 +282,15 @@ class Auditor:
         self._poisoned.discard(job_id)
         self.fates.outdate(job_id)
 
-    def _waits_for_mark(self) -> bool:
-        """Whether a first start holds back its runs; it may end that only for a reason that is seen from outside."""
+    def _check_first_mark(self) -> None:
+        """A first start sends its first run only after its mark is stored, or could not be."""
         if self._first_mark_s is None:
-            return False
-        if self.beat.startup.first_mark.receipt is not None:
-            return True
+            return
         self._marked = any("broker" in json.loads(row["marks"]) for row in self.table.beats.values())
         refused = self.table.refused_reports > self._refused_before
         waited = self.clock.monotonic_s() - self._first_mark_s > FIRST_MARK_S
         demand(self._marked or refused or waited, "a first start stores its mark before its first run")
         self._first_mark_s = None
-        return False
 
     def _begin(self, documents: Sequence[Mapping[str, Any]], *, opened: bool) -> None:
         demand(bool(documents) or not self._marked or not opened, "what a first start has stored is found again")
@@ -303,9 +305,17 @@ class Auditor:
         newest = max(usable, key=lambda doc: doc["mark_ms"], default=None)
         steps = max((doc["steps"] for doc in documents), default=0)
         relived_ms = max((doc["relived_until_ms"] for doc in usable), default=0)
+        settled_ms = max((doc["settled_until_ms"] for doc in usable), default=0)
+        if newest and newest.get("reached_ms", 0) - newest.get("held_ms", 0) > AHEAD_MS:
+            if self.now_ms < newest["reached_ms"] - AHEAD_MS:  # corrected while no process ran
+                steps, relived_ms = steps + 1, max(relived_ms, newest["reached_ms"] + 60_000)
+            else:
+                self._looks.set_forward(newest["reached_ms"] - newest["held_ms"])
         self._start_ms = self.now_ms // self.rules.tick_ms * self.rules.tick_ms
         """What passes while monitors are being loaded is missed, also at a first start."""
-        self.expectation.start(self.now_ms, newest["mark_ms"] if newest else self._start_ms, steps, relived_ms)
+        self.expectation.start(
+            self.now_ms, newest["mark_ms"] if newest else self._start_ms, steps, relived_ms, settled_ms
+        )
         self.expectation.first_start = newest is None
         self._known_entries = newest["entries"] if newest else {}
         self._started = True
@@ -398,6 +408,11 @@ class Auditor:
         if oldest is not None and self._looks.motion is not Motion.BACK:
             demand(mark_ms < oldest, "the mark stays before what is not settled",
                    mark_ms=mark_ms, oldest=oldest)  # fmt: skip
+        settled_ms = self.beat.mark.settled_until_ms
+        again = [run for run, job in self.fates.unsettled() if job and job.plan.kind == "cron" and not run.reoffered]
+        if self._looks.motion is not Motion.BACK:
+            demand(all(run.fire_ms > settled_ms or run.step for run in again),
+                   "what still waits is not said to be settled", settled_ms=settled_ms, waiting=again)  # fmt: skip
         if self.overdue():
             self._behind_ms = self.clock.elapsed_ms
         if self.calm_for(70_000) and self.clock.elapsed_ms - self._behind_ms > MARK_AGE_MS:
@@ -416,7 +431,7 @@ class Auditor:
 def run_id(key: str, run: Offered) -> str:
     """Return the id of a run by the published formula, with the standard library."""
     namespace = uuid.uuid5(uuid.NAMESPACE_URL, "celery-wheelbeat:simulated")
-    return str(uuid.uuid5(namespace, f"{key}@{run.fire_ms}" + (f"~{run.step}" if run.step else "")))
+    return str(uuid.uuid5(namespace, f"{key}@{run.fire_ms}" + (f"~{run.step}" if run.step > 0 else "")))
 
 
 def _waiting(backlog: Any) -> set[Offered]:

@@ -67,6 +67,9 @@ class Expectation:
     first_start: bool = False
     """The mark is where this process began: nobody can have sent what came after it."""
     relived_until_ms: int = 0
+    """What came due up to here is lived a second time."""
+    settled_until_ms: int = 0
+    """Crons and onces are not offered a second time up to here."""
     step: int = 0
     jobs: dict[int, Job] = field(default_factory=dict)
     due: list[Offered] = field(default_factory=list)
@@ -75,10 +78,11 @@ class Expectation:
     _next: dict[int, int] = field(default_factory=dict)
     _late_once: dict[int, int] = field(default_factory=dict)
 
-    def start(self, now_ms: int, mark_ms: int | None, step: int, relived_until_ms: int) -> None:
+    def start(self, now_ms: int, mark_ms: int | None, step: int, relived_until_ms: int, settled_until_ms: int) -> None:
         """Begin with nothing armed."""
         self.cursor_ms = self._tick(now_ms)
-        self.mark_ms, self.step, self.relived_until_ms = mark_ms, step, relived_until_ms
+        self.mark_ms, self.step = mark_ms, step
+        self.relived_until_ms, self.settled_until_ms = relived_until_ms, settled_until_ms
 
     def load(self, job: Job) -> None:
         """Add a job at the start and settle what it missed since the mark."""
@@ -88,7 +92,7 @@ class Expectation:
             return
         begin = max(self.mark_ms, job.effective_from_ms - 1)
         if job.plan.kind != "interval":
-            begin = max(begin, self.relived_until_ms)
+            begin = max(begin, self.settled_until_ms)
         if job.plan.kind == "once" and job.misfire != "skip":
             begin = -NEVER_MS  # late rather than never
         certain_from = min(self.mark_ms + self.rules.lookback_ms, self.cursor_ms)
@@ -114,9 +118,11 @@ class Expectation:
         if job_id in self.jobs:
             self._set(self.jobs[job_id]._replace(enabled=False))
 
-    def step_back(self, now_ms: int, number: int) -> None:
-        """Follow a clock that was set back."""
+    def step_back(self, now_ms: int, number: int, right_ms: int | None) -> None:
+        """Follow a clock that was set back; what came due after ``right_ms`` came due by a wrong clock."""
         self.relived_until_ms = max(self.relived_until_ms, self.cursor_ms)
+        settled_ms = self.cursor_ms if right_ms is None or right_ms > self.cursor_ms else right_ms
+        self.settled_until_ms = max(self.settled_until_ms, settled_ms)
         self.cursor_ms = self._tick(now_ms)
         self.step = number
         for job in self.jobs.values():
@@ -130,7 +136,8 @@ class Expectation:
         late = [(job_id, at_ms) for job_id, at_ms in self._late_once.items() if at_ms <= self.cursor_ms]
         for job_id, _ in late:
             del self._late_once[job_id]
-        owed = [Offered(job_id, at_ms) for job_id, at_ms in late if self._has_once(job_id, at_ms)]
+        due = [(self.jobs[job_id], at_ms) for job_id, at_ms in late if self._has_once(job_id, at_ms)]
+        owed = [Offered(job.id, at_ms, self._step_of(job, at_ms)) for job, at_ms in due]
         self.expected += len(owed)
         self.due += owed
 
@@ -159,7 +166,7 @@ class Expectation:
         if plan.kind != "once" or not job.enabled or self._has_once(job.id, at_ms):
             return
         earliest_ms = max(job.effective_from_ms if job.misfire == "skip" else -NEVER_MS, after_ms + 1)
-        if earliest_ms <= at_ms <= max(self.cursor_ms, self.relived_until_ms) and plan.fires(at_ms - 1, at_ms):
+        if earliest_ms <= at_ms <= max(self.cursor_ms, self.settled_until_ms) and plan.fires(at_ms - 1, at_ms):
             self._late_once[job.id] = at_ms
 
     def _has_once(self, job_id: int, at_ms: int) -> bool:
@@ -181,10 +188,13 @@ class Expectation:
             reach_ms *= 30
 
     def _after(self, job: Job) -> int:
-        return self.cursor_ms if job.plan.kind == "interval" else max(self.cursor_ms, self.relived_until_ms)
+        return self.cursor_ms if job.plan.kind == "interval" else max(self.cursor_ms, self.settled_until_ms)
 
     def _step_of(self, job: Job, fire_ms: int) -> int:
-        return self.step if job.plan.kind == "interval" and fire_ms <= self.relived_until_ms else 0
+        """Return n for what is lived again after the n-th step, -n where the id stays that of the first time."""
+        if fire_ms > self.relived_until_ms:
+            return 0
+        return self.step if job.plan.kind == "interval" else -self.step
 
     def _tick(self, now_ms: int) -> int:
         return now_ms // self.rules.tick_ms * self.rules.tick_ms

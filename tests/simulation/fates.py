@@ -79,7 +79,11 @@ class Fates:
 
     def waiting_for(self, job_id: int, fire_ms: int, last_step: int) -> list[Offered]:
         """Return what waits with this job and fire time."""
-        known = [Offered(job_id, fire_ms, step, again) for step in range(last_step + 1) for again in (False, True)]
+        known = [
+            Offered(job_id, fire_ms, step, again)
+            for step in range(-last_step, last_step + 1)
+            for again in (False, True)
+        ]
         return [run for run in known if run in self.waiting]
 
     def submit(self, run: Offered, token: int, job: Job) -> None:
@@ -204,7 +208,7 @@ class Fates:
         if run.job_id in situation.finished or (job is not None and job.one_off and flies):
             reasons.add("ended")
         siblings = [other for other in self.waiting if other.job_id == run.job_id]
-        newer = any(other.fire_ms > run.fire_ms or other.step > run.step for other in siblings)
+        newer = any(other.fire_ms > run.fire_ms or abs(other.step) > abs(run.step) for other in siblings)
         if (
             crowded
             or run in self._gives_way

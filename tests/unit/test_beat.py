@@ -320,10 +320,10 @@ def test_a_clock_set_back_is_followed_with_other_ids_and_the_number_is_kept(
     bench.turn_until(lambda: bench.ledger.sent)
     bench.clock.wall_s -= 3600
     with caplog.at_level(logging.CRITICAL):
-        bench.turn_until(lambda: bench.engine.step_number)
-    reached = datetime.fromtimestamp(bench.engine.relived_until_ms / 1000, UTC)
+        bench.turn_until(lambda: bench.engine.relived.step)
+    reached = datetime.fromtimestamp(bench.engine.relived.until_ms / 1000, UTC)
     assert re.search(r"The clock was set back by 3\d{3}\.\d s; following it", caplog.text)
-    assert f"Crons and one-time jobs wait until {reached:%Y-%m-%d %H:%M:%S}+00:00" in caplog.text
+    assert f"Crons and one-time jobs fire again after {reached:%Y-%m-%d %H:%M:%S}+00:00" in caplog.text
     sent = bench.ledger.sent
     bench.turn_until(lambda: bench.ledger.sent >= sent + 2)
     document = bench.beat.mark_document()
@@ -331,6 +331,60 @@ def test_a_clock_set_back_is_followed_with_other_ids_and_the_number_is_kept(
     assert document.steps == 1
     assert document.relived_until_ms > document.mark_ms
     assert bench.ledger.difference(bench.dispatcher.pending) == 0
+
+
+MINUTELY = {"a": {"task": "t", "schedule": 1.0}, "cron": {"task": "t", "schedule": crontab()}}
+
+
+def set_ahead(bench: Bench, seconds: float) -> None:
+    bench.turn_until(lambda: bench.ledger.sent)
+    before_ms = bench.clock.wall_ms()
+    bench.clock.wall_s += seconds
+    bench.turn_until(lambda: bench.engine.cursor_ms > before_ms + 1_000 * (seconds - 2))
+
+
+def correct(bench: Bench, seconds: float) -> None:
+    bench.clock.wall_s -= seconds
+    bench.turn_until(lambda: bench.engine.cursor_ms <= bench.clock.wall_ms() and bench.beat.state == "running")
+
+
+def cron_waits_s(bench: Bench) -> float:
+    views = bench.engine.lookup(bench.beat.entries.in_force.ids())
+    (next_ms,) = [view.next_fire_ms for view in views if view is not None and view.name == "cron"]
+    assert next_ms is not None
+    return (next_ms - bench.clock.wall_ms()) / 1000
+
+
+@pytest.mark.promise("missed-runs-follow-one-rule")
+@pytest.mark.parametrize("restart", ["none", "after", "while ahead", "before corrected"])
+def test_a_clock_that_was_a_day_ahead_for_a_moment_does_not_silence_crons(
+    make: Callable[..., Bench], restart: str
+) -> None:
+    bench = make(beat_schedule=MINUTELY)
+    set_ahead(bench, 86_400)
+    if restart in ("while ahead", "before corrected"):
+        bench.close()
+        bench = make(beat_schedule=MINUTELY)
+        bench.clock.wall_s += 86_400 if restart == "while ahead" else 0
+        bench.turn_until(lambda: bench.beat.state == "running")
+    if restart != "before corrected":
+        correct(bench, 86_400)
+    if restart == "after":
+        bench.close()
+        bench = make(beat_schedule=MINUTELY)
+        bench.turn_until(lambda: bench.beat.state == "running")
+    assert bench.engine.relived.step == 1
+    assert bench.engine.relived.until_ms > bench.clock.wall_ms() + 80_000_000, "intervals have ids of their own"
+    assert -1 <= cron_waits_s(bench) <= 60
+
+
+def test_a_clock_that_was_ahead_for_longer_was_right(make: Callable[..., Bench]) -> None:
+    bench = make(beat_schedule=MINUTELY)
+    set_ahead(bench, 86_400)
+    bench.clock.passed_s += 61
+    bench.turn_until(lambda: (bench.beat.mark.mark_ms or 0) > bench.clock.wall_ms() - 5_000)
+    correct(bench, 86_400)
+    assert 86_300 < cron_waits_s(bench) < 86_520
 
 
 def test_the_mark_of_a_step_forward_waits_until_it_has_held(make: Callable[..., Bench]) -> None:
@@ -361,7 +415,7 @@ def test_a_start_without_a_usable_mark_goes_on_counting_clock_steps(make: Callab
     bench.beat.read_clock()
     bench.clock.wall_s -= 3_600
     bench.beat.read_clock()
-    assert bench.engine.step_number == 4
+    assert bench.engine.relived.step == 4
 
 
 def test_a_schedule_that_raises_is_named_and_the_others_continue(

@@ -68,7 +68,8 @@ def test_a_step_forward_that_is_taken_back_never_moved_the_mark():
     desk.look(wall_s=3600, monotonic_s=0)
     back = desk.look(wall_s=-3600 + 10, monotonic_s=10)
     assert (back.motion, back.now_ms, back.steps) == (Motion.BACK, NOON_MS + 10_000, 1)
-    assert back.mark_limit_ms is None
+    assert back.mark_limit_ms == NOON_MS + 10_000, "the time that was right all along"
+    assert desk.look(wall_s=1, monotonic_s=1).mark_limit_ms is None
 
 
 def test_a_small_step_forward_does_not_hold_the_mark():
@@ -125,3 +126,12 @@ def test_the_system_clock_counts_milliseconds():
     assert clock.wall_ms() == pytest.approx(SystemClock().wall_ms(), abs=60_000)
     assert isinstance(clock.wall_ms(), int)
     assert clock.monotonic_s() <= clock.monotonic_s()
+
+
+def test_a_step_forward_that_is_taken_back_in_part_still_waits():
+    desk = Desk()
+    desk.look(wall_s=3600, monotonic_s=0)
+    back = desk.look(wall_s=-1800, monotonic_s=10)
+    assert (back.motion, back.mark_limit_ms) == (Motion.BACK, NOON_MS + 10_000)
+    assert desk.look(wall_s=1, monotonic_s=1).mark_limit_ms == NOON_MS + 11_000
+    assert desk.look(wall_s=60, monotonic_s=60).mark_limit_ms is None

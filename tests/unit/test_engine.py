@@ -15,6 +15,7 @@ from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.engine import Engine
 from celery_wheelbeat.engine.ledger import Ledger
 from celery_wheelbeat.engine.poll_lane import PolledJobs
+from celery_wheelbeat.engine.shards import Relived
 from celery_wheelbeat.errors import WheelbeatError
 from celery_wheelbeat.jobs.definitions import Flag, Misfire, Offer, Route
 from celery_wheelbeat.schedules.cron import Cron, CronTable
@@ -300,7 +301,7 @@ class TestStepBack:
     def test_a_restart_remembers(self):
         minute = T // 60_000 * 60_000
         engine = Engine(EngineConfig(shards=1), CronTable(), Ledger())
-        engine.start(minute, step_number=3, relived_until_ms=minute + 90_000)
+        engine.start(minute, Relived(minute + 90_000, 3, minute + 90_000))
         engine.apply(changes_of(engine.crons, Job(1, interval_ms=60_000, offset_ms=0), Job(2, cron=Cron("* * * * *"))))
         due = engine.advance(minute + 120_000)
         assert [(batch.step, *run) for batch in due for run in runs_of([batch])] == [

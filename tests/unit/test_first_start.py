@@ -17,10 +17,8 @@ from celery_wheelbeat.sources.databases.store import SqlBeatStore
 from celery_wheelbeat.sources.files.mark_file import MarkFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from celery_wheelbeat.jobs.definitions import DueBatch
 
 pytestmark = pytest.mark.promise("every-due-run-is-accounted-for")
 
@@ -51,7 +49,7 @@ def make(tmp_path: Path, storage: dict[str, Any]) -> Iterator[Callable[..., Benc
         bench.close()
 
 
-def stored_mark_ms(bench: Bench, tmp_path: Path) -> int | None:
+def stored_mark_ms(tmp_path: Path) -> int | None:
     """Return the latest mark that another process would find now."""
     database = tmp_path / "monitors.sqlite3"
     if not database.exists():
@@ -62,28 +60,28 @@ def stored_mark_ms(bench: Bench, tmp_path: Path) -> int | None:
         return connection.execute(query).fetchone()[0]
 
 
-def note_first_offer(bench: Bench, look: Callable[[], int | None]) -> list[tuple[int, int | None]]:
-    """Return a list that gets (earliest fire time, stored mark) when the first runs are handed out."""
-    seen: list[tuple[int, int | None]] = []
-    enqueue = bench.dispatcher.enqueue
+def note_first_send(bench: Bench, look: Callable[[], int | None]) -> list[int | None]:
+    """Return a list that gets the stored mark when the first runs are to be sent."""
+    seen: list[int | None] = []
+    submit_due = bench.dispatcher.submit_due
 
-    def noted(due: Iterable[DueBatch]) -> None:
-        due = list(due)
-        if due and not seen:
-            seen.append((min(int(batch.fire_ms.min()) for batch in due), look()))
-        enqueue(due)
+    def noted(now_s: float) -> None:
+        if bench.dispatcher.pending and not seen:
+            seen.append(look())
+        submit_due(now_s)
 
-    bench.dispatcher.enqueue = noted  # type: ignore[method-assign]
+    bench.dispatcher.submit_due = noted  # type: ignore[method-assign]
     return seen
 
 
-def test_the_mark_is_stored_before_the_first_run_is_handed_out(make: Callable[..., Bench], tmp_path: Path) -> None:
+def test_the_mark_is_stored_before_the_first_run_is_sent(make: Callable[..., Bench], tmp_path: Path) -> None:
     bench = make()
-    seen = note_first_offer(bench, lambda: stored_mark_ms(bench, tmp_path))
+    began_ms = bench.clock.wall_ms()
+    seen = note_first_send(bench, lambda: stored_mark_ms(tmp_path))
     bench.turn_until(lambda: bench.ledger.sent)
-    ((fire_ms, mark_ms),) = seen
+    (mark_ms,) = seen
     assert mark_ms is not None
-    assert mark_ms < fire_ms
+    assert began_ms - 1_000 < mark_ms <= bench.clock.wall_ms()
 
 
 def test_the_start_after_a_killed_first_start_knows_what_was_missed(
@@ -115,7 +113,8 @@ def test_a_store_that_does_not_take_the_mark_delays_the_first_runs_for_a_moment(
     else:
         monkeypatch.setattr(bench.beat.sources, "report", lambda *_: None)
         bench.turn_until(lambda: bench.beat.startup.first_mark.receipt)
-        assert not bench.ledger.expected
+        bench.turn_until(lambda: bench.ledger.expected)
+        assert not bench.ledger.sent
         bench.clock.passed_s += RECORD_S
     bench.turn_until(lambda: bench.ledger.sent)
     assert caplog.text.count("The mark of this first start is not stored yet") == 1

@@ -32,11 +32,32 @@ def test_the_mark_stays_before_whatever_is_open():
 def test_the_mark_never_moves_back_but_with_the_clock():
     mark = Mark(50_000)
     assert mark.move(60_000, oldest_fire_ms=40_000) == 50_000
-    mark.step_back(20_000)
+    mark.step_back(20_000, 50_000)
     assert mark.mark_ms == 20_000
     assert mark.move(21_000) == 21_000
-    mark.step_back(30_000)
+    mark.step_back(30_000, 50_000)
     assert mark.mark_ms == 21_000
+
+
+def test_what_still_waits_of_crons_is_not_settled():
+    """They would not be offered again after a restart, though nobody has sent them."""
+    mark = Mark(40_000)
+    mark.step_back(10_000, 50_000)
+    assert mark.settled_until_ms == 40_000
+    mark.move(11_000, oldest_fire_ms=45_000)
+    assert mark.settled_until_ms == 44_999
+    mark.move(12_000, oldest_fire_ms=11_500)
+    assert mark.settled_until_ms == 44_999
+    mark.move(13_000)
+    assert mark.settled_until_ms == 50_000
+    unread = Mark()
+    unread.step_back(10_000, 50_000)
+    assert unread.mark_ms is None, "a mark that was never read is not overwritten"
+
+
+def test_a_document_without_the_newer_columns_is_read_as_before():
+    document = MarkDocument.from_json({"version": 1, "mark_ms": 5, "relived_until_ms": 9})
+    assert (document.settled_until_ms, document.held_ms, document.reached_ms) == (9, 0, 0)
 
 
 def test_a_document_survives_json():

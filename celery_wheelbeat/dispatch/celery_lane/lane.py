@@ -178,4 +178,4 @@ def _run_ids(kept: Sequence[tuple[int, PendingRun, JobView]], rendering: Renderi
 
 
 def _suffix(step: int) -> str:
-    return f"~{step}" if step else ""
+    return f"~{step}" if step > 0 else ""

@@ -279,11 +279,11 @@ def ids_of(run_ids: RunIds, pairs: PendingRuns) -> Octets:
 
 
 def _computed_ids(run_ids: RunIds, pairs: PendingRuns) -> Octets:
-    """Return the run ids of monitors; a fire time repeated by clock step n has the suffix ``~n``."""
+    """Return the run ids of monitors; those of ``step`` n have the suffix ``~n``, see ``DueBatch.step``."""
     steps = pairs.tag >> STEP_SHIFT
-    if not steps.any():
+    if not (steps > 0).any():
         return run_ids.of_monitors(pairs.ids, pairs.fire_ms)
-    suffixes = [b"~%d" % step if step else b"" for step in steps.tolist()]
+    suffixes = [b"~%d" % step if step > 0 else b"" for step in steps.tolist()]
     rows = zip(pairs.ids.tolist(), pairs.fire_ms.tolist(), suffixes, strict=True)
     return run_ids.of_names([b"monitor:%d@%d%b" % row for row in rows])
 

@@ -35,6 +35,9 @@ class EngineModel:
     jobs: dict[int, Job] = field(default_factory=dict)
     owed: dict[int, int] = field(default_factory=dict)
     relived_until_ms: int = 0
+    """Handed out before the clock was stepped back: lived a second time up to here."""
+    settled_until_ms: int = 0
+    """Crons and onces are not handed out a second time up to here."""
     step: int = 0
     expected: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
@@ -47,7 +50,7 @@ class EngineModel:
             return []
         begin = max(mark_ms, job.effective_from_ms - 1)
         if job.kind != Kind.INTERVAL:
-            begin = max(begin, self.relived_until_ms)
+            begin = max(begin, self.settled_until_ms)
         if job.kind == Kind.ONCE and job.misfire != Misfire.SKIP:
             begin = ALWAYS_MS
         certain_from = min(mark_ms + self.config.lookback_ms, self.cursor_ms)
@@ -73,7 +76,11 @@ class EngineModel:
         late = [(job_id, at_ms) for job_id, at_ms in self.owed.items() if at_ms <= self.cursor_ms]
         for job_id, _ in late:
             del self.owed[job_id]
-        owed = [OfferedRun(job_id, at_ms, Offer.MISFIRE) for job_id, at_ms in late if self._fires_at(job_id, at_ms)]
+        owed = [
+            OfferedRun(job_id, at_ms, Offer.MISFIRE, self._step_of(self.jobs[job_id], at_ms))
+            for job_id, at_ms in late
+            if self._fires_at(job_id, at_ms)
+        ]
         self.expected += len(owed)
         return owed + runs
 
@@ -95,9 +102,10 @@ class EngineModel:
         self.cursor_ms = target_ms
         return runs
 
-    def step_back(self, now_ms: int, number: int) -> None:
-        """Follow a clock that was stepped back."""
+    def step_back(self, now_ms: int, number: int, right_ms: int) -> None:
+        """Follow a clock that was stepped back and was wrong after ``right_ms``."""
         self.relived_until_ms = max(self.relived_until_ms, self.cursor_ms)
+        self.settled_until_ms = max(self.settled_until_ms, min(right_ms, self.cursor_ms))
         self.cursor_ms = now_ms // self.config.tick_ms * self.config.tick_ms
         self.step = number
 
@@ -112,7 +120,7 @@ class EngineModel:
         earliest_ms = max(job.start_ms, after_ms + 1)
         if job.misfire == Misfire.SKIP:
             earliest_ms = max(earliest_ms, job.effective_from_ms)
-        if earliest_ms <= at_ms <= max(self.cursor_ms, self.relived_until_ms) and at_ms < job.end_ms:
+        if earliest_ms <= at_ms <= max(self.cursor_ms, self.settled_until_ms) and at_ms < job.end_ms:
             self.owed[job.id] = at_ms
 
     def _fires_at(self, job_id: int, at_ms: int) -> bool:
@@ -120,10 +128,12 @@ class EngineModel:
         return job is not None and job.enabled and job.at_ms == at_ms and job.start_ms <= at_ms < job.end_ms
 
     def _after(self, job: Job) -> int:
-        return self.cursor_ms if job.kind == Kind.INTERVAL else max(self.cursor_ms, self.relived_until_ms)
+        return self.cursor_ms if job.kind == Kind.INTERVAL else max(self.cursor_ms, self.settled_until_ms)
 
     def _step_of(self, job: Job, fire_ms: int) -> int:
-        return self.step if job.kind == Kind.INTERVAL and fire_ms <= self.relived_until_ms else 0
+        if fire_ms > self.relived_until_ms:
+            return 0
+        return self.step if job.kind == Kind.INTERVAL else -self.step
 
     def _settle(self, job: Job, missed: list[int], until_ms: int, reason: str) -> list[OfferedRun]:
         if job.misfire == Misfire.ALL:
