@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from collections import defaultdict
 from contextlib import ExitStack, closing
+from itertools import count
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
+import amqp
 import psycopg
 import pytest
 import redis
 from services import OWN_NAME, PrivatePgbouncer, TcpProxy, mysql_database_beside, postgres_database_beside
 from support.membership.memory_roll import MemoryRoll, MemoryStore
 
+from celery_wheelbeat.membership.rolls.amqp_roll import AmqpRoll
 from celery_wheelbeat.membership.rolls.folder_roll import FolderRoll
 from celery_wheelbeat.membership.rolls.redis_roll import RedisRoll
 from celery_wheelbeat.membership.rolls.sql_roll import SqlRoll
@@ -33,6 +37,7 @@ KINDS = [
     pytest.param("mysql", marks=pytest.mark.mysql),
     "sqlite",
     pytest.param("redis", marks=pytest.mark.redis),
+    pytest.param("amqp", marks=pytest.mark.amqp),
     "folder",
     "memory",
 ]
@@ -56,11 +61,15 @@ class Place:
         self.connections = connections
         """Number of the rolls' connections on the server."""
         self.proxy = proxy
+        self.is_stored = kind != "amqp"
+        """Whether the lines are in the store, not in the memory of those who heard them."""
         self._make = make
         self._opened: list[Roll] = []
 
     def roll(self, beat_id: str, namespace: str = NAMESPACE) -> Roll:
         roll = self._make(namespace, beat_id)
+        if isinstance(roll, AmqpRoll):
+            roll.listen()  # what was said before is not heard
         self._opened.append(roll)
         return roll
 
@@ -176,6 +185,37 @@ def _redis_place(url: str, stack: ExitStack) -> Place:
     )
 
 
+def amqp_connection(url: str, port: int | None = None) -> amqp.Connection:
+    """Open a connection to RabbitMQ, through a proxy if ``port`` is given."""
+    parts = urlsplit(url)
+    connection = amqp.Connection(
+        host=f"127.0.0.1:{port or parts.port or 5672}",
+        userid=unquote(parts.username or "guest"),
+        password=unquote(parts.password or "guest"),
+        virtual_host=unquote(parts.path[1:]) or "/",
+        connect_timeout=WAIT_S,
+        read_timeout=WAIT_S,
+        write_timeout=WAIT_S,
+    )
+    connection.connect()
+    return connection
+
+
+def _amqp_place(url: str, stack: ExitStack) -> Place:
+    proxy = stack.enter_context(TcpProxy(urlsplit(url).port or 5672))
+    orders = defaultdict(count(1).__next__)
+
+    def make(namespace: str, beat_id: str) -> AmqpRoll:
+        bounds = {"started_ms": orders[beat_id], "wait_s": WAIT_S, "listen_s": 0.0}
+        return AmqpRoll(lambda: amqp_connection(url, proxy.port), namespace, beat_id, **bounds)
+
+    def forget_everything() -> None:
+        with amqp_connection(url) as connection:
+            connection.channel().exchange_delete(f"wheelbeat.{NAMESPACE}")
+
+    return Place("amqp", make, forget_everything, proxy=proxy)
+
+
 def _folder_place(folder: Path) -> Place:
     return Place(
         "folder",
@@ -190,6 +230,8 @@ def made_place(kind: str, request: pytest.FixtureRequest, tmp_path: Path, stack:
         url = request.getfixturevalue("roll_postgres_url")
         through = request.getfixturevalue("pooler").url if kind == "pooled" else url
         return _postgres_place(kind, url, through, stack)
+    if kind == "amqp":
+        return _amqp_place(request.getfixturevalue("amqp_url"), stack)
     if kind == "mysql":
         return _mysql_place(request.getfixturevalue("roll_mysql_url"), stack)
     if kind == "memory":

@@ -156,6 +156,8 @@ class World:
                 for shard in member.own:
                     owners[shard] += 1
         able = any(member.can_take() for member in self.members)
+        if any(member.alive and self.now_ms < member.slow_until_ms for member in self.members):
+            self.disturbed_ms = self.now_ms  # no bound is promised while looks take longer than they may
         self.two_owners_ms += WATCH_MS * sum(found > 1 for found in owners.values())
         for shard in range(SHARDS):
             if owners[shard] or not able:
