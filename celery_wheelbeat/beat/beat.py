@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections import deque
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from celery_wheelbeat.beat.entry_changes import EntryChanges
+    from celery_wheelbeat.beat.standing.member import Member
     from celery_wheelbeat.beat.startup import Naming
     from celery_wheelbeat.dispatch.dispatcher import Dispatcher
     from celery_wheelbeat.engine.engine import Engine
@@ -69,7 +71,9 @@ class Beat:
         clock: Clock,
         guard: ClockGuard,
         wake: Wake,
+        member: Member | None = None,
     ) -> None:
+        """``member``: None if this beat sends everything, whether or not others are here."""
         self.sources = sources
         self.engine = engine
         self.dispatcher = dispatcher
@@ -82,6 +86,9 @@ class Beat:
         self.pid = os.getpid()
         self.mark = Mark()
         self.quarantine = QuarantineReports(entries.in_force, sources)
+        self.member = member
+        self._news: deque[SourceMessage] = deque()
+        """Messages of the I/O thread that are not applied yet."""
         self._guard = guard
         self._reading: Reading | None = None
         """The last reading of the clock."""
@@ -126,10 +133,13 @@ class Beat:
             self._enqueue(self.advance(reading))
             if self._gaps.stalled:
                 return
-        for message in self.sources.take():
-            self._apply_message(message, reading.now_ms)
+        self._look_around()
+        self._news += self.sources.take()
+        while self._news and not self._waits:
+            self._apply_message(self._news.popleft(), reading.now_ms)
+            self._look_around()
         self.startup.stop_waiting(reading.now_ms)
-        if self.startup.has_begun:
+        if self.startup.has_begun and not self._waits:
             self._apply_entries(reading.now_ms)
             self.quarantine.update_entries()
             self.later.apply_reads(self._apply)
@@ -138,7 +148,7 @@ class Beat:
 
     def advance(self, reading: Reading) -> list[DueBatch]:
         """Process every slot up to now; returns the due runs."""
-        if not self.startup.has_begun:
+        if not self._may_advance():
             return []
         due = self.startup.take_due()
         due += self._gaps.in_stall(lambda: self.engine.advance(reading.now_ms, cause=reading.skip_reason))
@@ -166,10 +176,14 @@ class Beat:
 
     def move_mark(self, reading: Reading) -> None:
         """Move the mark up to the oldest unsettled run; the mark stays until the load has ended."""
-        if self.state == "running":
-            ask_ms = self.engine.poll_lane.jobs.next_ask_ms()
+        ask_ms = self.engine.poll_lane.jobs.next_ask_ms()
+        passed_ms: int | None = self.engine.cursor_ms
+        if self.member is not None:
+            limit_ms = NEVER_MS if reading.mark_limit_ms is None else reading.mark_limit_ms
+            passed_ms = self.member.move_marks(min(limit_ms, ask_ms - 1), loaded=self.state == "running")
+        if self.state == "running" and passed_ms is not None:
             self.mark.move(
-                self.engine.cursor_ms,
+                passed_ms,
                 oldest_fire_ms=self.dispatcher.oldest_fire_ms(),
                 ask_ms=None if ask_ms == NEVER_MS else ask_ms,
                 limit_ms=reading.mark_limit_ms,
@@ -188,7 +202,7 @@ class Beat:
 
     def wait_s(self, reading: Reading) -> float:
         """Return the seconds until the next work, at most ``REST_MAX_S``; ``Wake`` may end the sleep earlier."""
-        if not self.startup.has_begun:
+        if not self._may_advance():
             return REST_MAX_S
         if not self.engine.caught_up(reading.now_ms) or self.engine.poll_lane.turn.behind:
             return 0.0
@@ -201,18 +215,24 @@ class Beat:
 
     def stop_sending(self, timeout_s: float, *, settle: bool) -> None:
         """Stop the publisher within ``timeout_s``. ``settle``: collect the last outcomes and move the mark."""
+        if self.member is not None:
+            self.member.leave()
         self.dispatcher.close(timeout_s)
         if settle:
             self.collect_outcomes()
             self.later.remove_settled(self.engine.cursor_ms, math.inf, self._apply)
             self._reading = self._guard.read(self.clock.wall_ms(), self.clock.monotonic_s())
             self.move_mark(self._reading)
+        if self.member is not None:
+            self.member.say_last(timeout_s, settled=settle)
         self.startup.state = "stopped"
 
     def close(self, timeout_s: float) -> None:
         """Stop the I/O threads, each within ``timeout_s``, and count the pending runs as skipped."""
         self.later.close(timeout_s)
         self.sources.close(timeout_s)
+        if self.member is not None:
+            self.member.close(timeout_s)
         left = self.dispatcher.shutdown()
         logger.info("beat: Stopped; %d runs sent, %d left for the next start", self.engine.ledger.sent, left.runs)
 
@@ -250,6 +270,24 @@ class Beat:
     def _enqueue(self, due: Iterable[DueBatch]) -> None:
         self.dispatcher.refresh(self.clock.monotonic_s())
         self.dispatcher.enqueue(due)
+
+    def _look_around(self) -> None:
+        """Take and let go shards, as one of several beats."""
+        if self.member is None:
+            return
+        if self.startup.namespace is not None:
+            stored = self.startup.stored
+            self.member.begin(self.startup.namespace, None if stored is None else stored.mark_ms)
+        due = self.member.turn(loaded=self.state == "running" and not self.entries.is_first)
+        if due:
+            self._enqueue(due)
+
+    @property
+    def _waits(self) -> bool:
+        return self.member is not None and self.member.waits
+
+    def _may_advance(self) -> bool:
+        return self.startup.has_begun and not self._waits
 
     def _apply_message(self, message: SourceMessage, now_ms: int) -> None:
         match message:

@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import socket
-import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -59,9 +58,10 @@ class Supervision:
         status: StatusReport,
         send_log: SendLog,
         lane_report: LaneReport | None,
+        beat_id: str,
     ) -> None:
-        """``lane_report``: None without a fast lane."""
-        self.beat_id = str(uuid.uuid4())
+        """``lane_report``: None without a fast lane. ``beat_id``: identity of the process, in rows and on rolls."""
+        self.beat_id = beat_id
         self.send_log = send_log
         self.lane_report = lane_report
         self._beat = beat

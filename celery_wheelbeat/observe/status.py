@@ -119,8 +119,6 @@ class Observed(NamedTuple):
     shards: int = 0
     cold_start: ColdStart | None = None
     """None before its end, and without a database."""
-    later: Mapping[str, Any] | None = None
-    """See ``later.in_wheel.LaterRuns.as_json``."""
 
 
 def document(seen: Observed) -> dict[str, Any]:
@@ -153,7 +151,6 @@ def document(seen: Observed) -> dict[str, Any]:
             "difference": ledger.difference(seen.pending),
             "strays": seen.strays,
         },
-        "later": None if seen.later is None else dict(seen.later),
         "lateness": {
             "runs": seen.lateness.runs,
             "p50_s": round(seen.lateness.p50_s, 3),

@@ -176,6 +176,35 @@ class Settings:
         low=1,
         high=3_600,
     )
+    rolls: tuple[str, ...] = _setting(
+        (),
+        tuple,
+        "Where the beats of a namespace say that they are here, so that several of them share the work: `database`, "
+        "`broker` (Redis) or the path of a folder. `auto` = those that the app has; empty = one beat sends everything.",
+        alone=True,
+    )
+    active: int = _setting(
+        16,
+        int,
+        "Beats that send; the others follow and stand by. 1 = one sends everything.",
+        unit="beats",
+        low=1,
+        high=256,
+    )
+    heartbeat: float = _setting(
+        1.0,
+        float,
+        "How often a beat says that it is here. One that is silent for three heartbeats is gone.",
+        unit="seconds",
+        low=0.2,
+        high=60,
+    )
+    cut_off: str = _setting(
+        "go on",
+        str,
+        "A beat that can reach no roll: go on = it sends its share, stop = it sends nothing until it can.",
+        choices=("go on", "stop"),
+    )
     http_port: int = _setting(
         0,
         int,

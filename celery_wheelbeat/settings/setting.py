@@ -17,6 +17,8 @@ class Setting(NamedTuple):
     low: float | None = None
     high: float | None = None
     choices: tuple[object, ...] = ()
+    alone: bool = False
+    """Whether a text alone is a list of one."""
 
     def expected(self) -> str:
         """Return the valid values in words."""
@@ -39,7 +41,7 @@ class Setting(NamedTuple):
         if self.kind in (int, float):
             value = self._number(value)
         elif self.kind is tuple:
-            value = _texts(value)
+            value = _texts([value] if self.alone and isinstance(value, str) else value)
         elif not isinstance(value, self.kind) or value == "":
             raise ValueError
         if self.choices and value not in self.choices:

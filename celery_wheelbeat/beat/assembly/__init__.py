@@ -12,6 +12,7 @@ from celery.signals import after_task_publish, task_sent
 from kombu.utils.json import loads
 
 from celery_wheelbeat.beat.assembly.fast_lane import assemble_fast
+from celery_wheelbeat.beat.assembly.membership import DueRuns, SendGuard, assemble_member
 from celery_wheelbeat.beat.beat import Beat
 from celery_wheelbeat.beat.entry_changes import EntryChanges
 from celery_wheelbeat.beat.schedule_view import MonitorEntries
@@ -41,7 +42,6 @@ from celery_wheelbeat.jobs.compile_columns import Shapes
 from celery_wheelbeat.jobs.definitions import Misfire, misfire_of, overlap_of
 from celery_wheelbeat.jobs.rows import Limits
 from celery_wheelbeat.jobs.send_options import MAX_TEXT
-from celery_wheelbeat.later.ahead.meter import StoreMeter
 from celery_wheelbeat.later.feed import LaterFeed
 from celery_wheelbeat.later.in_wheel import LaterRuns
 from celery_wheelbeat.later.readers.postgres import PostgresReader
@@ -98,13 +98,15 @@ def assemble(
 ) -> tuple[Beat, Supervision]:
     """Construct the beat of ``scheduler`` (a ``WheelScheduler``) and its supervision."""
     app, clock, wake, send_log = scheduler.app, clock or SystemClock(), edges.wake or Wake(), SendLog()
+    guard = SendGuard()
     crons, lateness = CronTable(), Lateness()
     engine = Engine(_engine_config(app, settings), crons, Ledger(), PolledJobs(clock.monotonic_s))
     monitor_entries = MonitorEntries(app, scheduler.Entry, engine)
     if edges.dispatcher is None:
         dispatcher = _dispatcher(
-            scheduler, settings, clock, wake, engine=engine, monitor_entries=monitor_entries, log=(lateness, send_log)
-        )
+            scheduler, settings, clock, wake,
+            engine=engine, monitor_entries=monitor_entries, log=(lateness, send_log), guard=guard,
+        )  # fmt: skip
     else:
         dispatcher = edges.dispatcher(engine, _backlog(settings, engine), lateness)
     database = database_of(app, settings)
@@ -122,16 +124,25 @@ def assemble(
         entries,
         listeners=(dispatcher, monitor_entries),
         naming=_naming(app, settings, entries, run_ids),
-        later=LaterRuns(feed, dispatcher, engine.ledger, run_ids),
+        later=LaterRuns(feed, DueRuns(dispatcher, engine.share.followed), engine.ledger, run_ids),
         clock=clock,
         guard=edges.guard or ClockGuard(),
         wake=wake,
+        member=assemble_member(
+            app, settings, guard, database, clock=clock, wake=wake.ring, engine=engine, dispatcher=dispatcher
+        ),
     )
     liveness = _liveness(app, settings, dispatcher, sources)
     lane_report = _lane_report(dispatcher, engine)
     status = StatusReport(beat, settings, liveness=liveness, lateness=lateness, lane_report=lane_report)
     return beat, Supervision(
-        beat, settings, liveness=liveness, status=status, send_log=send_log, lane_report=lane_report
+        beat,
+        settings,
+        liveness=liveness,
+        status=status,
+        send_log=send_log,
+        lane_report=lane_report,
+        beat_id=guard.beat_id,
     )
 
 
@@ -144,11 +155,14 @@ def _dispatcher(
     engine: Engine,
     monitor_entries: MonitorEntries,
     log: tuple[Lateness, SendLog],
+    guard: SendGuard,
 ) -> Dispatcher:
     lateness, send_log = log
     broker = driver_type(scheduler.app)
     options = {"mandatory": True} if broker == "amqp" and settings.amqp_mandatory else {}
-    publisher = _celery_publisher(scheduler, settings, clock, wake, send_log=send_log, options=options)
+    publisher = _celery_publisher(
+        scheduler, settings, clock, wake, send_log=send_log, options=options, may_send=guard.may_send
+    )
     if settings.broker_dedup:
         name_runs(broker)
     slow = CeleryLane(engine, _backlog(settings, engine), publisher, lateness)
@@ -164,6 +178,7 @@ def _dispatcher(
         slow=slow,
         options=options,
         send_log=send_log,
+        guard=guard,
     )
     return Dispatcher([] if fast is None else [fast], slow)
 
@@ -195,8 +210,7 @@ def _later_feed(
         return None
     most_bytes = settings.max_payload_bytes + 2 * MAX_TEXT + 2_000
     open_reader = partial(reader_of, database.connect, most_bytes=most_bytes)
-    meter = StoreMeter(database.connect)
-    return LaterFeed(open_reader, clock, wake.ring, limits=limits, most_runs=settings.backlog_max // 2, meter=meter)
+    return LaterFeed(open_reader, clock, wake.ring, limits=limits, most_runs=settings.backlog_max // 2)
 
 
 def _naming(app: Any, settings: Settings, entries: EntryChanges, run_ids: Mapping[int, str]) -> Naming:
@@ -213,7 +227,14 @@ def _naming(app: Any, settings: Settings, entries: EntryChanges, run_ids: Mappin
 
 
 def _celery_publisher(
-    scheduler: Any, settings: Settings, clock: Clock, wake: Wake, *, send_log: SendLog, options: Mapping[str, Any]
+    scheduler: Any,
+    settings: Settings,
+    clock: Clock,
+    wake: Wake,
+    *,
+    send_log: SendLog,
+    options: Mapping[str, Any],
+    may_send: Callable[[], bool],
 ) -> CeleryPublisher:
     app = scheduler.app
 
@@ -230,6 +251,7 @@ def _celery_publisher(
             clock=clock,
             quiet=send_log.of,
             options=options,
+            may_send=may_send,
             may_batch=lambda: not _is_observed(app),
         ),
         window=min(settings.window, SUBMIT_MAX),

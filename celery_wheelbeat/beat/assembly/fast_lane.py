@@ -26,6 +26,7 @@ from celery_wheelbeat.dispatch.messages.tracing import check_ins
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from celery_wheelbeat.beat.assembly.membership import SendGuard
     from celery_wheelbeat.beat.schedule_view import MonitorEntries
     from celery_wheelbeat.dispatch.backlog import Backlog
     from celery_wheelbeat.dispatch.celery_lane.lane import CeleryLane
@@ -61,6 +62,7 @@ def assemble_fast(
     slow: CeleryLane,
     options: Mapping[str, Any],
     send_log: SendLog,
+    guard: SendGuard,
 ) -> FastLane | None:
     """Construct the fast lane beside ``slow``. ``options``: send options that the celery lane adds to every message."""
     app = scheduler.app
@@ -79,7 +81,8 @@ def assemble_fast(
         make_entry = _entry_maker(scheduler)
         return EnvelopeMaker(scheduler, recorder, make_entry, options, quiet=send_log.none, bypass_hooks=bypass)
 
-    wire = _wire(scheduler, kind, make_maker, clock, namespace=namespace, destination=slow.publisher.destination)
+    destination = slow.publisher.destination
+    wire = _wire(scheduler, kind, make_maker, clock, namespace=namespace, destination=destination, guard=guard)
     forms = EnvelopeRegistry(engine.routes, _claim_headers(app, settings, namespace))
     engine.routes.freed = forms.forget_routes
     messages = JobMessages(engine, limit_bytes=settings.envelope_bytes)
@@ -87,7 +90,9 @@ def assemble_fast(
     return FastLane(
         engine,
         backlog,
-        FastPublisher("fast-lane", wire, clock, wake.ring, window=settings.window // block_runs),
+        FastPublisher(
+            "fast-lane", wire, clock, wake.ring, window=settings.window // block_runs, may_send=guard.may_send
+        ),
         lateness,
         next_backlog=slow.backlog,
         quarantined=slow.quarantined,
@@ -118,6 +123,7 @@ def _wire(
     *,
     namespace: Callable[[], str],
     destination: str,
+    guard: SendGuard,
 ) -> Wire:
     app = scheduler.app
 
@@ -128,7 +134,10 @@ def _wire(
         return scheduler.Producer(channel, auto_declare=False)
 
     if kind == "redis":
-        return RedisWire(connection, producer, make_maker, clock, namespace=namespace, destination=destination)
+        return RedisWire(
+            connection, producer, make_maker, clock,
+            namespace=namespace, destination=destination, beat_id=guard.beat_id,
+        )  # fmt: skip
     return AmqpWire(connection, producer, make_maker, clock, heartbeat_s=float(app.conf.broker_heartbeat or 0))
 
 

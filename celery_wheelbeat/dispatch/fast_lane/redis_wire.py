@@ -67,8 +67,11 @@ class RedisWire:
         *,
         namespace: Callable[[], str],
         destination: str,
+        beat_id: str | None = None,
     ) -> None:
-        """``make_maker(recorder)`` builds the maker of envelopes on this connection."""
+        """``beat_id``: part of the name of the connection, by which another beat can end it.
+
+        ``make_maker(recorder)`` builds the maker of envelopes on this connection."""
         self.blocked = ""
         self.on_wait: Callable[[], None] = lambda: None
         self.provable = True
@@ -79,7 +82,7 @@ class RedisWire:
         self._make_producer = make_producer
         self._make_maker = make_maker
         self._clock = clock
-        self._incarnation = uuid.uuid4().hex
+        self._incarnation = beat_id or uuid.uuid4().hex
         self._name_marker: Callable[[], str] = lambda: f"wheelbeat:{namespace()}:seq:{self._incarnation}:{destination}"
         self._marked = self._unmarked = 0
         """Batches without a reply that were written with a marker, and those written after them without one."""

@@ -1,0 +1,171 @@
+"""The shards that one beat holds, and the marks of all shards.
+
+Invariant: a mark is true. Every run of its shard up to it is confirmed or counted as skipped, here or by another beat.
+A shard is given up only with a mark that is said in ``left`` until another beat says a later one.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from celery_wheelbeat.dispatch.pending import STEP_SHIFT
+from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from celery_wheelbeat.dispatch.dispatcher import Dispatcher
+    from celery_wheelbeat.engine.engine import Engine
+    from celery_wheelbeat.jobs.definitions import DueBatch
+    from celery_wheelbeat.membership.line import BeatLine
+    from celery_wheelbeat.schedules.kinds import Int64s
+
+logger = logging.getLogger("celery.beat")
+
+UNKNOWN_MS = ALWAYS_MS
+"""A shard without a mark."""
+
+
+class Holdings:
+    """Owned by ``Member``. Shards are numbers; sets of them are replaced, not changed."""
+
+    def __init__(self, engine: Engine, dispatcher: Dispatcher) -> None:
+        self.own: frozenset[int] = frozenset()
+        """Shards that this beat sends, frozen ones included."""
+        self.announced: frozenset[int] = frozenset()
+        self.frozen: Mapping[int, float] = {}
+        """Frozen shard → monotonic instant since when."""
+        self.left: frozenset[int] = frozenset()
+        """Shards let go whose mark no other beat has said yet."""
+        self._given_up: frozenset[int] = frozenset()
+        """Shards let go of which runs may still be on their way."""
+        self._engine = engine
+        self._dispatcher = dispatcher
+        self.shards = engine.config.shards
+        self.marks_ms: Int64s = np.full(self.shards, UNKNOWN_MS)
+        self._stopped_ms: Int64s = np.full(self.shards, NEVER_MS)
+        """By shard: the cursor when it was frozen."""
+
+    def remember(self, marks_ms: Int64s | int) -> None:
+        """Take over marks that earlier beats have stored, by shard or for all."""
+        self.marks_ms = np.maximum(self.marks_ms, marks_ms)
+
+    def follow_all(self) -> None:
+        """Send nothing yet."""
+        self._engine.follow(np.ones(self.shards, np.bool_))
+
+    @property
+    def lowest_ms(self) -> int | None:
+        """The earliest mark of all shards; None while one has none."""
+        lowest_ms = int(self.marks_ms.min())
+        return None if lowest_ms == UNKNOWN_MS else lowest_ms
+
+    def said(self, shards: Iterable[int]) -> dict[int, int]:
+        """Return the known marks of ``shards``, for the line."""
+        return {shard: mark for shard in shards if (mark := int(self.marks_ms[shard])) != UNKNOWN_MS}
+
+    def hear(self, lines: Collection[BeatLine], destination: str) -> None:
+        """Take over the marks that other beats say, and forget what their owners have sent."""
+        heard = np.full(self.shards, UNKNOWN_MS)
+        for line in lines:
+            for said in (line.marks, line.left) if line.shards == self.shards else ():
+                marks = said.get(destination, {})
+                if marks:
+                    shards = np.fromiter(marks.keys(), np.intp, len(marks))
+                    heard[shards] = np.maximum(heard[shards], np.fromiter(marks.values(), np.int64, len(marks)))
+        self.left = frozenset(shard for shard in self.left if heard[shard] < self.marks_ms[shard])
+        self.marks_ms = np.maximum(self.marks_ms, heard)
+        self._engine.forget_followed(self.marks_ms)
+
+    def move_marks(self, limit_ms: int) -> None:
+        """Move the marks of what this beat sends forward, none beyond ``limit_ms``."""
+        own = self._mask(self.own)
+        allowed = np.minimum(self._dispatcher.oldest_by_shard(self.shards) - 1, self._stopped_ms)
+        allowed = np.minimum(allowed, min(limit_ms, self._engine.cursor_ms))
+        self.marks_ms = np.where(own, np.maximum(self.marks_ms, allowed), self.marks_ms)
+
+    def take(self, shards: Collection[int]) -> list[DueBatch]:
+        """Begin to send ``shards`` from their marks on; returns the runs that are owed."""
+        where = self._mask(shards)
+        due = self._engine.take(where, self._floor(where))
+        self.own |= frozenset(shards)
+        self.announced -= self.own
+        self.left -= self.own
+        self._given_up -= self.own
+        return due
+
+    def freeze(self, shards: Collection[int], now_s: float) -> None:
+        """Keep new runs of ``shards``; those that wait are still sent."""
+        where = self._mask(shards)
+        self._engine.follow(where)
+        self._stopped_ms = np.where(where, self._engine.cursor_ms, self._stopped_ms)
+        self.frozen = {**self.frozen, **dict.fromkeys(shards, now_s)}
+
+    def thaw(self, shards: Collection[int]) -> list[DueBatch]:
+        """Send frozen shards again; returns their runs since they were frozen."""
+        where = self._mask(shards)
+        stopped_ms = np.where(where, self._stopped_ms, 0)
+        self._stopped_ms = np.where(where, NEVER_MS, self._stopped_ms)
+        self.frozen = {shard: since_s for shard, since_s in self.frozen.items() if shard not in shards}
+        return self._engine.take(where, stopped_ms)
+
+    def drained(self) -> frozenset[int]:
+        """Return the frozen shards of which nothing waits and nothing is on its way."""
+        if not self.frozen:
+            return frozenset()
+        oldest_ms = self._dispatcher.oldest_by_shard(self.shards)
+        return frozenset(shard for shard in self.frozen if oldest_ms[shard] == NEVER_MS)
+
+    def let_go(self, shards: Collection[int]) -> int:
+        """Stop to send ``shards`` at once; returns the number of waiting runs that are given away.
+
+        Their marks stay before every run that is not settled.
+        """
+        self.freeze([shard for shard in shards if shard not in self.frozen], 0.0)
+        oldest_ms = self._dispatcher.oldest_by_shard(self.shards)
+        where = self._mask(shards)
+        final_ms = np.maximum(self.marks_ms, np.minimum(self._stopped_ms, oldest_ms - 1))
+        self.marks_ms = np.where(where, final_ms, self.marks_ms)
+        gone = frozenset(shards)
+        self._stopped_ms = np.where(where, NEVER_MS, self._stopped_ms)
+        self.frozen = {shard: since_s for shard, since_s in self.frozen.items() if shard not in gone}
+        self.own -= gone
+        self.left |= gone
+        self._given_up |= gone
+        return self.give_away()
+
+    def give_up(self) -> None:
+        """Stop to say that this beat sends anything, with the marks as they are."""
+        self.left |= self.own
+        self.own = frozenset()
+
+    def give_away(self) -> int:
+        """Give away what has come back from the publishers of shards let go; returns the number of runs."""
+        if not self._given_up:
+            return 0
+        runs = self._dispatcher.take_out(self._mask(self._given_up))
+        self._engine.give_away(runs.ids, runs.fire_ms, runs.tag >> STEP_SHIFT)
+        oldest_ms = self._dispatcher.oldest_by_shard(self.shards)
+        self._given_up = frozenset(shard for shard in self._given_up if oldest_ms[shard] != NEVER_MS)
+        return len(runs.ids)
+
+    def _floor(self, where: NDArray[np.bool_]) -> Int64s:
+        """Return the marks to send from. A shard without one had no beat yet, unless others have had one."""
+        unknown = where & (self.marks_ms == UNKNOWN_MS)
+        if not unknown.any():
+            return self.marks_ms
+        known = self.marks_ms[self.marks_ms != UNKNOWN_MS]
+        if len(known):
+            logger.error("beat: %d shards have no mark; the earliest mark of the others is used", unknown.sum())
+        floor_ms = int(known.min()) if len(known) else self._engine.cursor_ms
+        return np.where(unknown, floor_ms, self.marks_ms)
+
+    def _mask(self, shards: Collection[int]) -> NDArray[np.bool_]:
+        mask = np.zeros(self.shards, np.bool_)
+        mask[list(shards)] = True
+        return mask

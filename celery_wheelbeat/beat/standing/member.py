@@ -1,0 +1,349 @@
+"""This beat as one of several: looks in, decisions carried out, lines said.
+
+Per tick: ``turn`` returns the runs that newly taken shards owe, ``move_marks`` ends it. ``leave`` and
+``close`` end the process. Invariant: nothing is sent before the first look, or before ``ALONE_S`` without one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from queue import Empty
+from typing import TYPE_CHECKING, Any, Final
+
+from celery_wheelbeat import __version__
+from celery_wheelbeat.dispatch.lane import FIRST_CONNECTION_S
+from celery_wheelbeat.membership.attendance import Attendance, Look, Unheard
+from celery_wheelbeat.membership.decision import Damping, Situation, decide
+from celery_wheelbeat.membership.line import BeatLine, Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from celery_wheelbeat.beat.standing.holdings import Holdings
+    from celery_wheelbeat.dispatch.dispatcher import Dispatcher
+    from celery_wheelbeat.jobs.definitions import DueBatch
+    from celery_wheelbeat.membership.attendance import Roster
+    from celery_wheelbeat.membership.decision import Actions
+    from celery_wheelbeat.membership.keeper import Keeper
+    from celery_wheelbeat.membership.pulse import Pulse
+    from celery_wheelbeat.runtime.clock import Clock
+    from celery_wheelbeat.runtime.mailbox import Mailbox
+
+logger = logging.getLogger("celery.beat")
+
+ALONE_S: Final = 10.0
+"""A beat that no roll has answered for so long after its start goes on alone."""
+MARK_EVERY_S: Final = 0.2
+PATIENT_BEATS: Final = 5.0
+"""T + 2 H: while another beat can send, a broker that this one cannot reach costs no run before it is gone for so long.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rolls:
+    """The rolls of a beat, and what guards its sends."""
+
+    open: Callable[[str], Sequence[Keeper]]
+    """Namespace → one keeper for each roll."""
+    reports: Mailbox[Look | Unheard]
+    """Where the keepers report."""
+    pulse: Pulse
+    heartbeat_s: float
+    active: int
+    stops_when_cut_off: bool = False
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened since the start, for metrics."""
+
+    takes: Counter[str] = field(default_factory=Counter)
+    """Shards taken, by the reason."""
+    taken_while_alive: int = 0
+    """Shards that another beat took while this one was alive."""
+
+
+class Member:
+    """The standing of one beat among those of its namespace."""
+
+    def __init__(self, beat_id: str, rolls: Rolls, holdings: Holdings, dispatcher: Dispatcher, clock: Clock) -> None:
+        self.beat_id = beat_id
+        self.holdings = holdings
+        self.tally = Tally()
+        self.roster: Roster | None = None
+        """As of the last decision."""
+        self.account: Callable[[], dict[str, Any]] = dict
+        """Sums of the ledger, for the view of all beats."""
+        self._rolls = rolls
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._attendance = Attendance(rolls.heartbeat_s)
+        self._damping = Damping()
+        self._keepers: Sequence[Keeper] = ()
+        self._line = BeatLine(beat_id, shards=holdings.shards, active=rolls.active, release=__version__)
+        self._begun_s: float | None = None
+        self._has_looked = False
+        self._is_alone = False
+        self._was_connected = False
+        self._moved_s = self._said_s = float("-inf")
+        self._said_own: frozenset[int] | None = None
+        self._was_cut_off = False
+        self._unowned: frozenset[int] = frozenset()
+        self._owners: dict[int, str] = {}
+        """Shard → the other beat that said last that it sends it."""
+        holdings.follow_all()
+
+    @property
+    def state(self) -> str:
+        """``waiting`` (for the first look), ``alone``, or the standing that it says."""
+        if self.waits:
+            return "waiting"
+        return "alone" if self._is_alone else self._line.standing.value
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is not known yet what this beat sends: nothing is loaded before, for ``ALONE_S`` at most.
+
+        A beat that finds no other one thus settles what was missed while it loads, as a beat without rolls does.
+        """
+        if self._begun_s is None or self._is_alone or self.holdings.own:
+            return False
+        return (not self._has_looked or bool(self.holdings.announced)) and not self._is_late(self._clock.monotonic_s())
+
+    def begin(self, namespace: str, mark_ms: int | None) -> None:
+        """Say for the first time that this beat is here; further calls do nothing.
+
+        ``mark_ms``: the mark that earlier beats have stored, None if there is none.
+        """
+        if self._begun_s is not None:
+            return
+        self._begun_s = self._clock.monotonic_s()
+        if mark_ms is not None:
+            self.holdings.remember(mark_ms)
+        self._keepers = self._rolls.open(namespace)
+        self._line = replace(self._line, rolls=tuple(keeper.name for keeper in self._keepers))
+        self._rolls.pulse.start()
+        for keeper in self._keepers:
+            keeper.start(self._rolls.heartbeat_s)
+        self._say(self._clock.monotonic_s())
+
+    def turn(self, *, loaded: bool) -> list[DueBatch]:
+        """Take in what the keepers have found, decide, and carry it out; returns the runs to send.
+
+        ``loaded``: all definitions are in the engine.
+        """
+        if self._begun_s is None:
+            return []
+        now_s = self._clock.monotonic_s()
+        looks = self._take_looks()
+        due = self._go_on_alone(now_s) if not looks else []
+        if looks and not self._has_looked:
+            self._meet(now_s)
+        if loaded and self._line.standing is Standing.JOINING:
+            self._line = replace(self._line, standing=Standing.READY)
+            logger.info("beat: Everything is loaded; this beat takes its share")
+        if looks or self.holdings.frozen:
+            due += self._decide(now_s)
+        self.holdings.give_away()
+        self._watch_rolls(now_s)
+        if looks:
+            self._rolls.pulse.looked(max(look.began_s for look in looks))
+        return due
+
+    def move_marks(self, limit_ms: int, *, loaded: bool) -> int | None:
+        """Move the marks of what this beat sends, none beyond ``limit_ms``, and say the line of this tick.
+
+        Returns the earliest mark of all shards, None while one has none. ``loaded``: the marks of a beat that still
+        loads stay.
+        """
+        now_s = self._clock.monotonic_s()
+        if loaded and (now_s - self._moved_s >= MARK_EVERY_S or self._line.standing is Standing.LEAVING):
+            self._moved_s = now_s
+            self.holdings.move_marks(limit_ms)
+        if self._keepers:
+            self._say(now_s)
+        return self.holdings.lowest_ms
+
+    def may_send(self) -> bool:
+        """Return whether a sender may write to the broker now. Called from any thread."""
+        return self._rolls.pulse.may_send() and not (self._was_cut_off and self._rolls.stops_when_cut_off)
+
+    # The end.
+
+    def leave(self) -> None:
+        """Say that this beat leaves, and send nothing new; what waits may still be sent."""
+        self._line = replace(self._line, standing=Standing.LEAVING)
+        holdings = self.holdings
+        holdings.announced = frozenset()
+        holdings.freeze(holdings.own - holdings.frozen.keys(), self._clock.monotonic_s())
+        self._said_own = None
+        self._say(self._clock.monotonic_s())
+
+    def say_last(self, timeout_s: float, *, settled: bool) -> None:
+        """Give up every shard, and let the threads write the last line within ``timeout_s``.
+
+        ``settled``: all outcomes are collected; else the marks stay as they are.
+        """
+        if settled:
+            self.holdings.let_go(self.holdings.own)
+        else:
+            self.holdings.give_up()
+        self._line = replace(self._line, standing=Standing.LEFT, number=self._line.number + 1)
+        last = self._full(self._line)
+        for keeper in self._keepers:
+            keeper.stop(last, timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for the threads."""
+        for keeper in self._keepers:
+            keeper.join(timeout_s)
+        self._rolls.pulse.close(timeout_s)
+
+    # Parts of a turn.
+
+    def _take_looks(self) -> list[Look]:
+        looks = []
+        with suppress(Empty):
+            while True:
+                report = self._rolls.reports.get()
+                if isinstance(report, Look):
+                    self._attendance.note(report)
+                    looks.append(report)
+        for look in looks:
+            order = self._line.order or look.now_ms or self._clock.wall_ms()
+            self._line = replace(self._line, order=order, offset_ms=look.offset_ms)
+        return looks
+
+    def _go_on_alone(self, now_s: float) -> list[DueBatch]:
+        if self._has_looked or self._is_alone or not self._is_late(now_s):
+            return []
+        self._is_alone = True
+        logger.error("beat: No roll answers; this beat sends everything, as if there were no other")
+        return self.holdings.take(range(self._line.shards))
+
+    def _is_late(self, now_s: float) -> bool:
+        return self._begun_s is not None and now_s - self._begun_s >= ALONE_S
+
+    def _meet(self, now_s: float) -> None:
+        """Look around for the first time: without another beat that sends, this one need not load before it does."""
+        self._has_looked = True
+        others = self._attendance.roster(now_s).live.values()
+        if all(line.standing is not Standing.READY for line in others):
+            self._line = replace(self._line, standing=Standing.READY)
+        logger.info("beat: This beat is %s; %d others are here", self.beat_id, len(others))
+
+    def _decide(self, now_s: float) -> list[DueBatch]:
+        holdings, roster = self.holdings, self._attendance.roster(now_s)
+        before, self.roster = self.roster, roster
+        self._log_gone(before, roster)
+        holdings.hear([*roster.live.values(), *roster.gone.values()], self._dispatcher.destination)
+        self._line = replace(self._line, own=holdings.own, able=self._able(), damped=self._damping.damped(now_s))
+        woken = self._rolls.pulse.woken or self._was_cut_off or self._is_alone
+        actions = decide(Situation(self._line, holdings.announced, holdings.frozen, woken), roster, now_s)
+        self._is_alone = self._was_cut_off = False
+        others_send = any(line.able and line.standing is Standing.READY for line in roster.live.values())
+        self._dispatcher.have_patience(PATIENT_BEATS * self._rolls.heartbeat_s if others_send else 0.0)
+        self._unowned = actions.unowned
+        due = self._carry_out(actions, roster, now_s)
+        self._owners.update((shard, beat_id) for beat_id, line in roster.live.items() for shard in line.own)
+        return due
+
+    def _carry_out(self, actions: Actions, roster: Roster, now_s: float) -> list[DueBatch]:
+        holdings = self.holdings
+        if actions.overtaken:
+            self._note_overtaken(actions, now_s)
+        if actions.let_go:
+            given = holdings.let_go(actions.let_go)
+            logger.info("beat: %d shards let go; %d waiting runs are left to their owners", len(actions.let_go), given)
+        if actions.freeze:
+            holdings.freeze(actions.freeze, now_s)
+        due = holdings.thaw(actions.thaw) if actions.thaw else []
+        drained = holdings.drained()
+        if drained:
+            holdings.let_go(drained)
+            logger.info("beat: %d shards let go; nothing of them waits", len(drained))
+        holdings.announced = actions.announce | actions.take
+        if actions.take:
+            for beat_id in actions.fence:
+                for keeper in self._keepers:
+                    keeper.fence(beat_id)
+            due += self._take(actions, roster)
+        forgettable = self._attendance.forgettable(self._full(self._line), now_s)
+        for keeper in self._keepers if forgettable else ():
+            keeper.forget(forgettable)
+        return due
+
+    def _take(self, actions: Actions, roster: Roster) -> list[DueBatch]:
+        causes = Counter(self._cause(self._owners.get(shard), roster) for shard in actions.take)
+        self.tally.takes += causes
+        due = self.holdings.take(actions.take)
+        why = ", ".join(f"{shards} {cause}" for cause, shards in sorted(causes.items()))
+        logger.info("beat: %d shards taken with %d runs (%s)", len(actions.take), sum(map(len, due)), why)
+        return due
+
+    @staticmethod
+    def _cause(owner: str | None, roster: Roster) -> str:
+        """Return why a shard is to be taken, from who had it last."""
+        if owner in roster.live:
+            return "let go"
+        if owner is None or owner not in roster.gone:
+            return "without a beat"
+        return "of a beat that left" if roster.gone[owner].standing is Standing.LEFT else "of a beat that is gone"
+
+    def _note_overtaken(self, actions: Actions, now_s: float) -> None:
+        if not self._damping.damped(now_s):
+            self.tally.taken_while_alive += len(actions.overtaken)
+            logger.warning("beat: %d shards were taken by another beat while this one had them", len(actions.overtaken))
+        self._damping.strike(now_s)
+
+    def _log_gone(self, before: Roster | None, now: Roster) -> None:
+        for beat_id in now.gone.keys() & (before.live.keys() if before is not None else ()):
+            line = now.gone[beat_id]
+            logger.warning("beat: The beat %s is %s; it had %d shards", beat_id, line.standing.value, len(line.own))
+
+    def _watch_rolls(self, now_s: float) -> None:
+        """Note when no roll can be reached any more."""
+        longest_s = 2.5 * self._rolls.heartbeat_s  # shortly before others take the shards of this beat
+        cut_off = self._has_looked and now_s - self._attendance.last_look_s > longest_s
+        if cut_off and not self._was_cut_off and self.roster is not None and self.roster.live:
+            self._was_cut_off = True
+            what = "sends nothing" if self._rolls.stops_when_cut_off else "goes on sending its share"
+            logger.error("beat: No roll can be reached; this beat %s", what)
+
+    def _able(self) -> frozenset[str]:
+        """Return the destination if its connection is up, or was never up and this beat has just started."""
+        connected = self._dispatcher.health().connected
+        self._was_connected |= connected
+        since_s = self._clock.monotonic_s() - (self._begun_s or 0.0)
+        hopeful = not self._was_connected and since_s < FIRST_CONNECTION_S
+        return frozenset({self._dispatcher.destination}) if connected or hopeful else frozenset()
+
+    # The line.
+
+    def _say(self, now_s: float) -> None:
+        own = self.holdings.own | self.holdings.announced
+        changed = own != self._said_own
+        if not changed and now_s - self._said_s < MARK_EVERY_S:
+            return
+        self._said_s, self._said_own = now_s, own
+        self._line = replace(self._line, number=self._line.number + 1)
+        line = self._full(self._line)
+        waiting = bool(self.holdings.announced) or self._line.standing is Standing.LEAVING
+        within_s = 0.0 if changed else self._attendance.next_look_s(now_s, announced=waiting)
+        for keeper in self._keepers:
+            keeper.say(line, within_s)
+
+    def _full(self, line: BeatLine) -> BeatLine:
+        holdings, destination = self.holdings, self._dispatcher.destination
+        own = holdings.own | holdings.announced
+        return replace(
+            line,
+            own=own,
+            able=self._able(),
+            marks={destination: holdings.said(own)},
+            left={destination: holdings.said(holdings.left)},
+            account=self.account(),
+        )
