@@ -27,7 +27,7 @@ from celery_wheelbeat.dispatch.fast_lane.batches import Batch, Parcel
 from celery_wheelbeat.dispatch.messages.attempt import Attempt
 from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments, rendered
-from celery_wheelbeat.dispatch.messages.expiry import expiries, written_lifetime
+from celery_wheelbeat.dispatch.messages.expiry import expiries, left_ms, written_expiry
 from celery_wheelbeat.dispatch.messages.patterns import TEXTS, Own, own_of, pattern_of
 from celery_wheelbeat.dispatch.messages.recording import Recording
 from celery_wheelbeat.dispatch.messages.template import Unsendable
@@ -226,13 +226,20 @@ OPTIONS = st.fixed_dictionaries(
         "link_error": SIGNATURES | st.lists(SIGNATURES, min_size=1, max_size=2),
         "headers": st.dictionaries(NAMES.filter(lambda name: not is_read(name)), TEXT, min_size=1, max_size=2),
         "serializer": st.sampled_from(["pickle", "yaml", "json"]),
-        "expires": st.integers(1, MAX_EXPIRES_S) | st.floats(1e-6, MAX_EXPIRES_S),
+        "expires": st.integers(1, MAX_EXPIRES_S)
+        | st.floats(1e-6, MAX_EXPIRES_S)
+        | st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
         "priority": st.integers(0, 255),
         "time_limit": SECONDS,
         "soft_time_limit": SECONDS,
         "compression": st.just("gzip"),
     },
 )
+
+
+def are_alike(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Return whether both have the option; seconds are not like an instant."""
+    return name in second and isinstance(first[name], str) == isinstance(second[name], str)
 
 
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
@@ -249,7 +256,10 @@ def test_options_of_a_jobs_own_are_written_as_celery_writes_them(
     form = pattern_of(route)._replace(headers=OVERLAP if overlap else ())
     assert set(form.options) == options.keys() - {"serializer", "compression"}
     envelope = made(wire, form)
-    for values in (options, {**options, **{name: other[name] for name in form.options if name in other}}):
+    for values in (
+        options,
+        {**options, **{name: other[name] for name in form.options if are_alike(name, options, other)}},
+    ):
         own = own_of(Route("lanes.anything", json.dumps(values)), form)
         recording, sample = recorded(wire, form, Arguments(["ü", {"n": 1}], {}, own))
         if own.links:
@@ -260,8 +270,11 @@ def test_options_of_a_jobs_own_are_written_as_celery_writes_them(
         assert rendered(envelope, recording, sample) == recording.wire
 
 
+NOW_S = 1_800_000_000
+INSTANTS = [NOW_S - 1, NOW_S, *(NOW_S + left for left in (0.25, 0.001, 1.001, 2.001, 9.9995, 10, 300.25, 10**7, 10**9))]
 ENDS = {
     "expires": [1e-6, 0.0015, 0.25, 1, 1.001, 30, 86_400.5, MAX_EXPIRES_S - 0.1, MAX_EXPIRES_S],
+    "expires at": [datetime.fromtimestamp(at, UTC).isoformat() for at in INSTANTS],
     "priority": [0, 1, 3, 9, 10, 127, 128, 255],
     "time_limit": [0, 1, 0.5, 127, 128, 2**31 - 1, 2**31, 2**40, MAX_EXPIRES_S],
     "soft_time_limit": [0, 1e-9, 255, 65_536, MAX_EXPIRES_S - 0.5],
@@ -279,11 +292,13 @@ def test_values_at_both_ends_are_written_as_celery_writes_them(
     wire: Any, option: str, others: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One envelope serves all of them, and neither clock nor rounding makes a difference."""
-    routes = [Route("lanes.check", json.dumps({**others, option: value}, sort_keys=True)) for value in ENDS[option]]
-    (form,) = {pattern_of(route)._replace(expires_s=0) for route in routes}
+    name = option.removesuffix(" at")
+    routes = [Route("lanes.check", json.dumps({**others, name: value}, sort_keys=True)) for value in ENDS[option]]
+    forms = [pattern_of(route) for route in routes]
+    (form,) = {form._replace(expires_s=forms[0].expires_s) for form in forms}
     envelope = wire.make(form, [Arguments([1], {}, own_of(routes[0], form))])
     assert isinstance(envelope, Envelope), envelope
-    now = datetime.now(ZoneInfo("UTC")).replace(microsecond=123_457)
+    now = datetime.fromtimestamp(NOW_S, ZoneInfo("UTC")).replace(microsecond=123_457)
     monkeypatch.setattr(wire._maker._app, "now", lambda: now)
     for route in routes:
         own = own_of(route, form)
@@ -291,14 +306,18 @@ def test_values_at_both_ends_are_written_as_celery_writes_them(
         assert rendered(envelope, recording, sample) == recording.wire
         assert envelope.key_of(own) == recording.key
         if own.expires_s is not None:
-            lifetime = np.frombuffer(written_lifetime(own.expires_s), np.uint8).reshape(1, -1)
-            expected = recording.headers["expires"]
-            assert expiries(now, lifetime) == expected.encode() or own.expires_s < 0.001
+            lifetime = np.frombuffer(written_expiry(own), np.uint8).reshape(1, -1)
+            assert expiries(now, lifetime) == recording.headers["expires"].encode()
+        if own.expires_at is not None:
+            instant = np.frombuffer(written_expiry(own), np.uint8).reshape(1, -1)
+            assert str(left_ms(now, instant)[0]) == recording.properties["expiration"]
 
 
 def test_many_expiries_are_computed_as_one_by_one() -> None:
     seconds = [1e-6, 0.25, 86_400.5, *range(1, MAX_EXPIRES_S, 5_000_077), MAX_EXPIRES_S]
-    lifetimes = np.frombuffer(b"".join(map(written_lifetime, seconds)), np.uint8).reshape(-1, 8)
+    lifetimes = np.frombuffer(b"".join(written_expiry(Own({"expires": one})) for one in seconds), np.uint8).reshape(
+        -1, 8
+    )
     for zone in ("UTC", "Europe/Berlin", "Asia/Kolkata"):
         now = datetime(2027, 3, 28, 0, 59, 59, 7, tzinfo=ZoneInfo("UTC")).astimezone(ZoneInfo(zone))
         found = expiries(now, lifetimes)
@@ -477,8 +496,9 @@ def test_what_is_written_to_rabbitmq_is_what_celery_writes(amqp_url: str, varian
         recording, _ = recorded(wire, form, arguments)
         data = rendered(envelope, recording._replace(headers=message.headers), sample)
         nonce = message.headers["wheelbeat_nonce"].encode()
-        wire.send(Batch(1, [Parcel(envelope.key, 1, data)], nonce, 1))
-        while not (outcomes := wire.receive(0.1)):
+        batch = Batch(1, [Parcel(envelope.key, 1, data)], nonce, 1)
+        wire.send(batch)
+        while not (outcomes := wire.receive([batch], 0.1)):
             continue
         assert outcomes[0].failures == ()
         wire.close(broken=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -190,6 +190,28 @@ def test_thousands_of_option_sets_are_one_form_and_one_question(
             assert shown == (expires, number % 256, f"check {number}", number, number / 4)
             found.append(number)
     assert sorted(found) == sorted(2 * list(range(count)))
+
+
+@pytest.mark.redis
+def test_instants_of_expiry_are_one_form_and_those_that_have_passed_are_skipped(
+    bench: FastBench, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One-off runs have an instant each: ``later`` stores a relative expiry as one."""
+    asked, now = questions(bench, monkeypatch), datetime.now(UTC).replace(microsecond=0)
+    instants = [(now + timedelta(days=at % 40 - 4, microseconds=at % 7 * 1_000)).isoformat() for at in range(JOBS)]
+    routes = [bench.route(options=json.dumps({"expires": one})) for one in instants]
+    bench.load([job(at, route) for at, route in enumerate(routes)])
+    bench.pass_minutes()
+    bench.drain()
+    assert (len(asked), bench.slow_runs) == (1, 0)
+    found = {}
+    for message in map(json.loads, client.lrange("celery", 0, -1)):
+        instant = message["headers"]["expires"]
+        found[int(message["headers"]["argsrepr"][1:-1])] = instant
+        left_s = (datetime.fromisoformat(instant) - now).total_seconds()
+        assert 0 < left_s - int(message["properties"]["expiration"]) / 1000 < 60
+    assert found == {at: one for at, one in enumerate(instants) if at % 40 > 4}
+    assert bench.ledger.skipped["expired"] == bench.ledger.skipped.total() == JOBS - len(found)
 
 
 @pytest.mark.redis

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from celery_wheelbeat.dispatch.messages.envelope import Answer, Stamps
+from celery_wheelbeat.dispatch.messages.expiry import left_us
 from celery_wheelbeat.dispatch.messages.template import Hole, delivery_tags, nonces
 from celery_wheelbeat.dispatch.messages.tracing import new_traces
 
@@ -136,6 +137,17 @@ class Load(NamedTuple):
     """Run ids, 36 octets each."""
     fire_ms: Int64s
 
+    def split_expired(self, now: datetime) -> tuple[Load, NDArray[np.bool_] | None]:
+        """Return the runs that have not expired, and a mask of those that have; None if there are none."""
+        if not self.envelope.dated:
+            return self, None
+        found = self.columns.by_hole(self.envelope.texts, timed=True)[Hole.LIFETIME]
+        expired = left_us(now, found) <= 0  # type: ignore[arg-type]
+        if not expired.any():
+            return self, None
+        stay = ~expired
+        return Load(self.envelope, self.columns.at(stay), self.ids[stay], self.fire_ms[stay]), expired
+
 
 class Made(NamedTuple):
     """The messages of one load."""
@@ -178,7 +190,7 @@ def make(load: Load, now: datetime) -> Made:
         traces = new_traces(load.ids, fresh, os.urandom(4 * size), now.timestamp())
     stamps = Stamps(load.ids, load.fire_ms, fresh, tags, now, traces)
     return Made(
-        envelope.key, envelope.render(load.columns.by_hole(envelope.texts, timed=envelope.timed), stamps), fresh
+        envelope.key, envelope.render(load.columns.by_hole(envelope.texts, timed=envelope.has_expiries), stamps), fresh
     )
 
 

@@ -207,9 +207,15 @@ class FastLane(Lane):
             elif isinstance(group.answer, Pending):
                 self._ask(group, runs.jobs)
                 yield _Left(group.positions, wait=group.form if self.answers.may_wait(group.form) else None)
+        yield from self._without_message(composed, runs)
+
+    def _without_message(self, composed: Composed, runs: Runs) -> Iterator[_Left]:
+        """Yield the runs for which no message was made, although their form has an envelope."""
         if composed.unfit:
             self.choice.note_unfit({int(runs.pairs.ids[at]): why for at, why in composed.unfit.items()})
             yield _Left(sorted(composed.unfit))
+        if composed.expired:
+            yield _Left(sorted(composed.expired), skip="expired")
         if composed.unsendable:
             self.refused.refuse_alone({int(runs.pairs.ids[at]): why for at, why in composed.unsendable.items()})
             yield _Left(sorted(composed.unsendable), skip="quarantined")

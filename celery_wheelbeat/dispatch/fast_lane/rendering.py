@@ -87,6 +87,8 @@ class Composed(NamedTuple):
     """One for each block that has a message."""
     unfit: dict[int, str]
     unsendable: dict[int, str]
+    expired: list[int]
+    """Positions of runs whose expiry has passed."""
     forms: dict[Form, NDArray[np.intp]]
     """Forms in use → positions of some of their runs."""
 
@@ -122,16 +124,20 @@ class JobMessages:
         ``ends``: position behind the last run of each block.
         """
         drafts = [Draft() for _ in ends]
-        composed = Composed(drafts, {}, {}, {})
+        composed = Composed(drafts, {}, {}, [], {})
         for group in (part for whole in groups for part in _by_use(whole, runs.pairs)):
             rendered = self.render(group.form, group.answer, group.positions, runs)  # type: ignore[arg-type]
             composed.unfit.update(rendered.unfit)
             composed.unsendable.update(rendered.unsendable)
+            load, expired = rendered.load.split_expired(now)
             positions = rendered.positions
+            if expired is not None:
+                composed.expired.extend(positions[expired].tolist())
+                positions = positions[~expired]
             if not len(positions):
                 continue
             composed.forms[group.form] = positions
-            made, start = make(rendered.load, now), 0
+            made, start = make(load, now), 0
             for draft, stop in zip(drafts, np.searchsorted(positions, ends).tolist(), strict=True):
                 if stop > start:
                     draft.add(made, slice(start, stop), positions[start:stop])

@@ -15,6 +15,7 @@ from amqp.serialization import dumps as dump_arguments
 
 from celery_wheelbeat.dispatch.messages.byte_ranges import ByteRanges
 from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage, Stamps, marks_of
+from celery_wheelbeat.dispatch.messages.expiry import left_ms, texts_of_numbers
 from celery_wheelbeat.dispatch.messages.flat_texts import big_endian
 from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
 from celery_wheelbeat.dispatch.messages.patterns import NOTHING, PRIORITY, ROUTING_KEY, SHORT_TEXT_MAX, Own
@@ -53,6 +54,8 @@ _INNER = b"\x07headersF"
 _ROUTING_KEY_AT = 7 + 4 + 2 + 1
 """Bytes before the routing key of ``basic.publish``, besides the exchange: frame head, method, reserved, length."""
 _TABLE_LENGTH = 4
+_TIME_TO_LIVE_MAX = 20
+"""Bound on the bytes of the property ``expiration``."""
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS, _DELIVERY_MODE, _PRIORITY = (1 << bit for bit in range(15, 10, -1))
 _IN_METHOD = TextHole(ROUTING_KEY, Site.METHOD)
 _IN_PROPERTIES = TextHole(PRIORITY, Site.PROPERTIES)
@@ -95,7 +98,10 @@ class AmqpEnvelope(Envelope):
         opening = wire[header + 3 : table + 4]
         (table_length,) = struct.unpack_from(">I", wire, table)
         own_values = self._find_own_values(wire[:body_at], header, table + 4 + table_length, sample.own)
-        self.opening_width = TEXT_LENGTH_BYTES * len(self.texts) + LIFETIME_BYTES * self.timed + len(opening)
+        if self.dated:
+            time_to_live = self.write_text(str(recording.properties["expiration"]), Site.PROPERTIES)
+            own_values.append(MarkedValue(Hole.EXPIRATION, time_to_live, 1, table + 4 + table_length, body_at))
+        self.opening_width = TEXT_LENGTH_BYTES * len(self.texts) + LIFETIME_BYTES * self.has_expiries + len(opening)
         reprs, name = _repr_text(body.of(sample.args, sample.kwargs)), self._find_own(recording, sample)
         marks = [
             *marks_of(recording, sample),
@@ -121,7 +127,7 @@ class AmqpEnvelope(Envelope):
         in_table_length, beside_length = self._lengths(self._own_values(sample.own))
         varying = len(reprs) + names * len(name) + in_table_length
         (header_length,) = struct.unpack_from(">I", wire, header + 3)
-        self._header_fixed = header_length - varying - beside_length
+        self._header_fixed = header_length - varying - beside_length - (len(time_to_live) if self.dated else 0)
         self._table_fixed = table_length - varying
 
     def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
@@ -131,7 +137,7 @@ class AmqpEnvelope(Envelope):
         in_table_length, beside_length = self._lengths(values) if values else (0, 0)
         varying = len(reprs) + self._names * len(name_text) + in_table_length
         header_length = self._header_fixed + varying + beside_length
-        if header_length > self._chunk:
+        if header_length + _TIME_TO_LIVE_MAX * self.dated > self._chunk:
             raise Unsendable(
                 f"its headers and properties have {header_length:,} bytes: RabbitMQ takes no more than"
                 f" {self._chunk:,} and ends the connection with more"
@@ -142,7 +148,7 @@ class AmqpEnvelope(Envelope):
             struct.pack(">I", self._table_fixed + varying),
         )
         pieces = Pieces(opening, self._body_frames(body), reprs, name_text)
-        return self._with_own(pieces, values, own) if values or self.timed else pieces
+        return self._with_own(pieces, values, own) if values or self.has_expiries else pieces
 
     def _find_own_values(self, wire: bytes, header: int, properties: int, own: Own) -> list[MarkedValue]:
         """Find the job-specific values of a recorded message. ``properties``: offset of those behind the headers."""
@@ -256,6 +262,14 @@ class AmqpEnvelope(Envelope):
 
     def render(self, pieces: Mapping[Hole | TextHole, Column], stamps: Stamps) -> Messages:
         """See ``Envelope``."""
+        instants, opening = pieces.get(Hole.LIFETIME), pieces[Hole.OPENING]
+        if self.dated and isinstance(instants, np.ndarray) and isinstance(opening, np.ndarray):
+            written = texts_of_numbers(
+                left_ms(stamps.now, instants), lambda value: self.write_text(str(value), Site.PROPERTIES)
+            )
+            sizes = opening[:, :4].copy().view(">u4") + written.length[:, None]
+            sized = np.hstack((sizes.astype(">u4").view(np.uint8), opening[:, 4:]))
+            pieces = {**pieces, Hole.EXPIRATION: written, Hole.OPENING: sized}
         names = pieces[Hole.NAME]
         if Hole.INNER in self.skeleton.holes and isinstance(names, ByteRanges):
             lengths = (names.length + self._inner_fixed).astype(">u4").view(np.uint8).reshape(-1, 4)

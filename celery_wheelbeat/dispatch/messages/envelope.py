@@ -13,7 +13,7 @@ from datetime import UTC
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, Union
 
-from celery_wheelbeat.dispatch.messages.expiry import expiries, has_all_digits, lifetime_of, written_lifetime
+from celery_wheelbeat.dispatch.messages.expiry import expiries, has_all_digits, lifetime_of, written_expiry
 from celery_wheelbeat.dispatch.messages.patterns import (
     NOTHING,
     PRIORITY,
@@ -99,9 +99,12 @@ class Envelope(ABC):
         self.exchange = recording.exchange
         self.routing_key = recording.routing_key
         self.body = body
-        self.timed = own.expires_s is not None and recording.headers.get("expires") is not None
+        expires = recording.headers.get("expires") is not None
+        self.timed = expires and own.expires_s is not None
         """Whether relative expiries are job-specific."""
-        self.lifetime = None if self.timed else lifetime_of(recording)
+        self.dated = expires and own.expires_at is not None
+        """Whether expiries are job-specific instants."""
+        self.lifetime = None if self.has_expiries else lifetime_of(recording)
         self.observers: Sequence[str] = ()
         """Tracing tools whose headers are part of its messages."""
         self.texts: tuple[TextHole, ...] = ()
@@ -171,6 +174,11 @@ class Envelope(ABC):
         other.__dict__["identity"] = self.identity
         other.key = key
         return other
+
+    @property
+    def has_expiries(self) -> bool:
+        """Whether cached parts contain an expiry."""
+        return self.timed or self.dated
 
     @property
     def observed(self) -> bool:
@@ -261,8 +269,8 @@ class Envelope(ABC):
     def _with_own(self, pieces: Pieces, values: Sequence[bytes], own: Own) -> Pieces:
         """Add job-specific values, their lengths, and the lifetime; see ``Pieces``."""
         opening = [len(value).to_bytes(TEXT_LENGTH_BYTES, "little") for value in values]
-        if self.timed and own.expires_s is not None:
-            opening.append(written_lifetime(own.expires_s))
+        if self.has_expiries:
+            opening.append(written_expiry(own))
         return pieces._replace(opening=b"".join((*opening, pieces.opening)), name=b"".join((pieces.name, *values)))
 
     @cached_property
@@ -275,6 +283,7 @@ class Envelope(ABC):
             self.skeleton,
             self.lifetime,
             self.timed,
+            self.dated,
             self.texts,
             str(self._time_limits),
             self._before_key,
@@ -292,7 +301,7 @@ def marks_of(recording: Recording, sample: SampleMessage) -> list[MarkedValue]:
         marks.append(MarkedValue(Hole.ID, sample.run_id.encode(), 2 + (headers["root_id"] == sample.run_id)))
     if headers.get("eta") is not None:
         raise Uncut("it has a countdown or an eta")
-    if headers.get("expires") is not None:
+    if headers.get("expires") is not None and sample.own.expires_at is None:
         if not has_all_digits(recording):
             raise Uncut(f"its expiry {headers['expires']!r} has no microseconds")
         marks.append(MarkedValue(Hole.EXPIRES, headers["expires"].encode()))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -208,7 +207,7 @@ class EnvelopeMaker:
         anywhere = invented and ROUTING_KEY in form.options
         for _ in range(_TRIES - 1):
             recording, sample = self._record_once(form, arguments, anywhere)
-            if has_all_digits(recording):
+            if sample.own.expires_at is not None or has_all_digits(recording):
                 return recording, sample
         return self._record_once(form, arguments, anywhere)
 
@@ -241,14 +240,13 @@ class EnvelopeMaker:
 def rendered(envelope: Envelope, recording: Recording, sample: SampleMessage) -> bytes:
     """Render the message of ``recording`` with ``envelope``, as the queue would receive it."""
     pieces = envelope.pieces(envelope.body.of(sample.args, sample.kwargs, sample.own), sample.name, sample.own)
-    lifetime = timedelta(seconds=sample.own.expires_s or 0) if envelope.timed else envelope.lifetime
     stamps = Stamps(
         ids=rows_of([recording.headers["id"].encode()]),
         fire_ms=np.array([sample.fire_ms], np.int64),
         nonces=rows_of([recording.headers["wheelbeat_nonce"].encode()]),
         tags=recording.delivery_tag.encode(),
-        now=expected_now(recording, lifetime),
+        now=expected_now(recording, envelope.lifetime, sample.own),
         traces=traces_of(recording.headers),
     )
-    columns = PartColumns.of([pieces]).by_hole(envelope.texts, timed=envelope.timed)
+    columns = PartColumns.of([pieces]).by_hole(envelope.texts, timed=envelope.has_expiries)
     return envelope.unframed(envelope.render(columns, stamps).octets.tobytes())

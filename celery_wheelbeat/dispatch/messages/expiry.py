@@ -1,6 +1,7 @@
-"""Expiry of a message: as an instant that may have passed, and as the text of a header.
+"""Expiry of a message: whether it has passed, and what of it is written into the message.
 
-Only an instant can have passed: a number of seconds counts from the send, as in Celery.
+Only an instant can have passed: a number of seconds counts from the send, as in Celery. The header ``expires`` of a
+relative expiry depends on the time of the send; with an instant, the property ``expiration`` does.
 """
 
 from __future__ import annotations
@@ -10,15 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from celery_wheelbeat.dispatch.messages.byte_ranges import ByteRanges
 from celery_wheelbeat.dispatch.messages.run_ids import rows_of
 from celery_wheelbeat.dispatch.messages.template import LIFETIME_BYTES, Uncut
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_wheelbeat.dispatch.messages.patterns import Own
     from celery_wheelbeat.dispatch.messages.recording import Recording
     from celery_wheelbeat.dispatch.messages.run_ids import Octets
+    from celery_wheelbeat.schedules.kinds import Int64s
 
 _TIME_LENGTHS = (32, 26)
 """Lengths of ISO 8601 times with microseconds, with and without an offset."""
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _FEW = 32
 """Up to this many distinct times are written one by one."""
@@ -55,16 +62,45 @@ def lifetime_of(recording: Recording) -> timedelta | None:
         raise Uncut("it expires without saying after how long") from None
 
 
-def expected_now(recording: Recording, lifetime: timedelta | None) -> datetime:
-    """Return the instant at which a recorded message with a relative expiry was made."""
-    if lifetime is None:
+def expected_now(recording: Recording, lifetime: timedelta | None, own: Own) -> datetime:
+    """Return the instant at which a recorded message with an expiry was made.
+
+    ``lifetime``: the relative expiry if it is the same for all jobs.
+    """
+    if own.expires_at is not None:
+        left = timedelta(milliseconds=int(recording.properties["expiration"]) + 0.5)
+        return datetime.fromisoformat(own.expires_at) - left
+    if own.expires_s is not None:
+        lifetime = timedelta(seconds=own.expires_s)
+    if lifetime is None or recording.headers.get("expires") is None:
         return datetime.min  # noqa: DTZ901 - not used without an expiry
     return datetime.fromisoformat(recording.headers["expires"]) - lifetime
 
 
-def written_lifetime(expires_s: float) -> bytes:
-    """Return a job-specific relative expiry as cached parts hold it: whole microseconds, as Celery rounds them."""
-    return (timedelta(seconds=expires_s) // _MICROSECOND).to_bytes(LIFETIME_BYTES, "little")
+def written_expiry(own: Own) -> bytes:
+    """Return a job-specific expiry as cached parts hold it, in microseconds: a lifetime, or an instant since 1970."""
+    if own.expires_at is not None:
+        microseconds = (datetime.fromisoformat(own.expires_at) - _EPOCH) // _MICROSECOND
+    else:
+        microseconds = timedelta(seconds=own.expires_s or 0) // _MICROSECOND  # rounded as Celery does
+    return microseconds.to_bytes(LIFETIME_BYTES, "little", signed=True)
+
+
+def left_us(now: datetime, instants: Octets) -> Int64s:
+    """Return the microseconds from ``now`` to each of ``instants`` (n × ``LIFETIME_BYTES``); not above 0: expired."""
+    return instants.view("<i8").ravel() - (now - _EPOCH) // _MICROSECOND
+
+
+def left_ms(now: datetime, instants: Octets) -> Int64s:
+    """Return the same in whole milliseconds, at least 0, rounded as Celery and kombu do."""
+    return (np.maximum(left_us(now, instants), 0) / 1e6 * 1000).astype(np.int64)
+
+
+def texts_of_numbers(values: Int64s, write: Callable[[int], bytes]) -> ByteRanges:
+    """Return ``write`` of each value; called once per distinct value."""
+    distinct, inverse = np.unique(values, return_inverse=True)
+    texts = ByteRanges.of([write(value) for value in distinct.tolist()])
+    return ByteRanges(texts.buffer, texts.start[inverse], texts.length[inverse])
 
 
 def expiries(now: datetime, lifetimes: Octets) -> Octets | bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from datetime import UTC, datetime, timedelta
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.messages.patterns import Form
 
 _KEY_LENGTH = 32
+_FAR = datetime(2100, 1, 1, tzinfo=UTC)
 _random = random.Random()  # noqa: S311 - protects nothing
 _random.seed(uuid.uuid4().int)
 
@@ -61,4 +63,7 @@ _INVENT: Mapping[str, Callable[[], Any]] = {
 
 def invented(form: Form) -> Own:
     """Return random options of the kinds that are job-specific in ``form``."""
-    return Own({name: _INVENT.get(name, _text)() for name in form.options})
+    own = {name: _INVENT.get(name, _text)() for name in form.options}
+    if EXPIRES in own and not form.expires_s:
+        own[EXPIRES] = (_FAR + timedelta(microseconds=_random.randint(1, 10**14))).isoformat()
+    return Own(own)

@@ -60,6 +60,11 @@ class PartColumns(NamedTuple):
         _, body, reprs, name = every.length.reshape(-1, len(Pieces._fields)).T
         return cls(every.buffer, every.start[:: len(Pieces._fields)], len(pieces[0].opening), body, reprs, name)
 
+    def at(self, where: NDArray[np.bool_]) -> PartColumns:
+        """Return the parts of the jobs chosen by the mask ``where``."""
+        lengths = (column[where] for column in (self.body_length, self.reprs_length, self.name_length))
+        return PartColumns(self.buffer, self.begin[where], self.opening_width, *lengths)
+
     def whole(self) -> ByteRanges:
         """Return the parts of each job as one byte range."""
         length = self.opening_width + self.body_length + self.reprs_length + self.name_length

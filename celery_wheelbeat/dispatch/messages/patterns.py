@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,13 +72,22 @@ class Own(NamedTuple):
     @property
     def expires_s(self) -> float | None:
         """The relative expiry; None if it is not job-specific."""
-        return self.options.get(EXPIRES)
+        expires = self.options.get(EXPIRES)
+        return None if isinstance(expires, str) else expires
+
+    @property
+    def expires_at(self) -> str | None:
+        """The expiry as an instant in UTC; None if it is not job-specific."""
+        expires = self.options.get(EXPIRES)
+        return expires if isinstance(expires, str) else None
 
     @property
     def texts(self) -> Mapping[str, str]:
         """Name → text, for the texts that a message can contain."""
         found = {name: value for name, value in self.options.items() if name in TEXTS or name == ROUTING_KEY}
-        if self.expires_s is not None:
+        if self.expires_at is not None:
+            found[EXPIRES] = self.expires_at
+        elif self.expires_s is not None:
             found[EXPIRATION] = str(int(self.expires_s * 1000))  # as kombu writes it
         return found
 
@@ -100,7 +110,7 @@ class Form(NamedTuple):
     options: tuple[str, ...] = ()
     """Names of the options with job-specific values, in order."""
     expires_s: int = 0
-    """If the expiry is job-specific: the next power of two, which gives the same claim headers. Else 0."""
+    """If relative expiries are job-specific: the next power of two, which gives the same claim headers. Else 0."""
 
     @property
     def task(self) -> str:
@@ -126,7 +136,8 @@ def pattern_of(route: Route) -> Form:
         return Form(route)
     common = {name: value for name, value in options.items() if name not in own}
     route = route._replace(options=json.dumps(common, sort_keys=True))
-    return Form(route, (), own, _power_of_two(options[EXPIRES]) if EXPIRES in own else 0)
+    expires = options[EXPIRES] if EXPIRES in own else ""
+    return Form(route, (), own, 0 if isinstance(expires, str) else _power_of_two(expires))
 
 
 def own_of(route: Route, form: Form) -> Own:
@@ -143,24 +154,54 @@ def with_own(options: Mapping[str, Any], own: Own) -> dict[str, Any]:
 
 
 def _is_own(name: str, value: Any) -> bool:
-    if name in LINKS:
-        return isinstance(value, (dict, list)) and bool(value)
-    if name == HEADERS:
-        return isinstance(value, dict) and bool(value) and all(map(_is_passed_on, value))
-    if name in DELAYS:
-        return value is not None
-    if name in TEXTS or name == ROUTING_KEY:
-        return isinstance(value, str) and value != ""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if name == PRIORITY:
-        return is_number and isinstance(value, int) and 0 <= value <= PRIORITY_MAX
-    return is_number and (name in TIME_LIMITS or (name == EXPIRES and 0 < value <= MAX_EXPIRES_S))
+    fits = _FITS.get(name)
+    return fits is not None and fits(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_priority(value: Any) -> bool:
+    return _is_number(value) and isinstance(value, int) and 0 <= value <= PRIORITY_MAX
+
+
+def _is_expiry(value: Any) -> bool:
+    return _is_in_utc(value) if isinstance(value, str) else _is_number(value) and 0 < value <= MAX_EXPIRES_S
+
+
+def _are_headers(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value) and all(map(_is_passed_on, value))
+
+
+_FITS: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(LINKS, lambda value: isinstance(value, (dict, list)) and bool(value)),
+    **dict.fromkeys((*TEXTS, ROUTING_KEY), _is_text),
+    **dict.fromkeys(TIME_LIMITS, _is_number),
+    **dict.fromkeys(DELAYS, lambda value: value is not None),
+    PRIORITY: _is_priority,
+    EXPIRES: _is_expiry,
+    HEADERS: _are_headers,
+}
+"""Option → whether a value of it can be job-specific."""
 
 
 def _is_passed_on(header: str) -> bool:
     """Return whether Celery and tracing tools only pass a header of this name on."""
     name = header.lower()
     return name not in _READ and not name.startswith(_READ_PREFIX) and header_problem(header) is None
+
+
+def _is_in_utc(text: str) -> bool:
+    """Return whether ``text`` is an instant in UTC as Python writes it."""
+    try:
+        return text.endswith("+00:00") and datetime.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 def _power_of_two(seconds: float) -> int:

@@ -15,7 +15,8 @@ import numpy as np
 from kombu.utils import json as kombu_json
 
 from celery_wheelbeat.dispatch.messages.byte_ranges import ByteRanges
-from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage, marks_of
+from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage, Stamps, marks_of
+from celery_wheelbeat.dispatch.messages.expiry import left_ms, texts_of_numbers
 from celery_wheelbeat.dispatch.messages.flat_texts import in_base64
 from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
 from celery_wheelbeat.dispatch.messages.patterns import NOTHING, PRIORITY, Own
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.messages.recording import Recording
     from celery_wheelbeat.dispatch.messages.run_ids import Octets
     from celery_wheelbeat.dispatch.messages.task_body import Encoded, TaskBody
+    from celery_wheelbeat.dispatch.messages.template import Column, Messages
     from celery_wheelbeat.schedules.kinds import Int64s
 
 _PROPERTIES = b'"properties": {'
@@ -158,9 +160,9 @@ class RedisEnvelope(Envelope):
             MarkedValue(Hole.BODY, self._body_text(recording.body)),
             MarkedValue(Hole.REPRS, _repr_text(body.of(sample.args, sample.kwargs))),
             MarkedValue(Hole.NAME, self._find_own(recording, sample), None),
-            *self._find_own_values(recording.wire, sample.own),
+            *self._find_own_values(recording.wire, recording.properties, sample.own),
         ]
-        self.opening_width = TEXT_LENGTH_BYTES * len(self.texts) + LIFETIME_BYTES * self.timed
+        self.opening_width = TEXT_LENGTH_BYTES * len(self.texts) + LIFETIME_BYTES * self.has_expiries
         found = cut(recording.wire, marks)
         if found.holes[0] is not Hole.BODY:
             raise Uncut("it does not begin with the body")
@@ -171,7 +173,10 @@ class RedisEnvelope(Envelope):
         self._names = found.holes.count(Hole.NAME)
         self._times = [found.holes.count(hole) for hole in self.texts]
         self._fixed_length = found.constant_length + sum(widths.get(hole, 0) for hole in found.holes)
-        self.skeleton = Skeleton((b"", *found.constants[1:-1], found.constants[-1] + b"\r\n"), found.holes)
+        constants, holes = (b"", *found.constants[1:-1], found.constants[-1] + b"\r\n"), found.holes
+        if self.dated:
+            constants, holes = (b"", *constants), (Hole.LENGTH, *holes)
+        self.skeleton = Skeleton(constants, holes)
 
     def pieces(self, encoded: Encoded, name: str, own: Own = NOTHING) -> Pieces:
         """See ``Envelope``."""
@@ -181,13 +186,29 @@ class RedisEnvelope(Envelope):
         values = self._own_values(own) if self.texts else []
         if values:
             length += sum(map(mul, map(len, values), self._times))
-        pieces = Pieces(b"", b"$%d\r\n%b%b" % (length, self._lead, body), reprs, name_text)
+        written_length = b"" if self.dated else b"$%d\r\n" % length
+        pieces = Pieces(b"", b"%b%b%b" % (written_length, self._lead, body), reprs, name_text)
         return self._with_own(pieces, values, own) if self.opening_width else pieces
 
-    def _find_own_values(self, wire: bytes, own: Own) -> list[MarkedValue]:
+    def render(self, pieces: Mapping[Hole | TextHole, Column], stamps: Stamps) -> Messages:
+        """See ``Envelope``."""
+        instants = pieces.get(Hole.LIFETIME)
+        if self.dated and isinstance(instants, np.ndarray):
+            written = texts_of_numbers(left_ms(stamps.now, instants), lambda value: b'"expiration": "%d"' % value)
+            pieces = {**pieces, Hole.EXPIRATION: written}
+            length = np.full(len(instants), self._fixed_length - len(self._lead))
+            for filling in (pieces[hole] for hole in self.skeleton.holes if hole in pieces):
+                length += filling.length if isinstance(filling, ByteRanges) else 0
+            pieces[Hole.LENGTH] = texts_of_numbers(length, lambda value: b"$%d\r\n" % value)
+        return super().render(pieces, stamps)
+
+    def _find_own_values(self, wire: bytes, properties: Mapping[str, Any], own: Own) -> list[MarkedValue]:
         marks = [*self._find_texts(wire, own, own.texts), *self._find_time_limits(own)]
         if PRIORITY in own.options:
             marks.append(self._mark(TextHole(PRIORITY), own, wire.rfind(_PROPERTIES)))
+        if self.dated:
+            written = b'"expiration": "%b"' % str(properties["expiration"]).encode()
+            marks.append(MarkedValue(Hole.EXPIRATION, written, 1, wire.rfind(_PROPERTIES)))
         self.texts = tuple(mark.hole for mark in marks if isinstance(mark.hole, TextHole))
         return marks
 
