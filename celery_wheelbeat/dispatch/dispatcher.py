@@ -56,7 +56,7 @@ class Dispatcher:
         """Put due runs into the backlog of the first lane that accepts them; a lane may pass them on later."""
         for batch in due:
             rest = batch
-            for lane in self.lanes:
+            for lane in self.lanes[:-1]:
                 accepted = lane.accepts(rest)
                 if accepted.all():
                     lane.backlog.offer(rest)
@@ -64,6 +64,8 @@ class Dispatcher:
                 if accepted.any():
                     lane.backlog.offer(rest.take(accepted))
                     rest = rest.take(~accepted)
+            else:
+                self._last.backlog.offer(rest)
 
     def submit_due(self, now_s: float) -> int:
         """Let each lane submit as many runs as it has room for; returns how many left the queues."""

@@ -32,6 +32,8 @@ class PendingRun(NamedTuple):
     job_id: int
     fire_ms: int
     tag: int = 0
+    size_bytes: int = 0
+    """Bytes of its arguments if it is in flight with a lease of its own."""
 
     @property
     def reoffered(self) -> bool:
@@ -61,12 +63,12 @@ class PendingRuns(NamedTuple):
         """Turn single pairs into columns."""
         if not pairs:
             return joined(())
-        ids, fires_ms, tags = zip(*pairs, strict=True)
+        ids, fires_ms, tags, _ = zip(*pairs, strict=True)
         return cls(np.array(ids, np.int64), np.array(fires_ms, np.int64), np.array(tags, np.int32))
 
     def singly(self) -> Iterator[PendingRun]:
         """Yield pair after pair."""
-        return map(PendingRun._make, zip(self.ids.tolist(), self.fire_ms.tolist(), self.tag.tolist(), strict=True))
+        return map(PendingRun, self.ids.tolist(), self.fire_ms.tolist(), self.tag.tolist())
 
     def at(self, where: NDArray[np.bool_] | NDArray[np.intp] | slice) -> PendingRuns:
         """Return the pairs at ``where``."""
@@ -106,15 +108,6 @@ class RunLease(NamedTuple):
 
     token: int
     runs: PendingRuns
-    size_bytes: int = 0
-    """Bytes of arguments that their messages hold; 0 until a lane sets it."""
-
-
-class _LeaseOfOne(NamedTuple):
-    """A lease of one run; columns of one row would take ten times the memory and time."""
-
-    run: PendingRun
-    size_bytes: int = 0
 
 
 class RunLeases:
@@ -124,28 +117,29 @@ class RunLeases:
         self.strays = 0
         """Number of tokens whose lease had ended before; must be 0."""
         self.size_bytes = 0
-        """Sum of the ``size_bytes`` of all leases."""
+        """Sum of the ``size_bytes`` of the runs leased singly."""
         self.alone: deque[PendingRuns] = deque()
         """Runs that have to be sent with nothing else on the way; see ``set_alone``."""
-        self._leases: dict[Token, RunLease | _LeaseOfOne] = {}
+        self._leases: dict[Token, RunLease | PendingRun] = {}
+        """A run for ``split_singly``: columns of one row would take ten times the memory and time."""
         self._parked: dict[Hashable, list[Token]] = {}
         """What runs wait for → tokens of their leases."""
         self._next_token = 0
 
     def __len__(self) -> int:
         """Return the number of runs."""
-        leased = sum(1 if isinstance(lease, _LeaseOfOne) else len(lease.runs.ids) for lease in self._leases.values())
+        leased = sum(1 if isinstance(lease, PendingRun) else len(lease.runs.ids) for lease in self._leases.values())
         return leased + sum(len(runs.ids) for runs in self.alone)
 
     def fires_ms(self) -> Int64s:
         """Return the fire times of all runs, in no order."""
-        singles = [lease.run.fire_ms for lease in self._leases.values() if isinstance(lease, _LeaseOfOne)]
+        singles = [lease.fire_ms for lease in self._leases.values() if isinstance(lease, PendingRun)]
         columns = [lease.runs.fire_ms for lease in self._leases.values() if isinstance(lease, RunLease)]
         return np.concatenate([np.array(singles, np.int64), *columns, *(runs.fire_ms for runs in self.alone)])
 
     def runs(self) -> Iterator[PendingRuns]:
         """Yield all runs, in no order."""
-        yield PendingRuns.of([lease.run for lease in self._leases.values() if isinstance(lease, _LeaseOfOne)])
+        yield PendingRuns.of([lease for lease in self._leases.values() if isinstance(lease, PendingRun)])
         yield from (lease.runs for lease in self._leases.values() if isinstance(lease, RunLease))
         yield from self.alone
 
@@ -172,9 +166,9 @@ class RunLeases:
             if lease is None:
                 self.strays += 1
                 continue
-            self.size_bytes -= lease.size_bytes
-            if isinstance(lease, _LeaseOfOne):
-                singles.append(lease.run)
+            if isinstance(lease, PendingRun):
+                self.size_bytes -= lease.size_bytes
+                singles.append(lease)
             else:
                 chunks.append(lease.runs)
         return joined([*chunks, PendingRuns.of(singles)] if singles else chunks)
@@ -228,33 +222,31 @@ class RunLeases:
             del self._leases[token]
         return parts
 
-    def split_singly(self, token: int) -> dict[int, PendingRun]:
-        """Split a lease into leases of one run each; returns the runs by token."""
-        singles = dict(enumerate(self.end([token]).singly(), self._next_token))
+    def split_singly(self, token: int, sizes: Sequence[int]) -> dict[int, PendingRun]:
+        """Split a lease into leases of one run each, of ``sizes`` bytes; returns the runs by token."""
+        runs = self.end([token])
+        columns = (runs.ids.tolist(), runs.fire_ms.tolist(), runs.tag.tolist(), sizes)
+        singles = dict(enumerate(map(PendingRun, *columns), self._next_token))
         self._next_token += len(singles)
-        self._leases.update((number, _LeaseOfOne(run)) for number, run in singles.items())
+        self.size_bytes += sum(sizes)
+        self._leases.update(singles)
         return singles
 
     def singles(self) -> Iterator[tuple[int, PendingRun]]:
         """Yield token and run of each lease of ``split_singly``, in the order of the tokens."""
-        return ((token, lease.run) for token, lease in self._leases.items() if isinstance(lease, _LeaseOfOne))
+        return ((token, lease) for token, lease in self._leases.items() if isinstance(lease, PendingRun))
 
     def count_of(self, token: int) -> int:
         """Return the number of runs of a lease; 0 if it has ended."""
         lease = self._leases.get(token)
-        return 0 if lease is None else 1 if isinstance(lease, _LeaseOfOne) else len(lease.runs.ids)
+        return 0 if lease is None else 1 if isinstance(lease, PendingRun) else len(lease.runs.ids)
 
     def runs_of(self, token: int) -> PendingRuns:
         """Return the runs of a lease; none if it has ended."""
         lease = self._leases.get(token)
-        if isinstance(lease, _LeaseOfOne):
-            return PendingRuns.of([lease.run])
+        if isinstance(lease, PendingRun):
+            return PendingRuns.of([lease])
         return joined(()) if lease is None else lease.runs
-
-    def weigh(self, token: int, size_bytes: int) -> None:
-        """Set the bytes of a lease, which has none yet."""
-        self._leases[token] = self._leases[token]._replace(size_bytes=size_bytes)
-        self.size_bytes += size_bytes
 
     def outdate(self, ids: Int64s) -> None:
         """Mark the leased runs of redefined jobs as outdated."""
@@ -268,5 +260,5 @@ class RunLeases:
         if len(columns) < len(self._leases):
             changed = set(ids.tolist())
             for token, single in self._leases.items():
-                if isinstance(single, _LeaseOfOne) and single.run.job_id in changed:
-                    self._leases[token] = single._replace(run=single.run._replace(tag=single.run.tag | OUTDATED))
+                if isinstance(single, PendingRun) and single.job_id in changed:
+                    self._leases[token] = single._replace(tag=single.tag | OUTDATED)

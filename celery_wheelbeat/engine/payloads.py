@@ -100,8 +100,9 @@ class Page(NamedTuple):
 
     def length(self, position: int) -> int:
         """Return the length in bytes of payload and name together."""
-        spans = (self.payload_ends.span(position), self.name_ends.span(position))
-        return sum(span.stop - span.start for span in spans)
+        payload, name = self.payload_ends.span(position), self.name_ends.span(position)
+        total: int = payload.stop - payload.start + name.stop - name.start
+        return total
 
     def positions_of(self, name: bytes) -> list[int]:
         """Return the positions of the texts named exactly ``name``."""

@@ -52,7 +52,8 @@ class Desk:
         self.backlog.offer(due(pairs, offer, step))
 
     def take(self, runs: int) -> dict[int, PendingRun]:
-        return self.backlog.leases.split_singly(self.backlog.take(runs).token)
+        lease = self.backlog.take(runs)
+        return self.backlog.leases.split_singly(lease.token, [0] * len(lease.runs.ids))
 
     def balanced(self) -> bool:
         return self.ledger.difference(self.backlog.pending) == 0

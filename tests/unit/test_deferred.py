@@ -159,7 +159,8 @@ def test_many_refused_runs_that_wait_again_are_quickly_looked_through_for_the_ol
     def cost(runs: int) -> int:
         desk = Desk()
         desk.offer(*((FIRST_OF_ALL, number) for number in range(runs)))
-        refused = desk.backlog.leases.split_singly(desk.backlog.take(runs).token)
+        lease = desk.backlog.take(runs)
+        refused = desk.backlog.leases.split_singly(lease.token, [0] * len(lease.runs.ids))
         for number, token in enumerate(refused):
             desk.backlog.defer([token], number)
             desk.backlog.requeue_deferred(number + PAUSE_S)  # each in a turn of its own

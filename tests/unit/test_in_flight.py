@@ -15,7 +15,7 @@ import celery_wheelbeat.dispatch
 
 ROOM = Path(celery_wheelbeat.dispatch.__file__).parent
 CONTAINERS = {"dict", "list", "set", "deque"}
-IN_FLIGHT = {"RunLease", "_LeaseOfOne", "PendingRun", "PendingRuns", "Token", "_Retry", "Run", "Batch", "_OnTheWay"}
+IN_FLIGHT = {"RunLease", "PendingRun", "PendingRuns", "Token", "_Retry", "Run", "Batch", "_OnTheWay"}
 WAITING = {"Backlog._offered", "FairQueue._added"}
 
 

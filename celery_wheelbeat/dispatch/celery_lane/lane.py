@@ -20,7 +20,7 @@ from celery_wheelbeat.jobs.definitions import Flag
 from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from celery_wheelbeat.dispatch import Publisher
     from celery_wheelbeat.dispatch.backlog import Backlog
@@ -68,8 +68,7 @@ class CeleryLane(Lane):
             return 0
         if self.rendering is None or not self.can_submit():
             return 0
-        lease = self._of_size(self.backlog.take(min(self.publisher.capacity(), SUBMIT_MAX)))
-        runs = self.backlog.leases.split_singly(lease.token)
+        runs = self._lease_singly(self.backlog.take(min(self.publisher.capacity(), SUBMIT_MAX)))
         messages = self._render(runs, self.rendering, now_s)
         if messages:
             self.publisher.submit(messages)
@@ -102,16 +101,15 @@ class CeleryLane(Lane):
         """Apply changes that the engine has applied to the single-run jobs."""
         return self.single_run_jobs.redefine(changes.upserts, changes.deleted_ids.tolist(), self._engine.reached)
 
-    def _of_size(self, lease: RunLease) -> RunLease:
-        """Return the first runs of ``lease`` whose arguments fit, at least one; the others return to the backlog."""
+    def _lease_singly(self, lease: RunLease) -> dict[int, PendingRun]:
+        """Lease the first runs whose arguments fit, at least one, by token; the others return to the backlog."""
         sizes = self._engine.shards.payload_sizes(lease.runs.ids)
         left_bytes = PAYLOAD_BYTES_MAX - self.backlog.leases.size_bytes
         room = max(1, int(np.searchsorted(np.cumsum(sizes), left_bytes, "right")))
-        if room >= len(sizes):
-            return lease
-        fits, others = self.backlog.leases.split(lease.token, np.arange(room), np.arange(room, len(sizes)))
-        self.backlog.requeue([others.token])
-        return fits
+        if room < len(sizes):
+            (others,) = self.backlog.leases.split(lease.token, np.arange(room, len(sizes)))
+            self.backlog.requeue([others.token])
+        return self.backlog.leases.split_singly(lease.token, sizes[:room].tolist())
 
     def _render(self, pairs: dict[int, PendingRun], rendering: Rendering, now_s: float) -> list[Run]:
         views = self._engine.lookup(np.fromiter((pair.job_id for pair in pairs.values()), np.int64, len(pairs)))
@@ -119,13 +117,13 @@ class CeleryLane(Lane):
         first = self.single_run_jobs.first_in_flight(self.backlog.leases.singles()) if has_single else {}
         kept: list[tuple[int, PendingRun, JobView]] = []
         for (token, pair), view in zip(pairs.items(), views, strict=True):
-            reason = self._reason_to_skip(pair, view, is_first=first.get(pair.job_id, token) == token)
+            reason = self._reason_to_skip(token, pair, view, first)
             if view is None or reason is not None:
                 self.backlog.skip([token], reason or "removed")
             else:
                 kept.append((token, pair, view))
-        runs: list[Run] = []
-        for run_id, (token, pair, view) in zip(_run_ids(kept, rendering), kept, strict=True):
+        runs, namespace = list[Run](), rendering.run_ids.namespace
+        for (key, run_id, suffix), (token, pair, view) in zip(_names(kept, rendering), kept, strict=True):
             try:
                 entry = rendering.entry_of(view, pair.fire_ms)
                 headers = {} if entry is None else rendering.headers_of(view, entry)
@@ -135,9 +133,7 @@ class CeleryLane(Lane):
             if entry is None:
                 self.backlog.skip([token], "removed")
                 continue
-            key, named = rendering.key_of(view.id), (rendering.run_ids.namespace, _suffix(pair.step))
-            self.backlog.leases.weigh(token, len(view.payload))
-            runs.append(Run(view.id, key, view.name, pair.fire_ms, run_id, entry, token, headers, *named))
+            runs.append(Run(view.id, key, view.name, pair.fire_ms, run_id, entry, token, headers, namespace, suffix))
         return runs
 
     def _give_up(self, token: int, view: JobView, error: Exception, now_s: float) -> None:
@@ -149,7 +145,10 @@ class CeleryLane(Lane):
             self._unrendered[view.id] = (definition_hash_of(view, self._engine.routes[view.route_index]), str(error))
         self.backlog.skip([token], "error")
 
-    def _reason_to_skip(self, pair: PendingRun, view: JobView | None, *, is_first: bool) -> str | None:
+    def _reason_to_skip(
+        self, token: int, pair: PendingRun, view: JobView | None, first: Mapping[int, int]
+    ) -> str | None:
+        """``first``: single-run job → token of its only run."""
         if view is None:
             return "removed"
         if pair.job_id in self._quarantined:
@@ -157,25 +156,24 @@ class CeleryLane(Lane):
         if view.flags & Flag.ONE_OFF:
             if not self.single_run_jobs.owns(pair):
                 return "removed"
-            if not is_first:
+            if first[pair.job_id] != token:
                 return "ended"  # its only run is in flight; if that fails, that run is sent again
         return None
 
 
-def _run_ids(kept: Sequence[tuple[int, PendingRun, JobView]], rendering: Rendering) -> list[str]:
-    """Return the run ids; a fire time repeated by clock step n has the suffix ``~n``."""
-    ids = [""] * len(kept)
+def _names(kept: Sequence[tuple[int, PendingRun, JobView]], rendering: Rendering) -> list[tuple[str, str, str]]:
+    """Return key, run id and suffix of each run; a fire time repeated by clock step n has the suffix ``~n``."""
+    names: list[tuple[str, str, str]] = [("", "", "")] * len(kept)
+    own = rendering.run_ids.own
     by_step: dict[int, list[int]] = {}
     for position, (_, pair, _) in enumerate(kept):
         by_step.setdefault(pair.step, []).append(position)
     for step, positions in by_step.items():
-        keys = [rendering.key_of(kept[position][1].job_id) for position in positions]
-        fires_ms = np.array([kept[position][1].fire_ms for position in positions], np.int64)
-        for position, run_id in zip(positions, rendering.run_ids.render(keys, fires_ms, _suffix(step)), strict=True):
-            ids[position] = run_id
-    own = rendering.run_ids.own
-    return [own.get(pair.job_id, run_id) for run_id, (_, pair, _) in zip(ids, kept, strict=True)] if own else ids
-
-
-def _suffix(step: int) -> str:
-    return f"~{step}" if step > 0 else ""
+        suffix = f"~{step}" if step > 0 else ""
+        pairs = [kept[position][1] for position in positions]
+        keys = [rendering.key_of(pair.job_id) for pair in pairs]
+        fires_ms = np.array([pair.fire_ms for pair in pairs], np.int64)
+        run_ids = rendering.run_ids.render(keys, fires_ms, suffix)
+        for position, pair, key, run_id in zip(positions, pairs, keys, run_ids, strict=True):
+            names[position] = (key, own.get(pair.job_id, run_id), suffix)
+    return names
