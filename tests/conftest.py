@@ -13,7 +13,7 @@ from celery import _state as celery_state
 from hypothesis import HealthCheck, settings
 from kombu.transport import memory
 
-pytest_plugins = ["support.servers", "support.spread", "support.site.pages"]
+pytest_plugins = ["support.warm", "support.servers", "support.spread", "support.site.pages"]
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")

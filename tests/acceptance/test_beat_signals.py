@@ -240,7 +240,7 @@ def pythons() -> Sequence[str]:
 @pytest.mark.parametrize(
     ("python", "starts", "within_s"),
     [
-        pytest.param(sys.executable, 12, HANGS_S, id="short"),
+        pytest.param(sys.executable, 6, HANGS_S, id="short"),
         *(
             pytest.param(
                 python,

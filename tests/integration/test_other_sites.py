@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -14,6 +12,7 @@ from uuid import uuid4
 import pytest
 from services import OWN_NAME, PrivateMariadb, postgres_database_beside
 from support.processes import ROOT
+from support.warm import warm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,12 +51,10 @@ def site(body: str, url: str, apps: tuple[str, ...] = (), **settings: Any) -> An
     given = {"url": url, "INSTALLED_APPS": [*CONTRIB, "django_wheelbeat", *apps], **settings}
     script = f"{PROLOGUE}\n{body}\njson.dump(seen, sys.stdout)"
     path = os.pathsep.join(str(ROOT / part) for part in (".", "django_app", "tests"))
-    done = subprocess.run(
-        [sys.executable, "-c", script, json.dumps(given)],
-        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    env = {**os.environ, "PYTHONPATH": path}
+    done = warm.run(script, [json.dumps(given)], cwd=ROOT, env=env, timeout_s=110)
+    assert done.returncode == 0, done.errors
+    return json.loads(done.output)
 
 
 @pytest.fixture

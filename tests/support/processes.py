@@ -19,6 +19,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from support.warm import warm
+
 if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Mapping, Sequence
@@ -203,12 +205,17 @@ class Project:
         return worker
 
     def python_code(self, code: str, *, env: Mapping[str, str] | None = None) -> str:
-        """Run a few lines in a fresh interpreter of the project and return what they print."""
+        """Run a few lines in a process of the project and return what they print."""
+        code, env = textwrap.dedent(code), {**os.environ, **self.env, **(env or {})}
+        if self.python == sys.executable:
+            fresh = warm.run(code, cwd=self.folder, env=env, timeout_s=WAIT_S * 2)
+            assert fresh.returncode == 0, fresh.output + fresh.errors
+            return fresh.output
         done = subprocess.run(
             [self.python, "-"],  # through the standard input: an argument may not be as long
-            input=textwrap.dedent(code),
+            input=code,
             cwd=self.folder,
-            env={**os.environ, **self.env, **(env or {})},
+            env=env,
             capture_output=True,
             text=True,
             timeout=WAIT_S * 2,
