@@ -1,6 +1,7 @@
 """Services of the tests: servers that were found, and private ones that may be stopped, killed, paused or filled."""
 
 from .certificates import Certificates, certificates
+from .etcd_server import PrivateEtcd
 from .found import (
     OWN_NAME,
     amqp_vhost,
@@ -25,6 +26,7 @@ __all__ = [
     "MASTER_NAME",
     "OWN_NAME",
     "Certificates",
+    "PrivateEtcd",
     "PrivateMariadb",
     "PrivateMemcached",
     "PrivatePgbouncer",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import shutil
 import sqlite3
+from base64 import b64encode
 from collections import defaultdict
 from contextlib import ExitStack, closing
 from itertools import count
@@ -14,10 +17,11 @@ import amqp
 import psycopg
 import pytest
 import redis
-from services import OWN_NAME, PrivatePgbouncer, TcpProxy, mysql_database_beside, postgres_database_beside
+from services import OWN_NAME, PrivateEtcd, PrivatePgbouncer, TcpProxy, mysql_database_beside, postgres_database_beside
 from support.membership.memory_roll import MemoryRoll, MemoryStore
 
 from celery_wheelbeat.membership.rolls.amqp_roll import AmqpRoll
+from celery_wheelbeat.membership.rolls.etcd_roll import EtcdRoll
 from celery_wheelbeat.membership.rolls.folder_roll import FolderRoll
 from celery_wheelbeat.membership.rolls.redis_roll import RedisRoll
 from celery_wheelbeat.membership.rolls.sql_roll import SqlRoll
@@ -38,6 +42,7 @@ KINDS = [
     "sqlite",
     pytest.param("redis", marks=pytest.mark.redis),
     pytest.param("amqp", marks=pytest.mark.amqp),
+    pytest.param("etcd", marks=pytest.mark.etcd),
     "folder",
     "memory",
 ]
@@ -216,6 +221,38 @@ def _amqp_place(url: str, stack: ExitStack) -> Place:
     return Place("amqp", make, forget_everything, proxy=proxy)
 
 
+@pytest.fixture(scope="module")
+def etcd_server() -> Iterator[PrivateEtcd]:
+    """An etcd of one node."""
+    with PrivateEtcd() as server:
+        yield server
+
+
+def coded(text: str) -> str:
+    """Return a key as etcd's gateway takes it."""
+    return b64encode(text.encode()).decode()
+
+
+def etcd_ask(port: int, path: str, request: Mapping[str, Any]) -> Any:
+    """Ask an etcd's gateway."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("POST", path, json.dumps(request))
+        answer = connection.getresponse()
+        assert answer.status == http.HTTPStatus.OK, answer.read()
+        return json.load(answer)
+
+
+def _etcd_place(server: PrivateEtcd, stack: ExitStack) -> Place:
+    proxy = stack.enter_context(TcpProxy(server.port))
+
+    def forget_everything() -> None:
+        etcd_ask(server.port, "/v3/kv/deleterange", {"key": coded("\0"), "range_end": coded("\0")})
+
+    forget_everything()
+    url = f"etcd://127.0.0.1:{proxy.port}"
+    return Place("etcd", lambda *names: EtcdRoll(url, *names, WAIT_S), forget_everything, proxy=proxy)
+
+
 def _folder_place(folder: Path) -> Place:
     return Place(
         "folder",
@@ -226,20 +263,27 @@ def _folder_place(folder: Path) -> Place:
 
 def made_place(kind: str, request: pytest.FixtureRequest, tmp_path: Path, stack: ExitStack) -> Place:
     """Make an empty place of ``kind``."""
-    if kind in ("postgresql", "pooled"):
-        url = request.getfixturevalue("roll_postgres_url")
-        through = request.getfixturevalue("pooler").url if kind == "pooled" else url
-        return _postgres_place(kind, url, through, stack)
-    if kind == "amqp":
-        return _amqp_place(request.getfixturevalue("amqp_url"), stack)
-    if kind == "mysql":
-        return _mysql_place(request.getfixturevalue("roll_mysql_url"), stack)
-    if kind == "memory":
-        store = MemoryStore()
-        return Place(kind, lambda namespace, beat_id: MemoryRoll(store, namespace, beat_id), store.rows.clear)
-    if kind == "redis":
-        return _redis_place(request.getfixturevalue("redis_url"), stack)
-    return _sqlite_place(tmp_path / "roll.sqlite3") if kind == "sqlite" else _folder_place(tmp_path / "roll.d")
+    match kind:
+        case "postgresql" | "pooled":
+            url = request.getfixturevalue("roll_postgres_url")
+            through = request.getfixturevalue("pooler").url if kind == "pooled" else url
+            place = _postgres_place(kind, url, through, stack)
+        case "mysql":
+            place = _mysql_place(request.getfixturevalue("roll_mysql_url"), stack)
+        case "sqlite":
+            place = _sqlite_place(tmp_path / "roll.sqlite3")
+        case "redis":
+            place = _redis_place(request.getfixturevalue("redis_url"), stack)
+        case "amqp":
+            place = _amqp_place(request.getfixturevalue("amqp_url"), stack)
+        case "etcd":
+            place = _etcd_place(request.getfixturevalue("etcd_server"), stack)
+        case "folder":
+            place = _folder_place(tmp_path / "roll.d")
+        case _:
+            store = MemoryStore()
+            place = Place(kind, lambda *names: MemoryRoll(store, *names), store.rows.clear)
+    return place
 
 
 @pytest.fixture(params=KINDS)

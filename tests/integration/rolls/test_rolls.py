@@ -12,16 +12,17 @@ import amqp
 import psycopg
 import pytest
 import redis
-from services import wait_until
+from services import PrivateEtcd, wait_until
 
-from celery_wheelbeat.errors import RollDown
+from celery_wheelbeat.errors import InvalidSetting, RollDown
 from celery_wheelbeat.membership.line import LINE_BYTES, BeatLine
 from celery_wheelbeat.membership.rolls.amqp_roll import AmqpRoll
+from celery_wheelbeat.membership.rolls.etcd_roll import EtcdRoll
 from celery_wheelbeat.membership.rolls.folder_roll import FolderRoll
 from celery_wheelbeat.membership.rolls.redis_roll import RedisRoll
 from celery_wheelbeat.membership.rolls.sql_roll import SqlRoll
 
-from .conftest import amqp_connection
+from .conftest import amqp_connection, coded, etcd_ask
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +69,8 @@ def test_counter_and_age_grow_as_they_should(place: Place) -> None:
     first = peers(other)["a"]
     again = peers(other)["a"]
     assert again.counter == first.counter
-    assert 0 <= first.age_s <= again.age_s < PATIENCE_S
+    if place.kind != "etcd":
+        assert 0 <= first.age_s <= again.age_s < PATIENCE_S
     one.beat("1")
     assert peers(other)["a"].counter > first.counter
 
@@ -76,7 +78,7 @@ def test_counter_and_age_grow_as_they_should(place: Place) -> None:
 def test_the_clock_of_the_store_is_reported(place: Place) -> None:
     roll = place.roll("a")
     before = roll.beat("x").now_ms
-    if place.kind == "amqp":
+    if place.kind in ("amqp", "etcd"):
         assert before is None
         return
     assert before <= roll.beat("x").now_ms
@@ -306,6 +308,43 @@ def test_nothing_is_left_on_rabbitmq_and_other_messages_are_ignored(amqp_url: st
             return False
 
         wait_until(is_gone, "the exchange to be deleted", 10)
+
+
+@pytest.mark.etcd
+def test_after_a_failure_the_next_etcd_is_asked(etcd_server: PrivateEtcd) -> None:
+    roll = EtcdRoll(f"etcd://127.0.0.1:1,127.0.0.1:{etcd_server.port}", "hosts", "a", 1.0)
+    with closing(roll):
+        refused_s(roll)
+        assert roll.beat("x").peers == []
+
+
+@pytest.mark.etcd
+def test_a_user_of_etcd_is_authenticated() -> None:
+    """A user may be limited to the prefix of the roll."""
+    with PrivateEtcd() as server:
+        port = server.port
+        permission = {"permType": "READWRITE", "key": coded("/wheelbeat/"), "range_end": coded("/wheelbeat0")}
+        for path, asked in {
+            "user/add": {"name": "root", "password": "secret"},
+            "role/add": {"name": "root"},
+            "user/grant": {"user": "root", "role": "root"},
+        }.items():
+            etcd_ask(port, f"/v3/auth/{path}", asked)
+        etcd_ask(port, "/v3/auth/user/add", {"name": "beat", "password": "p@ss"})
+        etcd_ask(port, "/v3/auth/role/add", {"name": "rolls"})
+        etcd_ask(port, "/v3/auth/role/grant", {"name": "rolls", "perm": permission})
+        etcd_ask(port, "/v3/auth/user/grant", {"user": "beat", "role": "rolls"})
+        etcd_ask(port, "/v3/auth/enable", {})
+        with closing(EtcdRoll(f"etcd://beat:p%40ss@127.0.0.1:{port}", "site", "a", 1.0)) as roll:
+            assert roll.beat("x").order > 0
+        with closing(EtcdRoll(f"etcd://beat:wrong@127.0.0.1:{port}", "site", "a", 1.0)) as roll:
+            refused_s(roll)
+
+
+@pytest.mark.parametrize("url", ["etcd://", "redis://x", "x"])
+def test_a_url_that_names_no_etcd_is_refused(url: str) -> None:
+    with pytest.raises(InvalidSetting, match="expected etcd://host:2379,host:2379 or etcds://"):
+        EtcdRoll(url, "site", "a", 1.0)
 
 
 @pytest.mark.redis
