@@ -92,6 +92,7 @@ class StatusReport:
             ],
             shards=self._settings.shards,
             cold_start=beat.startup.loading.done,
+            later=beat.later.as_json(now_ms),
         )
 
     def _jobs(self) -> Jobs:

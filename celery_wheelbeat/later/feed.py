@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from celery_wheelbeat.jobs.rows import Limits
+    from celery_wheelbeat.later.ahead.meter import StoreCounts, StoreMeter
     from celery_wheelbeat.later.checks import Checked
     from celery_wheelbeat.later.open_seconds import Resume
     from celery_wheelbeat.later.readers import LaterReader
@@ -45,6 +46,7 @@ COMPLAIN_S = 60.0
 KEPT_DAYS = 2
 """A day's rows are dropped this many days after its end."""
 DROP_EVERY_S = 3_600.0
+MEASURE_EVERY_S = 60.0
 
 
 class Held(NamedTuple):
@@ -76,13 +78,21 @@ class LaterFeed:
         *,
         limits: Limits,
         most_runs: int,
+        meter: StoreMeter | None = None,
     ) -> None:
-        """``most_runs``: of those that were read, as many may be unsettled; the backlog must have room for them."""
+        """``most_runs``: of those that were read, as many may be unsettled; the backlog must have room for them.
+
+        ``meter``: None if the store is not measured.
+        """
         self._open_reader = open_reader
         self._clock = clock
         self._wake = wake
         self._limits = limits
         self._most_runs = most_runs
+        self._meter = meter
+        self._measured_s = -MEASURE_EVERY_S
+        self.counts: StoreCounts | None = None
+        """The last measurement; None before the first."""
         self._reader: LaterReader | None = None
         self._reads: Mailbox[ReadRuns] = Mailbox()
         self._full = False
@@ -137,6 +147,7 @@ class LaterFeed:
             self._wake()
         if not read.more:
             self._drop_old_days(self._reader)
+            self._measure(read.now_s)
         return 0.0 if behind else POLL_S
 
     def _has_room(self) -> bool:
@@ -174,6 +185,15 @@ class LaterFeed:
                     logger.info("beat: Dropped the one-off runs of day %d since 1970", day)
         except SourceError as error:
             logger.warning("beat: One-off runs of past days cannot be dropped: %s", error)
+
+    def _measure(self, now_s: int) -> None:
+        if self._meter is None or self._clock.monotonic_s() - self._measured_s < MEASURE_EVERY_S:
+            return
+        self._measured_s = self._clock.monotonic_s()
+        try:
+            self.counts = self._meter.measure(now_s)
+        except Exception as error:  # of any driver
+            logger.warning("beat: The one-off runs ahead cannot be counted: %s", error)
 
     def _end(self) -> None:
         if self._reader is not None:

@@ -8,7 +8,7 @@ the feed's thread.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -73,6 +73,7 @@ class LaterRuns:
         self._stored: Resume | None = None
         self._started = False
         self._settled_s = 0.0
+        self._cancelled = 0
 
     def __len__(self) -> int:
         return len(self._places)
@@ -98,6 +99,7 @@ class LaterRuns:
             self._ledger.expect(len(found.problems))
             self._ledger.skip("error", len(found.problems))
             cancelled = set(found.cancelled)
+            self._cancelled += len(cancelled)
             self._cancel(cancelled, apply)
             runs = [run for run in found.runs if run.run_id not in self._of_run and run.run_id not in cancelled]
             if runs:
@@ -122,6 +124,20 @@ class LaterRuns:
         if self._feed is not None:
             self._feed.settled_s = resume.closed_s
         return resume
+
+    def as_json(self, now_ms: int) -> dict[str, Any] | None:
+        """Return the part ``later`` of the status document; None if the database keeps no one-off runs."""
+        if self._feed is None:
+            return None
+        counts, oldest_s = self._feed.counts, min(self._unsettled, default=now_ms // 1000)
+        return {
+            "in_wheel": len(self._places),
+            "ahead": None if counts is None else counts.ahead.runs,
+            "precision": None if counts is None else counts.ahead.precision.value,
+            "inserted": None if counts is None else counts.inserted,
+            "cancelled": self._cancelled,
+            "oldest_s": max(0, now_ms // 1000 - oldest_s),
+        }
 
     def _note_held(self) -> None:
         if self._feed is not None:

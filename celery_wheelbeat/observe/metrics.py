@@ -144,6 +144,15 @@ def _causes(status: Mapping[str, Any]) -> Iterator[Sample]:
     return (Sample((cause,), float(jobs)) for cause, jobs in shown.items())
 
 
+def _later(key: str) -> Read:
+    def read(status: Mapping[str, Any]) -> Iterator[Sample]:
+        value = (status["later"] or {}).get(key)
+        if value is not None:
+            yield Sample((), float(value))
+
+    return read
+
+
 def _resyncs(status: Mapping[str, Any]) -> Iterator[Sample]:
     counts = status["source"].get("resyncs")
     if counts is not None:
@@ -294,6 +303,12 @@ FAMILIES: tuple[Family, ...] = (
         "reconciled_untriggered_total",
         "Monitors that changed without a row in the change log.",
         _field("source", "reconciled_untriggered"),
+    ),
+    _gauge("later_rows_ahead", "One-off runs in the store that are not due yet, estimated if many.", _later("ahead")),
+    _gauge("later_oldest_unsent_seconds", "Age of the oldest second with an unsent one-off run.", _later("oldest_s")),
+    _counter("later_inserted_total", "Rows that were written into the store of one-off runs.", _later("inserted")),
+    _counter(
+        "later_cancelled_total", "One-off runs whose cancel was read when their second came.", _later("cancelled")
     ),
     _counter("watchdog_sweeps_total", "Shards that the watchdog checked.", _field("sweeps")),
     _counter(

@@ -119,6 +119,8 @@ class Observed(NamedTuple):
     shards: int = 0
     cold_start: ColdStart | None = None
     """None before its end, and without a database."""
+    later: Mapping[str, Any] | None = None
+    """See ``later.in_wheel.LaterRuns.as_json``."""
 
 
 def document(seen: Observed) -> dict[str, Any]:
@@ -151,6 +153,7 @@ def document(seen: Observed) -> dict[str, Any]:
             "difference": ledger.difference(seen.pending),
             "strays": seen.strays,
         },
+        "later": None if seen.later is None else dict(seen.later),
         "lateness": {
             "runs": seen.lateness.runs,
             "p50_s": round(seen.lateness.p50_s, 3),

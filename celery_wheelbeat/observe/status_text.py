@@ -30,6 +30,8 @@ def status_text(report: Mapping[str, Any], *, alive_s: float) -> str:
             f" ({lateness['runs']:,} runs)"
         ),
     ]
+    if status.get("later"):  # missing in documents of older versions
+        lines.append(_later(status["later"]))
     for name, state in status["destinations"].items():
         away = "closed" if status["state"] == "stopped" else f"not connected: {state['last_error'] or 'no attempt yet'}"
         link = "connected" if state["connected"] else away
@@ -43,3 +45,10 @@ def status_text(report: Mapping[str, Any], *, alive_s: float) -> str:
     if runs["difference"]:
         lines.append(f"  ACCOUNT    differs by {runs['difference']:,} runs")
     return "\n".join(lines)
+
+
+def _later(later: Mapping[str, Any]) -> str:
+    """Return the line about one-off runs."""
+    about = {"estimate": "about ", "at least": "at least "}.get(later["precision"], "")
+    ahead = "not counted yet" if later["ahead"] is None else f"{about}{later['ahead']:,} ahead"
+    return f"  one-off    {ahead}, {later['cancelled']:,} cancelled, oldest unsent {later['oldest_s']:,} s"

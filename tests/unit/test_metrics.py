@@ -71,6 +71,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "wedged": ["publisher"],
         "tzdata": "2025b",
         "lanes": {"fast": 4, "celery": {"why": 2, "because": 1}, "observers": [], "differences": 0, "behind": True},
+        "later": {"ahead": 1_200, "oldest_s": 3, "inserted": 5_000, "cancelled": 7},
         "survey": {"load": {"from_s": 1_700_000_001, "seconds": " ".join("1" * 30), "minutes": "30"}, "minutes": []},
     }
     return document(observed(**(richer | changes)))

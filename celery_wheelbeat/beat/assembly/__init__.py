@@ -42,6 +42,7 @@ from celery_wheelbeat.jobs.compile_columns import Shapes
 from celery_wheelbeat.jobs.definitions import Misfire, misfire_of, overlap_of
 from celery_wheelbeat.jobs.rows import Limits
 from celery_wheelbeat.jobs.send_options import MAX_TEXT
+from celery_wheelbeat.later.ahead.meter import StoreMeter
 from celery_wheelbeat.later.feed import LaterFeed
 from celery_wheelbeat.later.in_wheel import LaterRuns
 from celery_wheelbeat.later.readers.postgres import PostgresReader
@@ -210,7 +211,8 @@ def _later_feed(
         return None
     most_bytes = settings.max_payload_bytes + 2 * MAX_TEXT + 2_000
     open_reader = partial(reader_of, database.connect, most_bytes=most_bytes)
-    return LaterFeed(open_reader, clock, wake.ring, limits=limits, most_runs=settings.backlog_max // 2)
+    meter = StoreMeter(database.connect)
+    return LaterFeed(open_reader, clock, wake.ring, limits=limits, most_runs=settings.backlog_max // 2, meter=meter)
 
 
 def _naming(app: Any, settings: Settings, entries: EntryChanges, run_ids: Mapping[int, str]) -> Naming:

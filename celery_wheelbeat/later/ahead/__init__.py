@@ -66,8 +66,12 @@ class SearchedRows(NamedTuple):
     """Second from which a further search finds the rest; None if there is none. Never the second it began with."""
 
 
-def counts(caller: Caller, periods: Sequence[Period]) -> list[Count]:
-    """Return how many runs lie in each of ``periods``, which ascend; two statements, on SQLite one."""
+def counts(caller: Caller, periods: Sequence[Period], most: int | None = None) -> list[Count]:
+    """Return how many runs lie in each of ``periods``, which ascend; up to three statements, on SQLite one.
+
+    ``most``: rows that are counted in each (default: ``COUNTED_MAX``).
+    """
+    most = COUNTED_MAX if most is None else most
     if not periods:
         return []
     parts = parts_between(periods[0].from_s, periods[-1].until_s)
@@ -75,12 +79,12 @@ def counts(caller: Caller, periods: Sequence[Period]) -> list[Count]:
     if caller.vendor == "sqlite":
         bounds = {name: json.dumps(values) for name, values in bounds.items()}
     statement = _statement(caller, "bounded_counts", parts)
-    found = [int(row[0]) for row in caller.rows(statement, {**bounds, "limit": COUNTED_MAX + 1})]
-    full = [number for number, runs in enumerate(found) if runs > COUNTED_MAX]
+    found = [int(row[0]) for row in caller.rows(statement, {**bounds, "limit": most + 1})]
+    full = [number for number, runs in enumerate(found) if runs > most]
     precision = Precision.AT_LEAST if caller.vendor == "sqlite" else Precision.ESTIMATE
     estimates = dict(zip(full, _estimates(caller, [periods[number] for number in full]), strict=True))
     return [
-        Count(max(COUNTED_MAX, estimates[number]), precision) if number in estimates else Count(runs, Precision.EXACT)
+        Count(max(most, estimates[number]), precision) if number in estimates else Count(runs, Precision.EXACT)
         for number, runs in enumerate(found)
     ]
 

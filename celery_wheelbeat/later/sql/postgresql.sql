@@ -119,6 +119,10 @@ SELECT (SELECT count(*) FROM (
         ) AS counted)
 FROM unnest(%(from_s)s::bigint[], %(until_s)s::bigint[]) WITH ORDINALITY AS period (from_s, until_s, n) ORDER BY n
 
+-- name: inserted
+SELECT coalesce(sum(pg_stat_get_tuples_inserted(inhrelid)), 0) FROM pg_inherits
+WHERE inhparent = 'wheelbeat_later'::regclass
+
 -- name: explain
 EXPLAIN (FORMAT JSON)
 

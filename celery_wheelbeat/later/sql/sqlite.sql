@@ -70,6 +70,9 @@ SELECT (SELECT count(*) FROM (
         ))
 FROM json_each(:from_s) AS period ORDER BY period.key
 
+-- name: inserted
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'wheelbeat_later'), 0)
+
 -- name: search
 -- Every row that was looked through counts, and the last one is returned, so that a search can go on from there.
 SELECT id, at_ms, key, task, args, kwargs, options, second, n, CASE WHEN wanted THEN too_late END

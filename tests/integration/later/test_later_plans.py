@@ -289,5 +289,5 @@ def test_the_counts_of_all_time_are_read_from_indexes(
     from_s = filled[1][0].at_ms // 1000
     (whole,) = ahead.counts(explained, [ahead.Period(from_s, LAST_S)])
     assert whole.precision is ahead.Precision.ESTIMATE
-    assert abs(whole.runs - len(DAYS) * ROWS) < ROWS
+    assert abs(whole.runs - len(DAYS) * ROWS) < 3 * ROWS, "the planner's estimate"
     assert len(indexed(explained.scans())) == PARTS
