@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.jobs.definitions import Finished, Flag
+from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 from celery_wheelbeat.schedules.kinds import Kind
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class SingleRunJobs:
 
     def redefine(self, batch: DefinitionBatch, deleted_ids: Iterable[int], after: Reached) -> Redefined:
         """Apply changed definitions. ``after``: position of the wheel, to which the same changes are applied."""
-        touched = {*batch.ids.tolist(), *deleted_ids}
+        touched = {job_id for job_id in (*batch.ids.tolist(), *deleted_ids) if job_id < LATER_IDS_FROM}
         former = {job_id: self._known.pop(job_id, None) for job_id in touched}
         done = self.load(batch, after)
         withdrawn = []

@@ -7,7 +7,6 @@ the feed's thread.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -43,11 +42,28 @@ class Backlogs(Protocol):
         """Skip the waiting runs of ``ids``."""
 
 
-class _Place(NamedTuple):
-    """What is kept of a row that is in the wheel."""
+class _InWheel(NamedTuple):
+    """The jobs in the wheel, in the order in which they were read; so their ids ascend."""
 
-    second: int
-    size: int
+    ids: Int64s
+    fires_ms: Int64s
+    seconds: Int64s
+    sizes: Int64s
+    """Bytes of memory."""
+
+    def at(self, where: NDArray[np.bool_]) -> _InWheel:
+        """Return the jobs at ``where``."""
+        return _InWheel(*(column[where] for column in self))
+
+    def plus(self, others: _InWheel) -> _InWheel:
+        """Return these jobs and ``others``."""
+        return _InWheel(*map(np.concatenate, zip(self, others, strict=True)))
+
+    def are(self, ids: Int64s) -> NDArray[np.bool_]:
+        """Return which jobs are among ``ids``, all of which are here."""
+        found = np.zeros(len(self.ids), np.bool_)
+        found[np.searchsorted(self.ids, ids)] = True
+        return found
 
 
 class LaterRuns:
@@ -61,11 +77,7 @@ class LaterRuns:
         self._run_ids = run_ids
         self._of_run: dict[str, int] = {}
         """Task id → job id."""
-        self._places: dict[int, _Place] = {}
-        self._ids = self._fires_ms = _NONE
-        """The jobs and their fire times, in the order in which they were read."""
-        self._unsettled: Counter[int] = Counter()
-        """Second → number of its jobs."""
+        self._jobs = _InWheel(_NONE, _NONE, _NONE, _NONE)
         self._size = 0
         self._next = 0
         self._last: Resume | None = None
@@ -76,7 +88,7 @@ class LaterRuns:
         self._cancelled = 0
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._jobs.ids)
 
     def start(self, resume: Resume | None) -> None:
         """Start to read where an earlier beat stopped; the first call counts."""
@@ -109,10 +121,10 @@ class LaterRuns:
 
     def remove_settled(self, cursor_ms: int, now_s: float, apply: Callable[[ChangeBatch], None]) -> None:
         """Take jobs out of the wheel whose run is settled. ``cursor_ms``: every fire time up to it was offered."""
-        if not self._places or now_s - self._settled_s < SETTLE_EVERY_S:
+        if not len(self) or now_s - self._settled_s < SETTLE_EVERY_S:
             return
         self._settled_s = now_s
-        fired = self._ids[self._fires_ms <= cursor_ms]
+        fired = self._jobs.ids[self._jobs.fires_ms <= cursor_ms]
         if len(fired):
             self._remove(fired[~self._backlogs.holds(fired)], apply)
 
@@ -120,7 +132,7 @@ class LaterRuns:
         """Return what the next beat needs to go on; None if one-off runs were never read."""
         if self._last is None:
             return self._stored
-        resume = self._last.before(self._unsettled)
+        resume = self._last.before(self._oldest_s())
         if self._feed is not None:
             self._feed.settled_s = resume.closed_s
         return resume
@@ -129,19 +141,23 @@ class LaterRuns:
         """Return the part ``later`` of the status document; None if the database keeps no one-off runs."""
         if self._feed is None:
             return None
-        counts, oldest_s = self._feed.counts, min(self._unsettled, default=now_ms // 1000)
+        counts, now_s = self._feed.counts, now_ms // 1000
         return {
-            "in_wheel": len(self._places),
+            "in_wheel": len(self),
             "ahead": None if counts is None else counts.ahead.runs,
             "precision": None if counts is None else counts.ahead.precision.value,
             "inserted": None if counts is None else counts.inserted,
             "cancelled": self._cancelled,
-            "oldest_s": max(0, now_ms // 1000 - oldest_s),
+            "oldest_s": max(0, now_s - min(self._oldest_s(), default=now_s)),
         }
+
+    def _oldest_s(self) -> list[int]:
+        """Return the oldest second with an unsettled run; empty if there is none."""
+        return [int(self._jobs.seconds.min())] if len(self) else []
 
     def _note_held(self) -> None:
         if self._feed is not None:
-            self._feed.held = Held(len(self._places), self._size)
+            self._feed.held = Held(len(self), self._size)
 
     def _cancel(self, run_ids: Iterable[str], apply: Callable[[ChangeBatch], None]) -> None:
         known = np.array([self._of_run[run_id] for run_id in run_ids if run_id in self._of_run], np.int64)
@@ -153,25 +169,22 @@ class LaterRuns:
         if not len(job_ids):
             return
         apply(ChangeBatch(self._batch(()), np.sort(job_ids)))
-        stays = ~np.isin(self._ids, job_ids)
-        self._ids, self._fires_ms = self._ids[stays], self._fires_ms[stays]
-        for job_id in job_ids.tolist():
-            del self._of_run[self._run_ids.pop(job_id)]
-            second, size = self._places.pop(job_id)
-            self._size -= size
-            self._unsettled[second] -= 1
-            if not self._unsettled[second]:
-                del self._unsettled[second]
+        gone = self._jobs.are(job_ids)
+        self._size -= int(self._jobs.sizes[gone].sum())
+        self._jobs = self._jobs.at(~gone)
+        for run_id in map(self._run_ids.pop, job_ids.tolist()):
+            del self._of_run[run_id]
         self._note_held()
 
     def _batch(self, runs: Sequence[DueRun]) -> DefinitionBatch:
         n = len(runs)
-        ids = np.fromiter(map(self._new_id, runs), np.int64, n)
-        fires_ms = np.fromiter((run.fire_ms for run in runs), np.int64, n)
-        self._ids, self._fires_ms = np.concatenate((self._ids, ids)), np.concatenate((self._fires_ms, fires_ms))
+        ids, fires_ms = self._add(runs)
         routes: dict[Route, int] = {}
-        names = [run.route.task.encode() for run in runs]
+        route_of = [routes.setdefault(run.route, len(routes)) for run in runs]
+        names = [route.task.encode() for route in routes]
+        name_lengths = np.array(list(map(len, names)), np.uint16)
         flags = flags_of(enabled=True, one_off=False, misfire=Misfire.LATEST)
+        payloads = [run.payload for run in runs]
         zeros = np.zeros(n, np.int64)
         return DefinitionBatch(
             ids=ids,
@@ -181,26 +194,32 @@ class LaterRuns:
             offset_ms=zeros,
             cron_index=np.full(n, -1, np.int32),
             flags=np.full(n, flags, np.uint16),
-            route_index=np.fromiter((routes.setdefault(run.route, len(routes)) for run in runs), np.uint32, n),
+            route_index=np.array(route_of, np.uint32),
             start_ms=np.full(n, ALWAYS_MS),
             end_ms=np.full(n, NEVER_MS),
             incident_interval_ms=zeros,
             incident_until_ms=zeros,
             effective_from_ms=zeros,
-            payload=b"".join([run.payload for run in runs]),
-            lengths=np.fromiter((len(run.payload) for run in runs), np.uint32, n),
-            names=b"".join(names),
-            name_lengths=np.fromiter(map(len, names), np.uint16, n),
+            payload=b"".join(payloads),
+            lengths=np.fromiter(map(len, payloads), np.uint32, n),
+            names=b"".join(map(names.__getitem__, route_of)),
+            name_lengths=name_lengths[route_of] if n else name_lengths,
             routes=list(routes),
         )
 
-    def _new_id(self, run: DueRun) -> int:
-        """Return a job id; its shard is ``second & 255``, so that one beat of several sends a second whole."""
-        job_id = LATER_IDS_FROM | self._next << 8 | run.second & 0xFF
-        self._next += 1
-        self._places[job_id] = _Place(run.second, run.size)
-        self._size += run.size
-        self._unsettled[run.second] += 1
-        self._of_run[run.run_id] = job_id
-        self._run_ids[job_id] = run.run_id
-        return job_id
+    def _add(self, runs: Sequence[DueRun]) -> tuple[Int64s, Int64s]:
+        """Note runs that come into the wheel; returns their job ids and fire times.
+
+        The shard of an id is ``second & 255``, so that one beat of several sends a second whole.
+        """
+        seconds = np.array([run.second for run in runs], np.int64)
+        ids = LATER_IDS_FROM | np.arange(self._next, self._next + len(runs)) << 8 | seconds & 0xFF
+        self._next += len(runs)
+        fires_ms = np.array([run.fire_ms for run in runs], np.int64)
+        sizes = np.array([run.size for run in runs], np.int64)
+        self._jobs = self._jobs.plus(_InWheel(ids, fires_ms, seconds, sizes))
+        self._size += int(sizes.sum())
+        run_ids, job_ids = [run.run_id for run in runs], ids.tolist()
+        self._of_run.update(zip(run_ids, job_ids, strict=True))
+        self._run_ids.update(zip(job_ids, run_ids, strict=True))
+        return ids, fires_ms
