@@ -60,8 +60,9 @@ def test_private_mariadb_is_found_or_started(mysql_url):
 def test_redis_can_be_paused_killed_and_started_again(redis_url):
     with PrivateRedis(appendonly="yes", appendfsync="always") as server:
         pid = server.pid
-        with redis.Redis(port=server.port, socket_timeout=0.3, retry=Retry(NoBackoff(), 0)) as client:
+        with redis.Redis(port=server.port) as client:
             client.set("kept", "yes")
+        with redis.Redis(port=server.port, socket_timeout=0.3, retry=Retry(NoBackoff(), 0)) as client:
             server.pause()
             with pytest.raises(redis.TimeoutError):
                 client.get("kept")

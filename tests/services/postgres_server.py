@@ -89,7 +89,7 @@ class PrivatePostgres(PrivateServer):
         self.run(_binary("psql"), *quiet, "-d", self.database_url(database), "-f", file)
 
     def _takes_writes(self) -> bool:
-        with psycopg.connect(self.url, connect_timeout=2, autocommit=True) as connection:
+        with psycopg.connect(self.url, connect_timeout=30, autocommit=True) as connection:
             row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
         return row is not None and not row[0]
 

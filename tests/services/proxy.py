@@ -130,7 +130,7 @@ class TcpProxy:
                 _reset(client)
                 continue
             try:
-                server = socket.create_connection(self.target, timeout=2)
+                server = socket.create_connection(self.target, timeout=10)
             except OSError:
                 _reset(client)
                 continue

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -69,7 +70,7 @@ class Warm:
             process.stdin.write(json.dumps(call) + "\n")
             process.stdin.flush()
             returncode = json.loads(process.stdout.readline())
-            if returncode is None:
+            if returncode == -signal.SIGALRM:
                 raise subprocess.TimeoutExpired("python -c", timeout_s, out.read_bytes(), errors.read_bytes())
             return Done(returncode, out.read_text(errors="replace"), errors.read_text(errors="replace"))
 
@@ -100,7 +101,7 @@ def pytest_sessionfinish() -> None:
 
 
 def main() -> None:
-    """Fork for each call that comes in; answer with its exit code, or null if it took too long."""
+    """Fork for each call that comes in; answer with its exit code."""
     for name in IMPORTED:
         importlib.import_module(name)
     path = sys.path[1 + len(PATH) :]  # without the folder of ``-m`` and PYTHONPATH
@@ -110,25 +111,14 @@ def main() -> None:
         pid = os.fork()
         if pid == 0:
             _execute(call, path)
-        answers.write(json.dumps(_ended(pid, call["timeout_s"])) + "\n")
+        answers.write(json.dumps(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])) + "\n")
         answers.flush()
-
-
-def _ended(pid: int, timeout_s: float) -> int | None:
-    end_s = time.monotonic() + timeout_s
-    while time.monotonic() < end_s:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(pid, 9)
-    os.waitpid(pid, 0)
-    return None
 
 
 def _execute(call: Mapping[str, Any], path: Sequence[str]) -> NoReturn:
     """Become the process of ``call``: its environment, folder, streams and ``__main__``."""
     code = 1
+    signal.setitimer(signal.ITIMER_REAL, call["timeout_s"])  # its default action ends the process
     try:
         for stream, name in ((1, "out"), (2, "errors")):
             os.dup2(os.open(call[name], os.O_CREAT | os.O_WRONLY), stream)

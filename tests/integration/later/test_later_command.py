@@ -60,7 +60,7 @@ def tables(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         made = LaterSite(f"sqlite:///{path}", lambda: sqlite3.connect(path, timeout=10))
     else:
         url = request.getfixturevalue("postgres_url")
-        made = LaterSite(url, lambda: psycopg.connect(url, options="-c lock_timeout=5s"))
+        made = LaterSite(url, lambda: psycopg.connect(url, options="-c lock_timeout=60s"))
     with closing(made.connect()) as connection:
         create_tables(connection)
         connection.commit()

@@ -73,7 +73,7 @@ def tables(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         url = request.getfixturevalue("postgres_url")
         made = Site(
             "postgresql",
-            lambda: psycopg.connect(url, options="-c lock_timeout=5s"),
+            lambda: psycopg.connect(url, options="-c lock_timeout=60s"),
             url.replace("postgresql://", "postgresql+psycopg://"),
         )
     with closing(made.connect()) as connection:
