@@ -19,9 +19,25 @@ class Site(models.Model):
     checked_at = models.DateTimeField()
     latency_ms = models.PositiveIntegerField()
     error = models.CharField(max_length=200, blank=True)
+    remind_at = models.DateTimeField(null=True)
+    """When somebody wants to be reminded that the site is still down."""
 
     def __str__(self) -> str:
         return f"{self.monitor_id}: {'up' if self.up else 'down'}"
+
+
+class Alert(models.Model):
+    """A message to the people on call; a real product would send it by mail."""
+
+    monitor = models.ForeignKey(Monitor, on_delete=models.CASCADE)
+    at = models.DateTimeField(auto_now_add=True)
+    text = models.CharField(max_length=300)
+
+    class Meta:
+        indexes = [models.Index(fields=["-at"], name="uptime_alert_at")]
+
+    def __str__(self) -> str:
+        return f"{self.at:%H:%M:%S}: {self.text}"
 
 
 class Check(models.Model):

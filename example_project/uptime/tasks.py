@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from django_wheelbeat.models import Monitor
 
+from .alerts import note_change, send_alert, send_reminder  # noqa: F401 - Celery looks for tasks in this module
 from .incidents import follow
 from .models import Check, Site
 from .probe import Probe, probe
@@ -67,6 +68,8 @@ def record(monitor: Monitor, fire_at: datetime, started: datetime, found: Probe)
             },
         )
         follow(monitor, failures, up=found.up)
+        if changed and (before is not None or not found.up):
+            note_change(monitor, up=found.up, error=error)
     if changed:
         logger.info("%s is %s: %s", monitor.name, "up" if found.up else "down", error or f"{found.latency_ms} ms")
 
