@@ -21,6 +21,7 @@ from celery_wheelbeat.beat.end_signals import EndSignals
 from celery_wheelbeat.beat.schedule_view import ScheduleView
 from celery_wheelbeat.dispatch.messages import attempt
 from celery_wheelbeat.settings import Settings
+from celery_wheelbeat.settings.in_command import plain_refusal
 from celery_wheelbeat.sources.beat_schedule.entries import given_schedule, problem_of
 from celery_wheelbeat.sources.databases.open import database_of
 
@@ -61,7 +62,8 @@ class WheelScheduler(Scheduler):
         self._closing = False
         self._end_signals = EndSignals()
         super().__init__(*args, lazy=True, **kwargs)
-        self.settings = Settings.from_conf(self.app.conf)
+        with plain_refusal():
+            self.settings = Settings.from_conf(self.app.conf)
         self._view = ScheduleView(dict(self.data))
         self.data = self._view.data
         if not lazy:
@@ -136,7 +138,8 @@ class WheelScheduler(Scheduler):
     @property
     def info(self) -> str:
         """Lines of the banner."""
-        database = database_of(self.app, self.settings)
+        with plain_refusal():
+            database = database_of(self.app, self.settings)
         source = "beat_schedule only" if database is None else f"beat_schedule and monitors in {database.vendor}"
         return f"    . wheelbeat -> {__version__}, tick {self.settings.tick:g}s\n    . source -> {source}"
 
@@ -203,7 +206,8 @@ class WheelScheduler(Scheduler):
         beat, supervision = self._beat, self._supervision
         if beat is None or supervision is None or beat.pid != os.getpid():
             self.merge_inplace(self.app.conf.beat_schedule)  # a receiver of beat_init may have changed it
-            beat, supervision = self._beat, self._supervision = assemble(self, self.settings)
+            with plain_refusal():
+                beat, supervision = self._beat, self._supervision = assemble(self, self.settings)
             self._embedded = self._embedded or threading.current_thread() is not threading.main_thread()
             self._settles = not self._embedded
             if not self._embedded:  # a worker's process is not the beat's to tune

@@ -119,6 +119,14 @@ class Startup:
         """
         self._begin(opened, now_ms)
         self._set_namespace(opened.namespace)
+        if opened.former_namespace not in (None, self.namespace):
+            logger.warning(
+                "beat: No beat has run in the namespace %r; the last one ran in %r. This is a first start: nothing "
+                "counts as missed, and runs have other ids than that beat gave them, so workers do not recognise "
+                "copies of what it sent. If this was not meant, set wheelbeat_namespace back",
+                self.namespace,
+                opened.former_namespace,
+            )
         if self._engine.misfires.first_start:
             self.first_mark.begin()
             self._mark.mark_ms = self._begun_ms

@@ -27,6 +27,8 @@ class Opened(NamedTuple):
     """Job keys in the quarantine table."""
     later: Mapping[str, Any] = {}
     """Where the reader of one-off runs goes on, as JSON values, unchecked; empty if none ever read."""
+    former_namespace: str | None = None
+    """Without marks: the namespace of the beat that reported last, if there was one."""
 
 
 class Remembered(NamedTuple):

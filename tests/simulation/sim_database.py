@@ -12,7 +12,7 @@ import numpy as np
 
 from celery_wheelbeat.errors import CursorLost, SourceError
 from celery_wheelbeat.jobs.rows import MonitorRow
-from celery_wheelbeat.sources import Poll, ReportingBeat, RowBlock, Snapshot
+from celery_wheelbeat.sources import BeatRow, Poll, ReportingBeat, RowBlock, Snapshot
 
 if TYPE_CHECKING:
     import random
@@ -203,6 +203,9 @@ class SimStore:
 
     def reporting(self, _namespace: str, _within_s: float) -> Sequence[ReportingBeat]:
         return []
+
+    def beats(self) -> Sequence[BeatRow]:
+        return []  # the simulation has one namespace
 
     def later(self) -> Mapping[str, Any]:
         return {}  # the simulation has no one-off runs

@@ -127,3 +127,22 @@ def test_a_restart_waits_for_no_mark(make: Callable[..., Bench]) -> None:
     again = make()
     again.turn_until(lambda: again.ledger.expected or again.ledger.reoffered)
     assert again.beat.startup.first_mark.receipt is None
+
+
+def test_a_changed_namespace_is_named_with_what_follows(
+    make: Callable[..., Bench], storage: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mark file belongs to its path, not to a namespace: without a database this is a restart."""
+    first = make()
+    first.turn_until(lambda: first.ledger.sent)
+    first.close()
+    again = make()
+    again.turn_until(lambda: again.ledger.sent)
+    again.close()
+    assert "No beat has run in the namespace" not in caplog.text
+    changed = make(wheelbeat_namespace="other")
+    changed.turn_until(lambda: changed.ledger.sent)
+    said = (
+        "No beat has run in the namespace 'other'; the last one ran in 'tests'. This is a first start: nothing counts"
+    )
+    assert caplog.text.count(said) == len(storage)

@@ -60,6 +60,9 @@ class Store:
     def quarantined(self) -> Mapping[str, tuple[str, str]]:
         return {}
 
+    def beats(self) -> Sequence[object]:
+        return []
+
     def report(self, *_row: object) -> None: ...
 
     def finish(self, _finished: object) -> None: ...

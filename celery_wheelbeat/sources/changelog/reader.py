@@ -191,8 +191,9 @@ class ChangeLogReader:
             marks = store.marks(self._namespace or installation or "")
             quarantined, later = store.quarantined(), store.later()
             self._definitions.quarantine.adopt(quarantined)
+            former = None if marks else next((beat.namespace for beat in store.beats()), None)
             self._opened, self._installation = True, installation
-            return [Opened(installation, marks, True, [*quarantined], later)], True
+            return [Opened(installation, marks, True, [*quarantined], later, former)], True
         while not self._rereads.empty():
             self._follower.reread(self._rereads.get())
         begun_s = self._clock.monotonic_s()

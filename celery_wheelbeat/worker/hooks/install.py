@@ -18,6 +18,7 @@ from celery.signals import task_received, worker_process_init
 from celery_wheelbeat.errors import ClaimStoreDown
 from celery_wheelbeat.runtime.clock import SystemClock
 from celery_wheelbeat.settings import Settings
+from celery_wheelbeat.settings.in_command import plain_refusal
 from celery_wheelbeat.worker.broker_dedup import renumber_attempts
 from celery_wheelbeat.worker.counters import Counters
 from celery_wheelbeat.worker.hooks import inspected  # noqa: F401 - registers its command
@@ -163,7 +164,8 @@ class ActivateStep(bootsteps.Step):  # type: ignore[misc]  # celery has no types
     """Worker bootstep: activates in its constructor, so that contradictory options stop the worker."""
 
     def __init__(self, worker: Any, **_: Any) -> None:
-        side_of(worker.app).activate()
+        with plain_refusal():
+            side_of(worker.app).activate()
 
 
 class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types

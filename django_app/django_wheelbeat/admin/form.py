@@ -26,6 +26,8 @@ from django_wheelbeat.monitors.form_fields import (
 from django_wheelbeat.monitors.rows import row_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from django.http import QueryDict
 
 KIND_FIELDS = ("interval_ms", "cron", "once_at", "solar_event")
@@ -173,6 +175,28 @@ class MonitorForm(forms.ModelForm):
                 placed.setdefault(home if home in self.fields else NON_FIELD_ERRORS, []).extend(errors)
             error = ValidationError(placed)
         super().add_error(field, error)
+
+
+def showable(form_class: type[forms.ModelForm], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of ``given``, the query string of an add form, that the form can show.
+
+    Django passes the texts to the widgets unread, and some widgets raise what they do not expect.
+    """
+    read = {name: _read(form_class, name, value) for name, value in given.items()}
+    return {name: value for name, value in read.items() if value is not None}
+
+
+def _read(form_class: type[forms.ModelForm], name: str, value: Any) -> Any:
+    """Return one value as the field's widget can show it; None if it cannot."""
+    field = form_class.base_fields.get(name)
+    try:
+        if isinstance(field, forms.SplitDateTimeField):
+            value = forms.DateTimeField().clean(value)
+        if field is not None:
+            str(form_class(initial={name: value})[name])
+    except Exception:  # of any widget
+        return None
+    return value
 
 
 def _name_halves(field: forms.Field) -> None:

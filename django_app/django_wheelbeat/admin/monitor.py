@@ -27,7 +27,7 @@ from django_wheelbeat.active_periods import active_periods_of
 from django_wheelbeat.admin import actions, filters
 from django_wheelbeat.admin.badges import state_badges
 from django_wheelbeat.admin.change_list import TEXTS, MonitorChangeList
-from django_wheelbeat.admin.form import ROUTING_FIELDS, MonitorForm, PreviewForm
+from django_wheelbeat.admin.form import ROUTING_FIELDS, MonitorForm, PreviewForm, showable
 from django_wheelbeat.admin.history_page import HistoryPageMixin
 from django_wheelbeat.admin.incidents_page import IncidentsPageMixin
 from django_wheelbeat.admin.known_tasks import offered_tasks
@@ -258,6 +258,10 @@ class MonitorAdminMixin(
         form = super().get_form(request, obj, change=change, **kwargs)
         form.refused = getattr(request, "wheelbeat_refused", "")
         return form
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """Return what the query string says of a new monitor, as far as the form can show it."""
+        return showable(self.get_form(request), super().get_changeform_initial_data(request))
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         """Show an ``IntegrityError``, which a race can cause after validation, as an error of the form."""

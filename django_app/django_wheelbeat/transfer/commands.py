@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from django_wheelbeat.database.migrated import refuse_unmigrated
 from django_wheelbeat.database.opening import monitor_alias
 from django_wheelbeat.transfer.imports import ERRORS_SHOWN, Importer, import_all
 from django_wheelbeat.transfer.sources import delete, missing_at
@@ -40,6 +41,7 @@ class ImportCommand(BaseCommand):
         self, given: Callable[[], Iterable[Given]], options: dict[str, Any], *, despite_errors: bool, source: str = ""
     ) -> Report:
         """Import the records of ``given()`` and print the report; raises ``CommandError`` if errors prevented it."""
+        refuse_unmigrated(_alias(options))
         importer = Importer(_alias(options), ACTOR, options["reason"], source)
         dry_run = options["dry_run"]
         report, applied = import_all(importer, given, dry_run=dry_run, despite_errors=despite_errors)

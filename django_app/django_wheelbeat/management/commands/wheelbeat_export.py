@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from django_wheelbeat.database.migrated import refuse_unmigrated
 from django_wheelbeat.database.opening import monitor_alias
 from django_wheelbeat.models import Monitor
 from django_wheelbeat.transfer.files import FORMATS, export, format_of
@@ -26,7 +27,9 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, path: str, tag: str | None, database: str | None, **options: Any) -> None:
         """Write the file."""
-        monitors = Monitor.objects.using(database or monitor_alias())
+        alias = database or monitor_alias()
+        refuse_unmigrated(alias)
+        monitors = Monitor.objects.using(alias)
         pieces = export(monitors.tagged(tag) if tag else monitors.all(), options["format"] or format_of(path))
         if path == "-":
             self.stdout.ending = ""

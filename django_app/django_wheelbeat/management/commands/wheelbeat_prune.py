@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
+from django_wheelbeat.database.migrated import refuse_unmigrated
 from django_wheelbeat.database.opening import monitor_alias
 from django_wheelbeat.database.retention import prune_audit, prune_beats, prune_changelog
 
@@ -30,7 +31,9 @@ class Command(BaseCommand):
         for option, value in (("--days", days), ("--audit-days", audit_days)):
             if value < 0:
                 raise CommandError(f"{option} {value}: expected zero or more")
-        connection = connections[database or monitor_alias()]
+        alias = database or monitor_alias()
+        refuse_unmigrated(alias)
+        connection = connections[alias]
         changes = prune_changelog(connection, timedelta(days=days))
         beats = prune_beats(connection, timedelta(days=max(days, 1.0)))
         audit = prune_audit(connection, timedelta(days=audit_days))

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from django_wheelbeat.database.migrated import refuse_unmigrated
 from django_wheelbeat.database.opening import monitor_alias
 from django_wheelbeat.models import Change
 
@@ -22,7 +23,7 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, database: str | None, reason: str, **_options: Any) -> None:
         """Write the request into the change log."""
-        Change.objects.using(database or monitor_alias()).create(
-            operation="R", actor="wheelbeat_resync", reason=reason[:200]
-        )
+        alias = database or monitor_alias()
+        refuse_unmigrated(alias)
+        Change.objects.using(alias).create(operation="R", actor="wheelbeat_resync", reason=reason[:200])
         self.stdout.write("Beats will read the monitor table again at their next poll.")

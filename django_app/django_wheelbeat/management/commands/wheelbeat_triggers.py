@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from django_wheelbeat.database import triggers
+from django_wheelbeat.database.migrated import refuse_unmigrated
 from django_wheelbeat.database.opening import monitor_alias
 
 
@@ -29,6 +30,7 @@ class Command(BaseCommand):
         connection = connections[alias]
         if not triggers.supported(connection.vendor):
             raise CommandError(f"Database {alias!r} is {connection.vendor}: expected PostgreSQL, MariaDB or SQLite.")
+        refuse_unmigrated(alias)
         if install:
             installed = triggers.install(connection)
             self.stdout.write(f"Installed: {', '.join(installed)}." if installed else "Everything is in place.")
