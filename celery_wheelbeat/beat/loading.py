@@ -130,11 +130,6 @@ class TerminalLine:
         """Return a line on the process's original standard error."""
         return cls(sys.__stderr__)
 
-    @property
-    def visible(self) -> bool:
-        """Whether the stream is a terminal."""
-        return self._stream is not None
-
     def show(self, text: str) -> None:
         """Replace the line and return the cursor to its start, so that a log line overwrites it. Never blocks."""
         stream = self._stream

@@ -265,11 +265,6 @@ class Payloads:
         return len(self._pages)
 
     @property
-    def live_count(self) -> int:
-        """Number of live texts."""
-        return sum(self._live)
-
-    @property
     def resident_bytes(self) -> int:
         """Bytes held by all pages, dead texts included."""
         full = sum(

@@ -96,10 +96,6 @@ class Wheel:
             rows = np.frombuffer(b"".join(places.values()), np.uint32)
             yield is_far, rows, np.repeat(np.fromiter(places, np.int64, len(places)), lengths)
 
-    def entry_count(self) -> int:
-        """Return the number of entries, stale ones included."""
-        return (sum(map(len, self.slots.values())) + sum(map(len, self.far.values()))) // ROW_BYTES
-
     def _arm_one(self, row: int, tick: int) -> None:
         near = tick < self.edge
         places, place = (self.slots, tick) if near else (self.far, tick // self.window_ticks)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import numpy as np
-
 from celery_wheelbeat.dispatch.messages.envelope import Answer, Stamps
 from celery_wheelbeat.dispatch.messages.expiry import left_us
 from celery_wheelbeat.dispatch.messages.template import Hole, delivery_tags, nonces
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from celery_wheelbeat.dispatch import FailureKind
@@ -192,14 +191,6 @@ def make(load: Load, now: datetime) -> Made:
     return Made(
         envelope.key, envelope.render(load.columns.by_hole(envelope.texts, timed=envelope.has_expiries), stamps), fresh
     )
-
-
-def make_batch(token: int, epoch: int, loads: Sequence[Load], now: datetime) -> Batch:
-    """Return the batch of ``loads``."""
-    draft = Draft()
-    for load in loads:
-        draft.add(make(load, now), slice(0, len(load.ids)), np.arange(len(load.ids)))
-    return draft.batch(token, epoch)
 
 
 BLOCK_BYTES = 1 << 20

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from celery_wheelbeat.settings import Settings
+    from celery_wheelbeat.sources import MonitorSource
+    from celery_wheelbeat.sources.changelog.bulk_load import ColumnReader
 
 SCHEMES = {
     "postgresql": "postgresql",
@@ -34,45 +36,42 @@ def open_database(vendor: str, parameters: Callable[[], Mapping[str, Any]]) -> M
 
     ``parameters()`` returns the driver's connection parameters; it is called before each connect.
     """
+
+    def database(
+        connect: Callable[[], Any],
+        source_of: Callable[[Session], MonitorSource],
+        reader_of: Callable[[Session], ColumnReader],
+    ) -> MonitorDatabase:
+        session = Session(vendor, connect)
+        return MonitorDatabase(
+            vendor,
+            source_of(session),
+            SqlBeatStore(session),
+            lambda: reader_of(Session(vendor, connect)),
+            connect,
+            parameters,
+        )
+
     try:
         if vendor == "sqlite":
             from celery_wheelbeat.sources.databases import joined_columns, sqlite  # noqa: PLC0415 - see above
 
-            connect = sqlite.connector(parameters)
-            session = Session(vendor, connect)
-            return MonitorDatabase(
-                vendor,
-                sqlite.SqliteSource(session, sqlite.file_identity(parameters)),
-                SqlBeatStore(session),
-                lambda: joined_columns.JoinedColumns(Session(vendor, connect), sqlite.listed),
-                connect,
-                parameters,
+            return database(
+                sqlite.connector(parameters),
+                lambda session: sqlite.SqliteSource(session, sqlite.file_identity(parameters)),
+                lambda session: joined_columns.JoinedColumns(session, sqlite.listed),
             )
         if vendor == "postgresql":
             from celery_wheelbeat.sources.databases import postgres, postgres_columns  # noqa: PLC0415 - see above
 
-            connect = postgres.connector(parameters)
-            session = Session(vendor, connect)
-            return MonitorDatabase(
-                vendor,
-                postgres.PostgresSource(session),
-                SqlBeatStore(session),
-                lambda: postgres_columns.PostgresColumns(Session(vendor, connect)),
-                connect,
-                parameters,
-            )
+            return database(postgres.connector(parameters), postgres.PostgresSource, postgres_columns.PostgresColumns)
         if vendor == "mysql":
             from celery_wheelbeat.sources.databases import joined_columns, mariadb  # noqa: PLC0415 - see above
 
-            connect = mariadb.connector(parameters)
-            session = Session(vendor, connect)
-            return MonitorDatabase(
-                vendor,
-                mariadb.MariadbSource(session),
-                SqlBeatStore(session),
-                lambda: joined_columns.JoinedColumns(Session(vendor, connect), list),
-                connect,
-                parameters,
+            return database(
+                mariadb.connector(parameters),
+                mariadb.MariadbSource,
+                lambda session: joined_columns.JoinedColumns(session, list),
             )
     except ImportError as error:
         extra = "postgres" if vendor == "postgresql" else vendor

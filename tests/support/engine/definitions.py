@@ -15,6 +15,7 @@ from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS, Kind
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from celery_wheelbeat.engine.wheel import Wheel
     from celery_wheelbeat.schedules.cron import Cron, CronTable
     from celery_wheelbeat.schedules.kinds import Polled
 
@@ -136,3 +137,8 @@ def intervals(ids: Iterable[int], interval_ms: int) -> DefinitionBatch:
         names=b"n" * count,
         name_lengths=np.ones(count, np.uint16),
     )
+
+
+def entry_count(wheel: Wheel) -> int:
+    """Return the number of entries of ``wheel``, stale ones included."""
+    return sum(len(rows) for _, rows, _ in wheel.entries())

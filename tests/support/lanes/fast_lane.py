@@ -15,7 +15,7 @@ from celery.beat import ScheduleEntry
 from celery_wheelbeat.beat.scheduler import WheelScheduler
 from celery_wheelbeat.dispatch.broker import open_connection
 from celery_wheelbeat.dispatch.fast_lane.amqp_wire import AmqpWire
-from celery_wheelbeat.dispatch.fast_lane.batches import Batch, FormVerdict, Load, Outcome, make_batch
+from celery_wheelbeat.dispatch.fast_lane.batches import Batch, Draft, FormVerdict, Load, Outcome, make
 from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
 from celery_wheelbeat.dispatch.fast_lane.redis_wire import RedisWire
 from celery_wheelbeat.dispatch.messages.envelope import Answer, Envelope
@@ -149,7 +149,9 @@ class Lane:
         pieces = [envelope.pieces(envelope.body.of([job], kwargs), f"job {job}") for job in jobs]
         ids = RUN_IDS.of_names(b"monitor:%d@%d" % (job, fire_ms) for job in jobs)
         load = Load(envelope, PartColumns.of(pieces), ids, np.full(len(jobs), fire_ms))
-        return make_batch(self._token, self.sender.epoch, [load], datetime.now(UTC))
+        draft = Draft()
+        draft.add(make(load, datetime.now(UTC)), slice(len(jobs)), np.arange(len(jobs)))
+        return draft.batch(self._token, self.sender.epoch)
 
     def send(self, *batches: Batch) -> list[Outcome]:
         """Send ``batches`` and return their outcomes."""
