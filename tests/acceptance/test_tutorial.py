@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import uuid
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -16,17 +17,21 @@ from support.processes import Process
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TUTORIAL = (Path(__file__).parents[2] / "docs" / "tutorial" / "first-monitor.md").read_text()
+PAGES = Path(__file__).parents[2] / "docs" / "tutorial"
 ENV = {"DJANGO_SETTINGS_MODULE": "proj.settings", "PYTHONUNBUFFERED": "1"}
 
 pytestmark = pytest.mark.processes
 
 
-def block(language: str, start: str) -> str:
-    """Return the code block of the tutorial that contains ``start``."""
-    blocks = re.findall(rf"```{language}\n(.*?)```", TUTORIAL, flags=re.DOTALL)
-    (found,) = [text for text in blocks if start in text]
-    return str(found)
+def blocks(language: str, page: str) -> list[str]:
+    """Return the code blocks of a page of the tutorial."""
+    return re.findall(rf"```{language}\n(.*?)```", (PAGES / page).read_text(), flags=re.DOTALL)
+
+
+def block(language: str, start: str, page: str = "first-monitor.md") -> str:
+    """Return the code block of a page that contains ``start``."""
+    (found,) = [text for text in blocks(language, page) if start in text]
+    return found
 
 
 class Folder:
@@ -61,13 +66,39 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
         process.close()
 
 
-def test_tutorial_leads_to_a_monitor_that_follows_an_edit(folder: Folder) -> None:
+def make_project(folder: Folder) -> None:
+    """Follow the first two sections of the first page."""
     folder.run("-m", "django", "startproject", "proj", ".")
     (folder.path / "broker").mkdir()
     folder.write("proj/celery.py", block("python", "config_from_object"))
     folder.write("proj/__init__.py", block("python", "celery_app"))
     folder.write("proj/settings.py", block("python", "INSTALLED_APPS"))
     folder.run("manage.py", "migrate")
+
+
+def test_one_off_runs_are_sent_cancelled_moved_and_rolled_back(folder: Folder) -> None:
+    make_project(folder)
+    page = "first-one-off-run.md"
+    task, *demo = blocks("python", page)
+    folder.write("proj/celery.py", f"\n\n{task}")
+    folder.write("later_demo.py", "\n".join(demo))
+    worker = folder.start("-m", "celery", "-A", "proj", "worker", "--loglevel", "info", "--pool", "solo")
+    beat = folder.start("-m", "celery", "-A", "proj", "beat", "-S", "wheelbeat", "--loglevel", "info")
+    printed = folder.run("later_demo.py").split()
+    assert uuid.UUID(printed[0]).version == 7
+    assert printed[1] == "Cancelled.CANCELLED"
+    (command,) = [text for text in blocks("sh", page) if "later list" in text]
+    listed = folder.run("-m", *command.split())
+    assert "shop.remind" in listed
+    for order in (5, 3, 1):
+        worker.wait_for(f"reminder of order {order}")
+    assert "reminder of order 2" not in worker.output
+    assert "reminder of order 4" not in worker.output
+    assert beat.stop() == 0
+
+
+def test_tutorial_leads_to_a_monitor_that_follows_an_edit(folder: Folder) -> None:
+    make_project(folder)
     add = (
         "from django_wheelbeat.models import Monitor; m = Monitor(name='greet', task='shop.hello', args='[\"world\"]', "
     )
