@@ -7,6 +7,7 @@ the feed's thread.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,7 +18,7 @@ from celery_wheelbeat.later.feed import Held
 from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from celery_wheelbeat.later.feed import LaterFeed
     from celery_wheelbeat.later.open_seconds import Resume
     from celery_wheelbeat.schedules.kinds import Int64s
+
+logger = logging.getLogger("celery.beat")
 
 SETTLE_EVERY_S = 0.5
 _NONE = np.empty(0, np.int64)
@@ -69,9 +72,20 @@ class _InWheel(NamedTuple):
 class LaterRuns:
     """The one-off runs of one beat. ``run_ids`` (job id → task id) is read by the lanes."""
 
-    def __init__(self, feed: LaterFeed | None, backlogs: Backlogs, ledger: Ledger, run_ids: dict[int, str]) -> None:
-        """``feed``: None if the database keeps no one-off runs."""
+    def __init__(
+        self,
+        feed: LaterFeed | None,
+        backlogs: Backlogs,
+        ledger: Ledger,
+        run_ids: dict[int, str],
+        *,
+        room: Callable[[], int],
+    ) -> None:
+        """``feed``: None if the database keeps no one-off runs. ``room``: how many more jobs the engine takes."""
         self._feed = feed
+        self._room = room
+        self._waiting: list[DueRun] = []
+        """Runs that were read and are not in the wheel, because the engine had no room."""
         self._backlogs = backlogs
         self._ledger = ledger
         self._run_ids = run_ids
@@ -113,10 +127,11 @@ class LaterRuns:
             cancelled = set(found.cancelled)
             self._cancelled += len(cancelled)
             self._cancel(cancelled, apply)
-            runs = [run for run in found.runs if run.run_id not in self._of_run and run.run_id not in cancelled]
-            if runs:
-                apply(ChangeBatch(self._batch(runs), _NONE))
+            known = self._of_run.keys() | {run.run_id for run in self._waiting} if self._waiting else self._of_run
+            runs = [run for run in found.runs if run.run_id not in known and run.run_id not in cancelled]
+            self._put(runs, apply)
             self._last = read.state or self._last
+        self._put((), apply)
         self._note_held()
 
     def remove_settled(self, cursor_ms: int, now_s: float, apply: Callable[[ChangeBatch], None]) -> None:
@@ -153,13 +168,31 @@ class LaterRuns:
 
     def _oldest_s(self) -> list[int]:
         """Return the oldest second with an unsettled run; empty if there is none."""
-        return [int(self._jobs.seconds.min())] if len(self) else []
+        seconds = [int(self._jobs.seconds.min())] if len(self) else []
+        seconds += [run.second for run in self._waiting]
+        return [min(seconds)] if seconds else []
+
+    def _put(self, runs: Sequence[DueRun], apply: Callable[[ChangeBatch], None]) -> None:
+        """Put runs into the wheel, after those that wait; without room they wait, and the feed reads no more."""
+        if not (runs or self._waiting):
+            return
+        due, room = [*self._waiting, *runs], max(0, self._room())
+        if len(due) > room and not self._waiting:
+            logger.warning(
+                "beat: One-off runs wait for room in the wheel, which holds as many jobs as wheelbeat_max_jobs allows"
+            )
+        self._waiting = due[room:]
+        if due[:room]:
+            apply(ChangeBatch(self._batch(due[:room]), _NONE))
 
     def _note_held(self) -> None:
         if self._feed is not None:
-            self._feed.held = Held(len(self), self._size)
+            size = self._size + sum(run.size for run in self._waiting)
+            self._feed.held = Held(len(self) + len(self._waiting), size)
 
-    def _cancel(self, run_ids: Iterable[str], apply: Callable[[ChangeBatch], None]) -> None:
+    def _cancel(self, run_ids: Collection[str], apply: Callable[[ChangeBatch], None]) -> None:
+        if self._waiting and run_ids:
+            self._waiting = [run for run in self._waiting if run.run_id not in run_ids]
         known = np.array([self._of_run[run_id] for run_id in run_ids if run_id in self._of_run], np.int64)
         if len(known):
             self._backlogs.drop(known, "cancelled")
