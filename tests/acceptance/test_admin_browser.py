@@ -12,7 +12,7 @@ from support.site.pages import MONITORS, Page, barriers, brightness, choose, com
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser]
 
 set_up_django()
 

@@ -15,7 +15,7 @@ from celery_wheelbeat import later
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser]
 
 set_up_django()
 

@@ -23,7 +23,7 @@ from celery_wheelbeat.later.writers import writer_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.processes, pytest.mark.redis, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.redis]
 
 OVERDUE = """
 INSERT INTO wheelbeat_later (part, second, id, at_ms, task, args, kwargs)

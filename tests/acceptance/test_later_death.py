@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from support.processes import Process
 
-pytestmark = [pytest.mark.processes, pytest.mark.redis, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.redis]
 
 STEP_S = 0.5
 SURE_S = 5

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.processes, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.redis]
 
 STORE = """
     import json

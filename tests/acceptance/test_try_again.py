@@ -10,7 +10,7 @@ from support.processes import DjangoProject, filesystem_conf
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes]
 
 STRICT = """
     from pathlib import Path

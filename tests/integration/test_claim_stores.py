@@ -735,7 +735,7 @@ def test_claims_follow_the_master_that_a_sentinel_names(request: pytest.FixtureR
 
 
 @pytest.mark.redis
-@pytest.mark.timeout(45)  # a fifth of what redis-py would wait by itself
+@pytest.mark.timeout(100)  # half of what redis-py would wait by itself
 @pytest.mark.parametrize("wire", ["plain", "tls"])
 def test_a_sentinel_that_keeps_silent_is_not_waited_for(request: pytest.FixtureRequest, wire: str) -> None:
     tls: Certificates | None = request.getfixturevalue("tls") if wire == "tls" else None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 PATIENT = """
     from celery_wheelbeat.worker.stores import drivers, postgres, redis

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 START_MS = 1_800_000_000_000
 FAR_MS = 3_600_000
-WAIT_S = 60
+WAIT_S = 120.0
 EARLY, LATE = range(1, 11), range(11, 21)
 FREQUENT, LATEST, RARE = 11, 12, 13
 """Of the monitors that are read late: each five seconds, by three policies."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LINE = BeatLine("me", number=1, standing=Standing.READY)
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 LONG_S = 3_600.0
 
 

@@ -13,7 +13,7 @@ from celery_wheelbeat.runtime.clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Machine:

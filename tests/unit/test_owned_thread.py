@@ -14,7 +14,7 @@ from celery_wheelbeat.runtime.owned_thread import OwnedThread, ThreadBody
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 LONG_S = 3_600.0
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 NOW_S = 1_000.0
 STATUS: dict[str, Any] = {
     "state": "running",

@@ -12,7 +12,7 @@ from celery_wheelbeat.runtime.clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class EndingWire:

@@ -21,7 +21,7 @@ from celery_wheelbeat.runtime.mailbox import Mailbox, Wake
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @contextmanager

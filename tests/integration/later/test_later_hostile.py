@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.redis, pytest.mark.postgres, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.postgres]
 
 ROWS = 400
 COLUMNS = ("second", "id", "at_ms", "task", "args", "kwargs", "options")

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from .conftest import Place
 
-PATIENCE_S = 3.0
-"""A call that waits for an answer for half a second (MariaDB: one) has returned by then."""
+PATIENCE_S = 30.0
+"""A call that waits for an answer for half a second (MariaDB: one) has returned long before, on a busy machine too."""
 LONG = "x" * LINE_BYTES
 
 
@@ -167,7 +167,7 @@ def test_a_roll_that_is_closed_opens_again_and_leaves_no_connection(place: Place
     roll.close()
     roll.beat("x")
     roll.close()
-    wait_until(lambda: place.connections() == 0, "the connections to end", 10)
+    wait_until(lambda: place.connections() == 0, "the connections to end")
 
 
 @pytest.mark.parametrize("how", ["stall", "black_hole", "mute"])
@@ -254,7 +254,7 @@ def test_updates_write_no_index_and_wait_for_no_disk(roll_postgres_url: str) -> 
         for roll in rolls:
             roll.close()
         query = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'wheelbeat_member'"
-        wait_until(lambda: connection.execute(query).fetchone()[0] >= 300, "the statistics", 10)
+        wait_until(lambda: connection.execute(query).fetchone()[0] >= 300, "the statistics")
         updates, in_their_page = connection.execute(query).fetchone()
         assert in_their_page >= 0.9 * updates
 
@@ -307,7 +307,7 @@ def test_nothing_is_left_on_rabbitmq_and_other_messages_are_ignored(amqp_url: st
                 return True
             return False
 
-        wait_until(is_gone, "the exchange to be deleted", 10)
+        wait_until(is_gone, "the exchange to be deleted")
 
 
 @pytest.mark.etcd

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 START_MS = 1_764_000_000_000
 MINUTE_MS = 60_000
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 class FastBench:

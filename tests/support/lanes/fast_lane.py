@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 FIRE_MS = 1_764_000_000_000
 RUN_IDS = RunIds("tests")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 POLICY = "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; form-action 'self'"
-WAIT_S = 60
+WAIT_S = 120.0
 TABS_MAX = 150
 MONITORS = "/admin/wheelbeat/monitor/"
 
