@@ -180,7 +180,9 @@ class Settings:
         (),
         tuple,
         "Where the beats of a namespace say that they are here, so that several of them share the work: `database`, "
-        "`broker` (Redis) or the path of a folder. `auto` = those that the app has; empty = one beat sends everything.",
+        "`broker` (Redis or RabbitMQ), `folder`, the path of a folder, or a URL such as `etcd://host:2379` or "
+        "`redis://host/0`. `auto` = the database and the broker that the app has, else `folder`; empty = one beat "
+        "sends everything.",
         alone=True,
     )
     active: int = _setting(

@@ -136,7 +136,15 @@ def assemble(
         guard=edges.guard or ClockGuard(),
         wake=wake,
         member=assemble_member(
-            app, settings, guard, database, clock=clock, wake=wake.ring, engine=engine, dispatcher=dispatcher
+            app,
+            settings,
+            guard,
+            database,
+            path=scheduler.schedule_filename or app.conf.beat_schedule_filename,
+            clock=clock,
+            wake=wake.ring,
+            engine=engine,
+            dispatcher=dispatcher,
         ),
     )
     liveness = _liveness(app, settings, dispatcher, sources)

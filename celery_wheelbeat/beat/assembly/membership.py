@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery_wheelbeat.beat.standing.holdings import Holdings
 from celery_wheelbeat.beat.standing.member import Member, Rolls
-from celery_wheelbeat.dispatch.broker import close_connection, driver_type, open_connection
-from celery_wheelbeat.errors import InvalidSetting
+from celery_wheelbeat.dispatch.broker import driver_type, open_connection
 from celery_wheelbeat.membership.keeper import Keeper
 from celery_wheelbeat.membership.pulse import Pulse
-from celery_wheelbeat.membership.rolls.folder_roll import FolderRoll
-from celery_wheelbeat.membership.rolls.on_demand import RollOnDemand
-from celery_wheelbeat.membership.rolls.sql_roll import SqlRoll
+from celery_wheelbeat.membership.rolls.opening import Surroundings, roll_makers
 from celery_wheelbeat.runtime.clock import SystemClock
 from celery_wheelbeat.runtime.mailbox import Mailbox
 
@@ -26,20 +23,16 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.dispatcher import Dispatcher
     from celery_wheelbeat.engine.engine import Engine
     from celery_wheelbeat.engine.sharing.followed import Followed
-    from celery_wheelbeat.membership import Roll
     from celery_wheelbeat.membership.attendance import Look, Unheard
     from celery_wheelbeat.runtime.clock import Clock
     from celery_wheelbeat.schedules.kinds import Int64s
     from celery_wheelbeat.settings import Settings
     from celery_wheelbeat.sources import MonitorDatabase
 
-    RollOf = Callable[[str], Roll]
-    """Namespace → roll."""
-
 logger = logging.getLogger("celery.beat")
 
-WAIT_S: Final = 1.0
-"""Bound of one exchange with a roll."""
+FOLDER_SUFFIX: Final = ".wheelbeat.d"
+"""Of the folder in which beats without a database and a broker for it say that they are here."""
 
 
 class SendGuard:
@@ -76,15 +69,29 @@ def assemble_member(
     guard: SendGuard,
     database: MonitorDatabase | None,
     *,
+    path: str,
     clock: Clock,
     wake: Callable[[], None],
     engine: Engine,
     dispatcher: Dispatcher,
 ) -> Member | None:
-    """Construct the member of a beat that has rolls."""
-    rolls = rolls_of(app, settings, database, guard.beat_id)
-    if not rolls:
+    """Construct the member of a beat that has rolls.
+
+    ``path``: of Celery's schedule file. Raises ``InvalidSetting`` for a roll that the app does not have.
+    """
+    if not settings.rolls:
         return None
+    around = Surroundings(
+        guard.beat_id,
+        clock.wall_ms(),
+        settings.heartbeat,
+        f"{path}{FOLDER_SUFFIX}",
+        driver_type(app),
+        lambda: open_connection(app),
+        None if database is None else database.vendor,
+        None if database is None else database.parameters,
+    )
+    rolls = roll_makers(settings.rolls, around)
     reports: Mailbox[Look | Unheard] = Mailbox()
 
     def open_keepers(namespace: str) -> Sequence[Keeper]:
@@ -100,59 +107,3 @@ def assemble_member(
     )
     guard.ask = member.may_send
     return member
-
-
-def rolls_of(app: Any, settings: Settings, database: MonitorDatabase | None, beat_id: str) -> dict[str, RollOf]:
-    """Return the rolls that the settings name; raises ``InvalidSetting`` for one that the app does not have."""
-    found: dict[str, RollOf] = {}
-    for name in settings.rolls:
-        if name in ("auto", "database"):
-            if database is not None and database.parameters is not None:
-                found["database"] = _in_database(database, beat_id)
-            elif name == "database":
-                raise InvalidSetting("wheelbeat_rolls names 'database', but this app has no database of monitors")
-        if name in ("auto", "broker"):
-            if driver_type(app) == "redis":
-                found["broker"] = _in_broker(app, beat_id)
-            elif name == "broker":
-                raise InvalidSetting(
-                    f"wheelbeat_rolls names 'broker', but {driver_type(app)} cannot be a roll: expected Redis"
-                )
-        if name not in ("auto", "database", "broker"):
-            found[name] = _in_folder(name, beat_id)
-    return found
-
-
-def _in_database(database: MonitorDatabase, beat_id: str) -> RollOf:
-    parameters = database.parameters
-    assert parameters is not None  # noqa: S101 - checked by the caller
-
-    def roll_of(namespace: str) -> Roll:
-        return SqlRoll(database.vendor, parameters, namespace, beat_id, WAIT_S)
-
-    return roll_of
-
-
-def _in_broker(app: Any, beat_id: str) -> RollOf:
-    def roll_of(namespace: str) -> Roll:
-        return RollOnDemand(lambda: _redis_roll(app, namespace, beat_id))
-
-    return roll_of
-
-
-def _redis_roll(app: Any, namespace: str, beat_id: str) -> Roll:
-    from celery_wheelbeat.membership.rolls.redis_roll import RedisRoll  # noqa: PLC0415 - an optional extra
-
-    connection = open_connection(app)
-    try:
-        channel = connection.default_channel  # connects, and knows how the app reaches its server
-        return RedisRoll(channel.pool, namespace, beat_id, WAIT_S, channel.global_keyprefix)
-    finally:
-        close_connection(connection, broken=True)
-
-
-def _in_folder(path: str, beat_id: str) -> RollOf:
-    def roll_of(namespace: str) -> Roll:
-        return FolderRoll(path, namespace, beat_id)
-
-    return roll_of

@@ -18,7 +18,7 @@ from celery_wheelbeat.errors import RollDown, reason_of
 from celery_wheelbeat.membership import Heard, Peer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from redis import ConnectionPool
 
@@ -39,19 +39,30 @@ return {order, now, redis.call('HGETALL', KEYS[1])}
 """ARGV: beat id, line, ms that the key is kept. A field holds seniority, counter, ms of the write, and the line."""
 
 
-class RedisRoll:
-    """``Roll`` in the server of ``pool``, of which only the connection parameters are used."""
+def connector(pool: ConnectionPool, wait_s: float) -> Callable[[], Any]:
+    """Return a function that opens a connection of its own, with the parameters of ``pool`` and other time-outs."""
+    parameters = {
+        **pool.connection_kwargs,
+        "socket_timeout": wait_s,
+        "socket_connect_timeout": wait_s,
+        "retry": Retry(NoBackoff(), 0),
+        "decode_responses": False,
+    }
 
-    def __init__(self, pool: ConnectionPool, namespace: str, beat_id: str, wait_s: float, prefix: str = "") -> None:
-        """``prefix``: that of all keys of the broker. ``wait_s``: bound of one exchange with the server."""
-        self._make = pool.connection_class
-        self._parameters = {
-            **pool.connection_kwargs,
-            "socket_timeout": wait_s,
-            "socket_connect_timeout": wait_s,
-            "retry": Retry(NoBackoff(), 0),
-            "decode_responses": False,
-        }
+    def connect() -> Any:
+        connection = pool.connection_class(**parameters)
+        connection.connect()
+        return connection
+
+    return connect
+
+
+class RedisRoll:
+    """``Roll`` in one hash, ``wheelbeat:{<namespace>}:roll``."""
+
+    def __init__(self, connect: Callable[[], Any], namespace: str, beat_id: str, prefix: str = "") -> None:
+        """``connect()`` opens a connection of redis-py whose waits are bounded. ``prefix``: of all keys."""
+        self._connect = connect
         self._key = f"{prefix}wheelbeat:{{{namespace}}}:roll"
         self._beat_id = beat_id
         self._connection: Any = None
@@ -98,9 +109,7 @@ class RedisRoll:
 
     def _ask(self, *words: Any) -> Any:
         if self._connection is None:
-            connection = self._make(**self._parameters)
-            connection.connect()
-            self._connection = connection
+            self._connection = self._connect()
         self._connection.send_command(*words)
         return self._connection.read_response()
 

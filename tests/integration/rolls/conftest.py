@@ -23,7 +23,7 @@ from support.membership.memory_roll import MemoryRoll, MemoryStore
 from celery_wheelbeat.membership.rolls.amqp_roll import AmqpRoll
 from celery_wheelbeat.membership.rolls.etcd_roll import EtcdRoll
 from celery_wheelbeat.membership.rolls.folder_roll import FolderRoll
-from celery_wheelbeat.membership.rolls.redis_roll import RedisRoll
+from celery_wheelbeat.membership.rolls.redis_roll import RedisRoll, connector
 from celery_wheelbeat.membership.rolls.sql_roll import SqlRoll
 from celery_wheelbeat.membership.rolls.tables import statement_of
 
@@ -183,7 +183,7 @@ def _redis_place(url: str, stack: ExitStack) -> Place:
     pool = redis.ConnectionPool(host="127.0.0.1", port=proxy.port, db=int(urlsplit(url).path[1:] or 0))
     return Place(
         "redis",
-        lambda namespace, beat_id: RedisRoll(pool, namespace, beat_id, WAIT_S),
+        lambda namespace, beat_id: RedisRoll(connector(pool, WAIT_S), namespace, beat_id),
         client.flushdb,
         lambda: len(client.client_list()) - 1,
         proxy,

@@ -6,9 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
-from services import wait_until
+from support.pauses import pause
 from support.processes import ROOT
 
 PROGRAM = """
@@ -37,8 +36,7 @@ def test_a_process_that_was_stopped_looks_before_it_sends() -> None:
 
         ask()  # a machine under load may pause a process, too
         os.kill(process.pid, signal.SIGSTOP)
-        end_s = time.monotonic() + PAUSE_S
-        wait_until(lambda: time.monotonic() >= end_s, "the end of the pause", 2 * PAUSE_S)
+        pause(PAUSE_S)
         process.stdin.write("\n")
         process.stdin.flush()
         os.kill(process.pid, signal.SIGCONT)

@@ -19,7 +19,7 @@ from celery_wheelbeat.membership.line import LINE_BYTES, BeatLine
 from celery_wheelbeat.membership.rolls.amqp_roll import AmqpRoll
 from celery_wheelbeat.membership.rolls.etcd_roll import EtcdRoll
 from celery_wheelbeat.membership.rolls.folder_roll import FolderRoll
-from celery_wheelbeat.membership.rolls.redis_roll import RedisRoll
+from celery_wheelbeat.membership.rolls.redis_roll import RedisRoll, connector
 from celery_wheelbeat.membership.rolls.sql_roll import SqlRoll
 
 from .conftest import amqp_connection, coded, etcd_ask
@@ -349,7 +349,7 @@ def test_a_url_that_names_no_etcd_is_refused(url: str) -> None:
 
 @pytest.mark.redis
 def test_the_fast_lanes_connection_of_a_beat_that_is_gone_is_ended(redis_url: str) -> None:
-    roll = RedisRoll(redis.ConnectionPool.from_url(redis_url), "site", "a", 1.0)
+    roll = RedisRoll(connector(redis.ConnectionPool.from_url(redis_url), 1.0), "site", "a")
     with closing(roll), redis.Redis.from_url(redis_url) as client:
         dead = redis.Connection(**client.connection_pool.connection_kwargs, client_name="wheelbeat-b")
         other = redis.Connection(**client.connection_pool.connection_kwargs, client_name="wheelbeat-bb")
@@ -372,7 +372,7 @@ def test_without_the_right_to_end_connections_redis_cannot_fence(redis_url: str)
         dead.connect()
         try:
             given = {**client.connection_pool.connection_kwargs, "username": "roll", "password": "x"}
-            with closing(RedisRoll(redis.ConnectionPool(**given), "site", "a", 1.0)) as roll:
+            with closing(RedisRoll(connector(redis.ConnectionPool(**given), 1.0), "site", "a")) as roll:
                 roll.beat("x")
                 assert not roll.fence("b")
                 roll.beat("x")
@@ -385,7 +385,9 @@ def test_without_the_right_to_end_connections_redis_cannot_fence(redis_url: str)
 def test_the_hash_expires_and_garbage_in_it_is_handed_to_the_reader(redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
         client.flushdb()
-        with closing(RedisRoll(redis.ConnectionPool.from_url(redis_url), "site", "a", 1.0, prefix="app:")) as roll:
+        with closing(
+            RedisRoll(connector(redis.ConnectionPool.from_url(redis_url), 1.0), "site", "a", prefix="app:")
+        ) as roll:
             roll.beat("x")
             assert client.keys() == [b"app:wheelbeat:{site}:roll"]
             assert 0 < client.pttl("app:wheelbeat:{site}:roll") <= 86_400_000
@@ -400,7 +402,7 @@ def test_others_than_beats_do_not_wait_for_the_roll(kind: str, roll_postgres_url
     """A roll is used by one thread; two rolls of one process do not share a connection."""
     if kind == "redis":
         pool = redis.ConnectionPool.from_url(redis_url, max_connections=1)
-        rolls: list[Roll] = [RedisRoll(pool, "site", name, 1.0) for name in "ab"]
+        rolls: list[Roll] = [RedisRoll(connector(pool, 1.0), "site", name) for name in "ab"]
     else:
         rolls = [SqlRoll("postgresql", lambda: {"conninfo": roll_postgres_url}, "site", name, 1.0) for name in "ab"]
     for roll in (*rolls, *rolls):
