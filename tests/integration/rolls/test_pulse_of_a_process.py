@@ -36,7 +36,7 @@ def test_a_process_that_was_stopped_looks_before_it_sends() -> None:
 
         ask()  # a machine under load may pause a process, too
         os.kill(process.pid, signal.SIGSTOP)
-        pause(PAUSE_S)
+        pause(PAUSE_S, "the process is stopped")
         process.stdin.write("\n")
         process.stdin.flush()
         os.kill(process.pid, signal.SIGCONT)
