@@ -70,6 +70,7 @@ soak: services venv ## all tests that need minutes of real time; each target bel
 
 soak-schedules: venv ## a schedule is a pure function: every zone; any text is either a schedule or refused
 	$(SOAK) tests/property/test_schedules_cron.py tests/unit/test_cron_zones.py
+	WHEELBEAT_EXAMPLES=50 $(PYTEST) --timeout 3600 $(addprefix tests/property/test_,$(addsuffix .py,schedules_cron cron_texts columns_meaning))
 
 soak-later: services venv ## every committed one-off run is sent, also after slow writers and crashes: ten thousand worlds; 300,000 overdue runs
 	$(SOAK) tests/property/test_later_seconds.py $(wildcard tests/acceptance/test_later_*.py)

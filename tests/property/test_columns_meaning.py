@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.changelog.table import PLAIN
+from support.examples import examples
 
 from celery_wheelbeat.engine.packing import encode
 from celery_wheelbeat.jobs import compile_columns as columns_module
@@ -171,7 +172,7 @@ def compiled_as_columns(
 
 
 @given(tables(), st.sampled_from([1, 2, 2**40]))
-@settings(max_examples=250)
+@examples(120)
 def test_columns_and_rows_mean_the_same(table: list[MonitorRow], numbers_max: int) -> None:
     """Also where the first halves of the digests of different shapes are equal."""
     crons = CronTable()
@@ -222,7 +223,7 @@ def test_rows_of_ever_new_shapes_are_not_all_remembered(monkeypatch: pytest.Monk
 
 
 @given(tables())
-@settings(max_examples=100)
+@examples(100)
 def test_jobs_known_to_be_spread_are_stored_like_those_that_are_found_to_be(table: list[MonitorRow]) -> None:
     batch, _ = compiled_as_columns(table, partial(compile_rows, crons=CronTable()))
     assert batch.spread is None or len(batch.spread) == len(batch)
@@ -233,7 +234,7 @@ def test_jobs_known_to_be_spread_are_stored_like_those_that_are_found_to_be(tabl
 
 
 @given(tables())
-@settings(max_examples=200)
+@examples(100)
 def test_rows_turned_into_columns_mean_the_same_to_the_last_problem(table: list[MonitorRow]) -> None:
     crons = CronTable()
     compile_all = partial(compile_rows, crons=crons, limits=Limits(LIMIT), entry_names=("entry",))

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from celery_wheelbeat import Cron, InvalidSchedule
 from celery_wheelbeat.errors import InvalidMonitor
@@ -186,7 +187,7 @@ def cron_or_reason(text: str, zone: str, rule: str) -> Cron | str:
         return str(error)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(120)
 @given(texts, st.sampled_from(ZONES), st.sampled_from(["and", "or"]), st.integers(EARLIEST_S * 1000, LATEST_S * 1000))
 @example("5,* * * * *", "UTC", "and", 1_750_000_000_000)
 @example("*,5 * L,* *,jan *,3#2", "UTC", "or", 1_750_000_000_000)
@@ -292,7 +293,7 @@ def is_day(found: Meaning, day: date, *, either: bool) -> bool:
     return day.month in found.months and ((by_date or by_weekday) if either else (by_date and by_weekday))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(plain_texts, st.booleans(), st.dates(date(1900, 1, 1), date(2200, 1, 1)))
 def test_the_days_and_minutes_are_those_of_a_reading_by_sets(text: str, either: bool, begin: date) -> None:
     found, fields = meaning_of(text), text.split()

@@ -12,8 +12,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery import Celery
 from celery.schedules import crontab
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from celery_wheelbeat import Cron, InvalidSchedule
 from celery_wheelbeat.schedules import cron_fields
@@ -138,7 +139,7 @@ def may_fire(drawn: Drawn) -> bool:
 
 
 @pytest.mark.promise("a-schedule-is-a-pure-function")
-@settings(max_examples=250)
+@examples(120)
 @given(drawn=crons(dense_days=True), where=st.sampled_from(CHANGES))
 def test_a_replay_of_every_minute_around_clock_changes(drawn: Drawn, where: tuple[str, str]) -> None:
     minutes = minutes_around(*where)
@@ -153,7 +154,7 @@ def test_a_replay_of_every_minute_around_clock_changes(drawn: Drawn, where: tupl
 
 
 @pytest.mark.promise("a-schedule-is-a-pure-function")
-@settings(max_examples=100)
+@examples(100)
 @given(
     drawn=crons(dense_days=True),
     where=st.sampled_from(CHANGES),
@@ -177,7 +178,7 @@ FROM_2015 = datetime(2015, 1, 1, tzinfo=UTC)
 APP = Celery("judge", timezone="UTC", set_as_current=False)
 
 
-@settings(max_examples=200)
+@examples(100)
 @given(
     drawn=crons(dense_days=False),
     name=st.sampled_from(["UTC", "Asia/Tokyo", "Asia/Kathmandu", "America/Bogota"]),

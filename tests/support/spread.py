@@ -18,26 +18,38 @@ if TYPE_CHECKING:
 
 WAITING = ("tests/acceptance/", "tests/integration/")
 APART = ("tests/simulation/test_simulation.py::", "tests/acceptance/test_claims_death.py::")
-LONG = (
-    "tests/acceptance/test_claims_election.py",
-    "tests/acceptance/test_lanes_observers.py",
-    "tests/acceptance/test_bug_cases_beat.py",
-    "tests/acceptance/test_claims_death.py",
-    "tests/integration/admin/test_admin_list.py",
-    "tests/integration/test_claim_stores.py",
-    "tests/acceptance/test_admin_browser.py",
-    "tests/acceptance/test_claims_state_table.py",
-    "tests/acceptance/test_later_whole_path.py",
-    "tests/integration/admin/test_admin_form.py",
-    "tests/integration/admin/test_import_celery_beat.py",
-    "tests/acceptance/test_dispatch_faults.py",
-    "tests/acceptance/test_claims_overlap.py",
-    "tests/acceptance/test_beat_plain.py",
-    "tests/acceptance/test_whole_path.py",
-    "tests/acceptance/test_lanes_beat.py",
-    "tests/integration/test_lanes_shapes.py",
-    "tests/integration/test_lanes_sentinel.py",
-    "tests/acceptance/test_demo.py",
+LONG = tuple(
+    f"tests/{file}.py"
+    for file in (
+        "integration/test_other_sites",
+        "acceptance/test_claims_election",
+        "acceptance/test_claims_death",
+        "integration/admin/test_admin_list",
+        "integration/changelog/test_clocks_apart",
+        "integration/test_lanes_tls",
+        "acceptance/test_admin_browser_many",
+        "acceptance/test_lanes_observers",
+        "acceptance/test_bug_cases_beat",
+        "integration/test_claim_stores",
+        "acceptance/test_later_whole_path",
+        "integration/admin/test_any_row",
+        "integration/changelog/test_load_joined",
+        "acceptance/test_admin_browser",
+        "acceptance/test_claims_state_table",
+        "integration/test_lanes_shapes",
+        "integration/admin/test_import_celery_beat",
+        "acceptance/test_beat_neighbours",
+        "integration/test_lanes_sentinel",
+        "integration/admin/test_admin_form",
+        "acceptance/test_demo",
+        "acceptance/test_claims_overlap",
+        "acceptance/test_dispatch_faults",
+        "acceptance/test_beat_restart",
+        "acceptance/test_beat_signals",
+        "acceptance/test_whole_path",
+        "acceptance/test_lanes_beat",
+        "acceptance/test_beat_plain",
+    )
 )
 """Files that take longest."""
 LATEST = 0.8
