@@ -13,9 +13,7 @@ HANDED_OUT = "somebody asked the scheduler for its entry, and may write to it"
 UNFIT = "its arguments do not render"
 FORMS_MAX = 1_000
 """Most message forms with an envelope; each costs some milliseconds and some kilobytes."""
-TOO_MANY_FORMS = (
-    f"more than {FORMS_MAX:,} kinds of messages are in use, which differ in queue, exchange or other options"
-)
+TOO_MANY_FORMS = f"more than {FORMS_MAX:,} kinds of messages are in use, which differ in exchange or other options"
 CHECKED_IN = "Sentry checks in for its runs (monitor_beat_tasks; exclude_beat_tasks leaves jobs out)"
 
 KIND_SHIFT = 2

@@ -29,6 +29,7 @@ from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments, rendered
 from celery_wheelbeat.dispatch.messages.expiry import expiries, left_ms, written_expiry
 from celery_wheelbeat.dispatch.messages.patterns import TEXTS, Own, own_of, pattern_of
+from celery_wheelbeat.dispatch.messages.plain_queues import plain_queues
 from celery_wheelbeat.dispatch.messages.recording import Recording
 from celery_wheelbeat.dispatch.messages.template import Unsendable
 from celery_wheelbeat.jobs.definitions import Route
@@ -278,6 +279,7 @@ ENDS = {
     "priority": [0, 1, 3, 9, 10, 127, 128, 255],
     "time_limit": [0, 1, 0.5, 127, 128, 2**31 - 1, 2**31, 2**40, MAX_EXPIRES_S],
     "soft_time_limit": [0, 1e-9, 255, 65_536, MAX_EXPIRES_S - 0.5],
+    "queue": ["q", "ü" * 127, 'q"', "celery"],
     "headers": [{"a": 1}, {"é": None, "n" * 255: [1, {"b": 2.5}]}, {f"h{n}": n for n in range(200)}],
     "type": ["x", "é" * 127, 'quote"'],
     "app_id": ["x", "x" * 255],
@@ -294,7 +296,7 @@ def test_values_at_both_ends_are_written_as_celery_writes_them(
     """One envelope serves all of them, and neither clock nor rounding makes a difference."""
     name = option.removesuffix(" at")
     routes = [Route("lanes.check", json.dumps({**others, name: value}, sort_keys=True)) for value in ENDS[option]]
-    forms = [pattern_of(route) for route in routes]
+    forms = [pattern_of(route, plain_queues(wire._maker._app)) for route in routes]
     (form,) = {form._replace(expires_s=forms[0].expires_s) for form in forms}
     envelope = wire.make(form, [Arguments([1], {}, own_of(routes[0], form))])
     assert isinstance(envelope, Envelope), envelope
@@ -330,8 +332,9 @@ def test_many_expiries_are_computed_as_one_by_one() -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_option_gives_celerys_own_bytes_as_a_jobs_own(wire: Any, variant: str) -> None:
     route = Route("lanes.check", json.dumps(VARIANTS[variant]))
-    form = pattern_of(route)
+    form = pattern_of(route, plain_queues(wire._maker._app))
     own = own_of(route, form)
+    assert ("queue" in own.options) == (variant == "queue")
     answer = wire.make(form, [Arguments([1], {}, own), Arguments(["a"], {"url": "b"}, own)])
     assert isinstance(answer, Envelope), answer
     for arguments in (Arguments([1], {}, own), Arguments([[1.5, "ü'"]], {"url": "https://e/%20?q=%s"}, own)):

@@ -21,6 +21,7 @@ from celery_wheelbeat.beat.assembly import fast_lane as fast_parts
 from celery_wheelbeat.beat.supervision import RouteSweep
 from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
 from celery_wheelbeat.dispatch.fast_lane.lane_choice import QUESTIONS_MAX
+from celery_wheelbeat.dispatch.fast_lane.places import queue_registry
 from celery_wheelbeat.dispatch.lane_rules import TOO_MANY_FORMS, UNFIT
 from celery_wheelbeat.dispatch.messages.envelope_maker import MOVED
 from celery_wheelbeat.jobs.definitions import OVERLAP_SHIFT, ChangeBatch, Overlap
@@ -214,6 +215,111 @@ def test_instants_of_expiry_are_one_form_and_those_that_have_passed_are_skipped(
     assert bench.ledger.skipped["expired"] == bench.ledger.skipped.total() == JOBS - len(found)
 
 
+def declarations(bench: FastBench, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list in which every queue will stand that the sender is asked to declare."""
+    declared: list[str] = []
+    declare = bench.fast.publisher._wire.declare
+    monkeypatch.setattr(
+        bench.fast.publisher._wire, "declare", lambda queue: (declared.append(queue), declare(queue))[1]
+    )
+    return declared
+
+
+@pytest.mark.redis
+def test_hundreds_of_queues_are_one_form_and_each_is_declared_once(
+    bench: FastBench, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, declared = questions(bench, monkeypatch), declarations(bench, monkeypatch)
+    options = [{"queue": f"tenant-{at}", "priority": at % 10} for at in range(JOBS)]
+    routes = [bench.route(options=json.dumps(one, sort_keys=True)) for one in options]
+    bench.load([job(at, route) for at, route in enumerate(routes)])
+    for cut in (False, False, True):
+        if cut:
+            client.client_kill_filter(skipme=True)
+        bench.pass_minutes()
+        bench.drain()
+    assert len(asked) == bench.fast.publisher.epoch > 1
+    assert sorted(declared) == sorted(one["queue"] for one in options), "once, also after a reconnect"
+    assert bench.slow_runs == 0
+    for at, one in enumerate(options):
+        level = at % 10 // 3 * 3
+        messages = client.lrange(f"{one['queue']}\x06\x16{level}" if level else one["queue"], 0, -1)
+        assert [json.loads(message)["headers"]["argsrepr"] for message in messages] == 3 * [f"[{at}]"]
+        assert client.exists(f"_kombu.binding.{one['queue']}")
+    known = {*bench.scheduler.app.amqp.queues}
+    assert known == {"celery", *(one["queue"] for one in options)}, "no invented queue is left"
+    assert bench.fast.canary.differences == 0
+
+
+@pytest.mark.redis
+def test_while_queues_are_declared_other_runs_do_not_wait(
+    bench: FastBench, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    withheld: list[tuple[Any, Any]] = []
+    declare = bench.fast.publisher.declare
+    monkeypatch.setattr(bench.fast.answers._queues, "_declare", lambda *question: withheld.append(question))
+    late = [bench.route(options=json.dumps({"queue": f"late-{at}"})) for at in range(20)]
+    bench.load([*numbered(100, bench.route()), *(job(1_000 + at, route) for at, route in enumerate(late))])
+    for minute in (1, 2):
+        bench.pass_minutes()
+        bench.until(lambda minute=minute: client.llen("celery") == 100 * minute, "the runs of the known queue")
+        assert bench.fast.answers.waiting == 20 * minute
+    assert sum(len(queues) for _, queues in withheld) == 20, "asked once, however many runs wait"
+    for question in withheld:
+        declare(*question)
+    bench.drain()
+    assert [client.llen(f"late-{at}") for at in range(20)] == [2] * 20
+    assert (bench.fast.answers.waiting, bench.slow_runs) == (0, 0)
+
+
+@pytest.mark.redis
+def test_more_new_queues_than_may_be_open_take_the_celery_lane_meanwhile(
+    bench: FastBench, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_registry, "OPEN_MAX", 16)
+    routes = [bench.route(options=json.dumps({"queue": f"new-{at}"})) for at in range(100)]
+    bench.load([job(at, route) for at, route in enumerate(routes)])
+    for _ in range(8):
+        bench.pass_minutes()
+        bench.drain()
+    assert 0 < bench.slow_runs < 8 * 100
+    before = bench.slow_runs
+    bench.pass_minutes()
+    bench.drain()
+    assert bench.slow_runs == before, "every queue is known by now"
+    assert [client.llen(f"new-{at}") for at in range(100)] == [9] * 100
+
+
+@pytest.mark.amqp
+def test_queues_are_a_jobs_own_on_rabbitmq_and_a_deleted_one_is_declared_again(
+    private_rabbit: PrivateRabbit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, count = private_rabbit, 40
+    app = make_app(server.url, task_queues=[Queue("celery"), Queue("topical", Exchange("t", "topic"), "a.#")])
+    with FastBench(app) as bench:
+        asked, declared = questions(bench, monkeypatch), declarations(bench, monkeypatch)
+        options: list[dict[str, Any]] = [{"queue": f"tenant-{'ü' * at}"} for at in range(count)]
+        options.append({"queue": "topical", "routing_key": "a.b"})
+        bench.load([job(at, bench.route(options=json.dumps(one))) for at, one in enumerate(options)])
+        bench.pass_minutes()
+        bench.drain()
+        with amqp.Connection(f"127.0.0.1:{server.port}") as connection:
+            connection.channel().queue_delete("tenant-ü")
+        bench.pass_minutes()
+        bench.drain()
+        assert len(asked) == 2, "one for all plain queues, one for the queue of the configuration"
+        assert sorted(declared) == sorted([*(one["queue"] for one in options[:-1]), "tenant-ü"])
+        assert bench.slow_runs == 0
+        assert bench.ledger.sent == 2 * len(options)
+    with amqp.Connection(f"127.0.0.1:{server.port}") as connection:
+        channel = connection.channel()
+        for at, one in enumerate(options):
+            times = 1 if one["queue"] == "tenant-ü" else 2
+            found = [channel.basic_get(one["queue"], no_ack=True).headers["argsrepr"] for _ in range(times)]
+            assert found == [f"[{at}]"] * times
+            assert channel.basic_get(one["queue"], no_ack=True) is None
+
+
 @pytest.mark.redis
 def test_runs_of_a_form_without_an_answer_wait_alone(
     bench: FastBench, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
@@ -229,7 +335,7 @@ def test_runs_of_a_form_without_an_answer_wait_alone(
             ask(form, *rest)
 
     monkeypatch.setattr(bench.fast.publisher, "ask", answer_later)
-    late = bench.route(options='{"queue": "late"}')
+    late = bench.route(options='{"queue": "late", "user_id": "late"}')
     bench.load([*numbered(100, bench.route()), *numbered(10, late, first=1000)])
     for minute in (1, 2, 3):
         bench.pass_minutes()

@@ -14,6 +14,8 @@ from celery_wheelbeat.dispatch.fast_lane.amqp_wire import AmqpWire
 from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry
 from celery_wheelbeat.dispatch.fast_lane.lane import BLOCK_RUNS, FastLane
 from celery_wheelbeat.dispatch.fast_lane.lane_choice import FastLaneCallbacks, LaneChoice
+from celery_wheelbeat.dispatch.fast_lane.places.placing import Placing
+from celery_wheelbeat.dispatch.fast_lane.places.queue_registry import QueueRegistry
 from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
 from celery_wheelbeat.dispatch.fast_lane.redis_wire import RedisWire
 from celery_wheelbeat.dispatch.fast_lane.rendering import JobMessages
@@ -21,6 +23,7 @@ from celery_wheelbeat.dispatch.messages.claim_headers import ClaimHeaders, visib
 from celery_wheelbeat.dispatch.messages.envelope_maker import EnvelopeMaker
 from celery_wheelbeat.dispatch.messages.hooks import Guard, all_hooks, settings_token
 from celery_wheelbeat.dispatch.messages.patterns import with_own
+from celery_wheelbeat.dispatch.messages.plain_queues import plain_queues
 from celery_wheelbeat.dispatch.messages.tracing import check_ins
 
 if TYPE_CHECKING:
@@ -83,16 +86,17 @@ def assemble_fast(
 
     destination = slow.publisher.destination
     wire = _wire(scheduler, kind, make_maker, clock, namespace=namespace, destination=destination, guard=guard)
-    forms = EnvelopeRegistry(engine.routes, _claim_headers(app, settings, namespace))
+    forms = EnvelopeRegistry(engine.routes, _claim_headers(app, settings, namespace), is_plain=plain_queues(app))
     engine.routes.freed = forms.forget_routes
     messages = JobMessages(engine, limit_bytes=settings.envelope_bytes)
     block_runs = min(BLOCK_RUNS, settings.window)
+    window = settings.window // block_runs
+    publisher = FastPublisher("fast-lane", wire, clock, wake.ring, window=window, may_send=guard.may_send)
+    queues = QueueRegistry(publisher.declare, lasting=kind == "redis" or settings.amqp_mandatory)
     return FastLane(
         engine,
         backlog,
-        FastPublisher(
-            "fast-lane", wire, clock, wake.ring, window=settings.window // block_runs, may_send=guard.may_send
-        ),
+        publisher,
         lateness,
         next_backlog=slow.backlog,
         quarantined=slow.quarantined,
@@ -101,10 +105,12 @@ def assemble_fast(
         choice=LaneChoice(
             forms,
             messages,
+            Placing(engine.routes, queues),
             slow.quarantined,
             handed_out=monitor_entries.handed_out,
             check_ins=lambda: None if settings.dispatch == "fast" else check_ins(),
         ),
+        queues=queues,
         callbacks=FastLaneCallbacks(
             app.now,
             Guard(app, scheduler),

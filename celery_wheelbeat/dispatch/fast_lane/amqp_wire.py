@@ -222,11 +222,18 @@ class AmqpWire:
         if not self._recording_channel.is_open:
             self._open_recording_channel()
         made = self._maker.make(form, candidates)
-        if isinstance(made, AmqpEnvelope) and not made.exchange:
+        if isinstance(made, AmqpEnvelope) and made.routing_key and not made.exchange:
             if len(self._forms) >= QUEUES_REMEMBERED:
                 del self._forms[next(iter(self._forms))]
             self._forms[made.routing_key] = (form, candidates[:1])
         return made
+
+    def declare(self, queue: str) -> str:
+        """See ``Wire``."""
+        assert self._maker is not None  # noqa: S101 - for the type checker: only asked while connected
+        if not self._recording_channel.is_open:
+            self._open_recording_channel()
+        return self._maker.declare(queue)
 
     def compare(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
         """See ``Wire``."""
@@ -314,11 +321,11 @@ class AmqpWire:
 
     def _declare_again(self, queue: str) -> bool:
         """Let Celery declare ``queue`` again, as for its first message; returns whether it exists now."""
-        if queue not in self._forms or self._kombu is None:
+        if self._kombu is None:
             return False
         self._kombu.declared_entities.clear()
-        answer = self.make(*self._forms[queue])
-        if not isinstance(answer, AmqpEnvelope):
+        answer = self.make(*self._forms[queue]) if queue in self._forms else self.declare(queue)
+        if answer and not isinstance(answer, AmqpEnvelope):
             logger.error("beat: The queue %s is gone and cannot be declared again: %s", queue, answer)
             return False
         logger.warning("beat: The queue %s was gone; it has been declared again", queue)

@@ -14,13 +14,14 @@ from celery_wheelbeat.dispatch.messages.template import Hole, delivery_tags, non
 from celery_wheelbeat.dispatch.messages.tracing import new_traces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     import numpy as np
     from numpy.typing import NDArray
 
     from celery_wheelbeat.dispatch import FailureKind
+    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Declaring
     from celery_wheelbeat.dispatch.messages.envelope import Envelope
     from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
     from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
@@ -85,6 +86,14 @@ class FormVerdict(NamedTuple):
     """Number of the round, as passed with the question."""
 
 
+class QueueVerdict(NamedTuple):
+    """The answer to ``FastPublisher.declare``."""
+
+    question: Declaring
+    reasons: Mapping[str, str]
+    """Queue → why it is not declared; empty if it is."""
+
+
 class Comparison(NamedTuple):
     """The answer to ``FastPublisher.compare``."""
 
@@ -122,6 +131,9 @@ class Wire(Protocol):
 
     def make(self, form: Form, candidates: Sequence[Arguments]) -> Answer:
         """Make the envelope of ``form`` on this connection."""
+
+    def declare(self, queue: str) -> str:
+        """Declare a plain queue; returns why that is not possible, or an empty text."""
 
     def compare(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
         """Return how messages of ``envelope`` differ from Celery's current rendering; empty if they do not."""

@@ -53,11 +53,17 @@ class Pending(Enum):
     ASKED = "asked"
 
 
+class Declaring(NamedTuple):
+    """State of jobs whose form has an envelope, and whose queue is being declared."""
+
+    question: int
+
+
 class Group(NamedTuple):
     """Positions of the jobs that share a form."""
 
     form: Form
-    answer: Answer | Pending
+    answer: Answer | Pending | Declaring
     positions: NDArray[np.intp]
 
 
@@ -95,14 +101,22 @@ class _KnownForm:
 class EnvelopeRegistry:
     """The registry. ``learn`` stores the publisher's answers; ``groups`` looks up the jobs of a block."""
 
-    def __init__(self, routes: RouteTable, headers_of: HeadersOf, *, most: int = FORMS_MAX) -> None:
-        """``most``: limit of patterns, and of forms."""
+    def __init__(
+        self,
+        routes: RouteTable,
+        headers_of: HeadersOf,
+        *,
+        is_plain: Callable[[str], bool] = lambda _queue: False,
+        most: int = FORMS_MAX,
+    ) -> None:
+        """``is_plain``: see ``patterns.pattern_of``; ``most``: limit of patterns, and of forms."""
         self.version = 0
         """Increases whenever an answer is stored or removed."""
         self.any_slow = False
         """Whether ``slow`` returns True for any route."""
         self._routes = routes
         self._headers_of = headers_of
+        self._is_plain = is_plain
         self._most = most
         self._pattern_of = np.zeros(0, np.int64)
         """Route index → pattern number."""
@@ -246,7 +260,7 @@ class EnvelopeRegistry:
         return numbers
 
     def _number(self, index: int) -> int:
-        form = pattern_of(self._routes[index])
+        form = pattern_of(self._routes[index], self._is_plain)
         number = self._numbers.get(form)
         if number is None:
             if not self._free:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from celery_wheelbeat.dispatch import Failed, FailureKind
-from celery_wheelbeat.dispatch.fast_lane.batches import Comparison, Outcome
+from celery_wheelbeat.dispatch.fast_lane.batches import Comparison, Outcome, QueueVerdict
 from celery_wheelbeat.dispatch.fast_lane.canary import Canary
-from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Pending
+from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Declaring, Pending
 from celery_wheelbeat.dispatch.fast_lane.lane_choice import WAITING_MAX, Answers
 from celery_wheelbeat.dispatch.fast_lane.rendering import Runs
 from celery_wheelbeat.dispatch.lane import JobOutcomes, Lane
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.dispatch.backlog import Backlog
     from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry, Group
     from celery_wheelbeat.dispatch.fast_lane.lane_choice import ChosenLanes, FastLaneCallbacks, LaneChoice
+    from celery_wheelbeat.dispatch.fast_lane.places.queue_registry import QueueRegistry
     from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
     from celery_wheelbeat.dispatch.fast_lane.rendering import Composed, JobMessages
     from celery_wheelbeat.dispatch.lane import Rendering
@@ -54,8 +55,8 @@ class _Left(NamedTuple):
     positions: Sequence[int] | NDArray[np.intp]
     skip: str = ""
     """Reason for which they are skipped."""
-    wait: Form | None = None
-    """Form for whose answer they wait."""
+    wait: Form | Declaring | None = None
+    """Form or queues for whose answer they wait."""
 
 
 class FastLane(Lane):
@@ -73,6 +74,7 @@ class FastLane(Lane):
         forms: EnvelopeRegistry,
         messages: JobMessages,
         choice: LaneChoice,
+        queues: QueueRegistry,
         callbacks: FastLaneCallbacks,
         block_runs: int = BLOCK_RUNS,
     ) -> None:
@@ -83,7 +85,7 @@ class FastLane(Lane):
         """None until the namespace of run ids is known; runs wait until then."""
         self.canary = Canary(publisher, forms, messages)
         self.choice = choice
-        self.answers = Answers(backlog, publisher, forms, callbacks)
+        self.answers = Answers(backlog, publisher, forms, queues, callbacks)
         self.refused = RefusedForms(engine, quarantined)
         self._next_backlog = next_backlog
         self._messages = messages
@@ -192,18 +194,16 @@ class FastLane(Lane):
 
     def _left_out(self, choice: ChosenLanes, composed: Composed, runs: Runs, *, alone: bool) -> Iterator[_Left]:
         """Yield the runs that are in no batch. ``alone``: runs without an answer move on instead of being parked."""
-        if len(choice.removed):
-            yield _Left(choice.removed, skip="removed")
-        if len(choice.quarantined):
-            yield _Left(choice.quarantined, skip="quarantined")
-        if len(choice.exceptions):
-            yield _Left(choice.exceptions)
+        chosen = {"removed": choice.removed, "quarantined": choice.quarantined, "": choice.exceptions}
+        yield from (_Left(positions, skip=reason) for reason, positions in chosen.items() if len(positions))
         for group in choice.groups:
             if isinstance(group.answer, Refusal):
                 self.refused.refuse_form(group.form, group.answer, runs.pairs.ids[group.positions])
                 yield _Left(group.positions, skip="quarantined")
-            elif isinstance(group.answer, str) or (alone and isinstance(group.answer, Pending)):
+            elif isinstance(group.answer, str) or (alone and isinstance(group.answer, (Pending, Declaring))):
                 yield _Left(group.positions)
+            elif isinstance(group.answer, Declaring):
+                yield _Left(group.positions, wait=group.answer)
             elif isinstance(group.answer, Pending):
                 self._ask(group, runs.jobs)
                 yield _Left(group.positions, wait=group.form if self.answers.may_wait(group.form) else None)
@@ -253,13 +253,18 @@ class FastLane(Lane):
     def collect_outcomes(self, now_s: float) -> JobOutcomes:
         """Settle outcomes, and apply comparisons and answers; returns the changes that concern whole jobs."""
         of_jobs = JobOutcomes({}, {}, [])
+        declared: list[QueueVerdict] = []
         for report in self.publisher.poll():
             if isinstance(report, Outcome):
                 self._settle(report, of_jobs, now_s)
             elif isinstance(report, Comparison):
                 self.canary.apply(report)
+            elif isinstance(report, QueueVerdict):
+                declared.append(report)
             elif self.answers.apply(report) and not isinstance(report.answer, Refusal):
                 self.refused.take_back(report.form)
+        if declared:
+            self.answers.declared(declared)
         self.refused.settle(of_jobs)
         return of_jobs
 

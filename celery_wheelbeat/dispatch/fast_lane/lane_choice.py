@@ -21,14 +21,16 @@ from celery_wheelbeat.dispatch.messages.template import FIRST_FIRE_MS, LAST_FIRE
 from celery_wheelbeat.jobs.definitions import OVERLAP_SHIFT, Flag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from numpy.typing import NDArray
 
     from celery_wheelbeat.dispatch.backlog import Backlog
-    from celery_wheelbeat.dispatch.fast_lane.batches import FormVerdict
-    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import EnvelopeRegistry, Group
+    from celery_wheelbeat.dispatch.fast_lane.batches import FormVerdict, QueueVerdict
+    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Declaring, EnvelopeRegistry, Group
+    from celery_wheelbeat.dispatch.fast_lane.places.placing import Placing
+    from celery_wheelbeat.dispatch.fast_lane.places.queue_registry import QueueRegistry
     from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
     from celery_wheelbeat.dispatch.fast_lane.rendering import JobMessages
     from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
@@ -68,7 +70,12 @@ class Answers:
     """Asks the publisher, parks runs, and releases them when the answer comes."""
 
     def __init__(
-        self, backlog: Backlog, publisher: FastPublisher, forms: EnvelopeRegistry, callbacks: FastLaneCallbacks
+        self,
+        backlog: Backlog,
+        publisher: FastPublisher,
+        forms: EnvelopeRegistry,
+        queues: QueueRegistry,
+        callbacks: FastLaneCallbacks,
     ) -> None:
         self.epoch = 0
         """Number of the connection to which the envelopes in use belong."""
@@ -77,12 +84,13 @@ class Answers:
         self._backlog = backlog
         self._publisher = publisher
         self._forms = forms
+        self._queues = queues
         self._callbacks = callbacks
         self._open: set[Form] = set()
         """Forms about which the publisher is asked."""
         self._round = 0
         """Increases when all forms are reset; answers to questions of an earlier round are ignored."""
-        self._guard: object = None
+        self._guard: tuple[object, int] | None = None
         self._settings: object = None
         self._settings_due_s = 0.0
         self._reasons_due_s = 0.0
@@ -105,6 +113,10 @@ class Answers:
         self.epoch = self._publisher.epoch
         token = (self._callbacks.guard(), self.epoch)
         if token != self._guard:
+            if self._guard is not None and token[0] == self._guard[0]:
+                self._queues.reconnected()
+            else:
+                self._queues.forget()
             self._guard = token
             self._round += 1
             self._refused_due = True
@@ -128,6 +140,7 @@ class Answers:
         if now_s >= self._reasons_due_s:
             self._reasons_due_s = now_s + REASONS_KEPT_S
             self._forms.forget_reasons()
+            self._queues.forget_reasons()
             self._refused_due = True
 
     def take_refused_due(self) -> bool:
@@ -141,9 +154,9 @@ class Answers:
         self._forms.asked(form)
         self._publisher.ask(form, candidates, self._round)
 
-    def wait(self, form: Form, lease: RunLease) -> None:
-        """Park runs until ``form`` has an answer."""
-        self._backlog.leases.park(lease.token, form)
+    def wait(self, cause: Form | Declaring, lease: RunLease) -> None:
+        """Park runs until the form, or the queues, have an answer."""
+        self._backlog.leases.park(lease.token, cause)
         self.waiting += len(lease.runs.ids)
 
     def apply(self, verdict: FormVerdict) -> bool:
@@ -152,10 +165,19 @@ class Answers:
             return False  # out of date: asked again, or about to be
         self._open.discard(verdict.form)
         self._forms.learn(verdict.form, verdict.answer)
-        tokens = self._backlog.leases.unpark(verdict.form)
+        self._requeue([verdict.form])
+        return True
+
+    def declared(self, verdicts: Sequence[QueueVerdict]) -> None:
+        """Store what is known about queues and requeue the runs that waited for it."""
+        for verdict in verdicts:
+            self._queues.learn(verdict.question, verdict.reasons)
+        self._requeue([verdict.question for verdict in verdicts])
+
+    def _requeue(self, causes: Iterable[Form | Declaring]) -> None:
+        tokens = [token for cause in causes for token in self._backlog.leases.unpark(cause)]
         self.waiting -= sum(self._backlog.leases.count_of(token) for token in tokens)
         self._backlog.requeue(tokens)
-        return True
 
 
 def apart(ids: Int64s, flags: NDArray[np.uint16]) -> NDArray[np.bool_]:
@@ -204,6 +226,7 @@ class LaneChoice:
         self,
         forms: EnvelopeRegistry,
         messages: JobMessages,
+        placing: Placing,
         quarantined: Mapping[int, str],
         *,
         handed_out: Callable[[], frozenset[int]],
@@ -218,6 +241,7 @@ class LaneChoice:
         """Jobs that Sentry checks in for, found when they were due, up to ``REMEMBERED_MAX``; for the report."""
         self._forms = forms
         self._messages = messages
+        self._placing = placing
         self._quarantined = quarantined
         self._find_handed_out = handed_out
         self._find_check_ins = check_ins
@@ -250,7 +274,7 @@ class LaneChoice:
         kinds = kinds_of(jobs.route[positions], jobs.flags[positions])
         groups: list[Group] = []
         for group in self._forms.groups(kinds, jobs.interval[positions]):
-            groups += self._messages.by_place(group._replace(positions=positions[group.positions]), jobs)
+            groups += self._placing.split(group._replace(positions=positions[group.positions]), jobs)
         return ChosenLanes(np.flatnonzero(~jobs.enabled), quarantined, exceptions, groups)
 
     def _exceptions(self, runs: PendingRuns, jobs: JobColumns) -> NDArray[np.bool_]:

@@ -12,7 +12,7 @@ from queue import Empty
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_wheelbeat.dispatch import PAUSED, FailureKind, PublisherHealth
-from celery_wheelbeat.dispatch.fast_lane.batches import Batch, Comparison, Failure, FormVerdict, Outcome
+from celery_wheelbeat.dispatch.fast_lane.batches import Batch, Comparison, Failure, FormVerdict, Outcome, QueueVerdict
 from celery_wheelbeat.dispatch.reconnection import TURN_S, Reconnection
 from celery_wheelbeat.errors import reason_of
 from celery_wheelbeat.runtime.mailbox import Mailbox
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from celery_wheelbeat.dispatch.fast_lane.batches import Wire
+    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Declaring
     from celery_wheelbeat.dispatch.messages.envelope import Envelope
     from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
     from celery_wheelbeat.dispatch.messages.patterns import Form
     from celery_wheelbeat.runtime.clock import Clock
 
-    Report = Outcome | FormVerdict | Comparison
+    Report = Outcome | FormVerdict | QueueVerdict | Comparison
 
 logger = logging.getLogger("celery.beat")
 
@@ -43,6 +44,11 @@ class _Question(NamedTuple):
     asked_in: int = 0
     envelope: Envelope | None = None
     """Envelope to compare; None: make one."""
+
+
+class _Declaration(NamedTuple):
+    question: Declaring
+    queues: Sequence[str]
 
 
 class FastPublisher:
@@ -69,13 +75,13 @@ class FastPublisher:
         self._wake = wake
         self.window = window
         self._may_send = may_send
-        self._inbox: Mailbox[Batch | _Question] = Mailbox()
+        self._inbox: Mailbox[Batch | _Question | _Declaration] = Mailbox()
         self._outbox: Mailbox[Report] = Mailbox()
         self._unsettled: dict[int, Batch] = {}
         """Token → batch without an outcome; scheduling thread."""
         self._on_wire: dict[int, Batch] = {}
         """Token → written batch without an outcome, in order; publisher thread."""
-        self._questions: deque[_Question] = deque()
+        self._questions: deque[_Question | _Declaration] = deque()
         """Unanswered questions, after all batches; publisher thread."""
         self._connected = False
         self._lost = ""
@@ -116,6 +122,10 @@ class FastPublisher:
         ``candidates``: arguments of some of its jobs; ``asked_in`` is returned with the answer.
         """
         self._inbox.put(_Question(form, candidates, asked_in))
+
+    def declare(self, question: Declaring, queues: Sequence[str]) -> None:
+        """Declare ``queues``; ``poll`` returns a ``QueueVerdict``, unless the connection is lost before."""
+        self._inbox.put(_Declaration(question, queues))
 
     def compare(self, envelope: Envelope, form: Form, arguments: Arguments) -> None:
         """Compare ``envelope`` with Celery's current rendering; ``poll`` returns a ``Comparison``."""
@@ -180,7 +190,7 @@ class FastPublisher:
                 order = self._inbox.get(0 if self._on_wire or self._questions else TURN_S)
             except Empty:
                 break
-            if isinstance(order, _Question):
+            if isinstance(order, (_Question, _Declaration)):
                 self._questions.append(order)
             elif order.epoch != self.epoch:
                 self._give_up([order], FailureKind.NOT_SENT, "rendered for a connection that is gone")
@@ -194,9 +204,12 @@ class FastPublisher:
         timeout_s = _REPLY_S if self._on_wire and not self._questions else 0
         self._report(self._wire.receive(self._on_wire.values(), timeout_s))
 
-    def _think_about(self, question: _Question) -> None:
+    def _think_about(self, question: _Question | _Declaration) -> None:
         """Answer a question; takes some milliseconds, during which nothing is written."""
-        if question.envelope is None:
+        if isinstance(question, _Declaration):
+            reasons = {queue: self._wire.declare(queue) for queue in question.queues}
+            self._answer(QueueVerdict(question.question, reasons))
+        elif question.envelope is None:
             made = self._wire.make(question.form, question.candidates)
             self._answer(FormVerdict(question.form, self.epoch, made, question.asked_in))
         else:
@@ -241,7 +254,7 @@ class FastPublisher:
     def _wait(self, wait_s: float) -> float:
         return self._reconnection.wait(wait_s, self._thread, self._inbox, self._refuse)
 
-    def _refuse(self, order: Batch | _Question) -> None:
+    def _refuse(self, order: Batch | _Question | _Declaration) -> None:
         if isinstance(order, Batch):
             self._give_up([order], FailureKind.NOT_SENT, self._lost or "not connected")
 

@@ -25,7 +25,7 @@ from celery_wheelbeat.dispatch.fast_lane.redis_protocol import (
 )
 from celery_wheelbeat.dispatch.fast_lane.socket_writes import unacknowledged_bytes, write_in_turns
 from celery_wheelbeat.dispatch.messages.attempt import watched
-from celery_wheelbeat.dispatch.messages.patterns import PRIORITY
+from celery_wheelbeat.dispatch.messages.patterns import PRIORITY, QUEUE
 from celery_wheelbeat.dispatch.messages.recording import ANYWHERE, record_redis
 from celery_wheelbeat.dispatch.messages.redis_envelope import RedisEnvelope, RedisLists
 from celery_wheelbeat.dispatch.messages.template import Uncut
@@ -173,6 +173,11 @@ class RedisWire:
         assert self._maker is not None  # noqa: S101 - for the type checker: only asked while connected
         return self._maker.make(form, candidates)
 
+    def declare(self, queue: str) -> str:
+        """See ``Wire``."""
+        assert self._maker is not None  # noqa: S101 - for the type checker: only asked while connected
+        return self._maker.declare(queue)
+
     def compare(self, envelope: Envelope, form: Form, arguments: Arguments) -> str:
         """See ``Wire``."""
         assert self._maker is not None  # noqa: S101 - for the type checker: only asked while connected
@@ -190,7 +195,8 @@ class RedisWire:
         named = recording.queue == ANYWHERE
         if named and recording.routing_key != sample.own.routing_key:
             raise Uncut("its routing key is not the one of its options")
-        places = RedisLists.of(self._channel, recording) if named or PRIORITY in sample.own.options else None
+        is_placed = named or PRIORITY in sample.own.options or QUEUE in sample.own.options
+        places = RedisLists.of(self._channel, recording, sample.own) if is_placed else None
         return RedisEnvelope(recording, sample, body, base64=is_base64, places=places)
 
     def try_out(self, recording: Recording) -> str:

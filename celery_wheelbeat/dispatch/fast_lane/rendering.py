@@ -9,14 +9,12 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from kombu.utils.json import loads
 
 from celery_wheelbeat.dispatch.fast_lane.batches import Draft, Load, block_ends, make
 from celery_wheelbeat.dispatch.lane_rules import FORMS_MAX
-from celery_wheelbeat.dispatch.messages.envelope import Envelope
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
 from celery_wheelbeat.dispatch.messages.part_cache import SKELETONS_MAX, PartCache, PartColumns
 from celery_wheelbeat.dispatch.messages.patterns import NOTHING, Own, own_of
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Group
+    from celery_wheelbeat.dispatch.messages.envelope import Envelope
     from celery_wheelbeat.dispatch.messages.patterns import Form
     from celery_wheelbeat.dispatch.messages.run_ids import Octets, RunIds
     from celery_wheelbeat.dispatch.pending import PendingRuns
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
     from celery_wheelbeat.jobs.definitions import Route
     from celery_wheelbeat.schedules.kinds import Int64s, UInt32s
 
-PLACES_MAX = 250_000
-"""Most routes of an envelope whose place is cached; the cache is cleared when full."""
 _NO_ID = "0" * 36
 """In place of the id of a run whose job has left; it is not sent."""
 _SHORT_BYTES = 1_000
@@ -113,10 +110,6 @@ class JobMessages:
         self._numbers: dict[object, int] = {}
         """Identity of an envelope → its number in the cache. A number is never reused within one cache."""
         self._given = 0
-        self._placed: WeakKeyDictionary[Envelope, tuple[dict[Route, Envelope | str], dict[bytes, Envelope]]] = (
-            WeakKeyDictionary()
-        )
-        """Envelope → its copies, or reasons, by route and by place."""
 
     def compose(self, groups: Iterable[Group], runs: Runs, ends: Sequence[int], now: datetime) -> Composed:
         """Render the messages of ``groups``, whose answers are envelopes, into one draft per block.
@@ -183,34 +176,6 @@ class JobMessages:
             every = len(positions) == len(ids)
             ids, fire_ms = (ids, pairs.fire_ms) if every else (ids[positions], pairs.fire_ms[positions])
             return Rendered(Load(envelope, columns, ids, fire_ms), positions, unfit, unsendable)
-
-    def by_place(self, group: Group, jobs: JobColumns) -> Iterator[Group]:
-        """Yield the jobs of a group by the place that their routing keys lead to; one that is unclear is a reason."""
-        envelope = group.answer
-        if not isinstance(envelope, Envelope) or envelope.places is None:
-            yield group
-            return
-        distinct, inverse = np.unique(jobs.route[group.positions], return_inverse=True)
-        answers = [self._place_of(index, group.form, envelope) for index in distinct.tolist()]
-        numbers = {answer: number for number, answer in enumerate(dict.fromkeys(answers))}
-        of_each = np.array([numbers[answer] for answer in answers], np.int64)[inverse]
-        for answer, number in numbers.items():
-            yield group._replace(answer=answer, positions=group.positions[of_each == number])
-
-    def _place_of(self, index: int, form: Form, envelope: Envelope) -> Envelope | str:
-        """Return ``envelope`` for the place of a route, or the reason for the celery lane."""
-        by_route, by_key = self._placed.setdefault(envelope, ({}, {}))
-        route = self._engine.routes[index]
-        found = by_route.get(route)
-        if found is None:
-            if len(by_route) >= PLACES_MAX:
-                by_route.clear()
-            own = _own_of(route, form)
-            key = reason_of(own) if isinstance(own, Exception) else envelope.key_of(own)
-            if isinstance(key, bytes) and key not in by_key:
-                by_key[key] = envelope.towards(key)
-            found = by_route[route] = by_key[key] if isinstance(key, bytes) else key
-        return found
 
     def _owns(self, form: Form, routes: UInt32s) -> Iterable[Own | Exception]:
         """Yield the job-specific values of each route under ``form``, or the exception of reading them."""

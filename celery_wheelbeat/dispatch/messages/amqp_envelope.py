@@ -18,7 +18,7 @@ from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage,
 from celery_wheelbeat.dispatch.messages.expiry import left_ms, texts_of_numbers
 from celery_wheelbeat.dispatch.messages.flat_texts import big_endian
 from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
-from celery_wheelbeat.dispatch.messages.patterns import NOTHING, PRIORITY, ROUTING_KEY, SHORT_TEXT_MAX, Own
+from celery_wheelbeat.dispatch.messages.patterns import NOTHING, PRIORITY, QUEUE, ROUTING_KEY, SHORT_TEXT_MAX, Own
 from celery_wheelbeat.dispatch.messages.template import (
     LIFETIME_BYTES,
     TEXT_LENGTH_BYTES,
@@ -57,7 +57,6 @@ _TABLE_LENGTH = 4
 _TIME_TO_LIVE_MAX = 20
 """Bound on the bytes of the property ``expiration``."""
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS, _DELIVERY_MODE, _PRIORITY = (1 << bit for bit in range(15, 10, -1))
-_IN_METHOD = TextHole(ROUTING_KEY, Site.METHOD)
 _IN_PROPERTIES = TextHole(PRIORITY, Site.PROPERTIES)
 
 
@@ -69,6 +68,8 @@ _PARTS = tuple(TextHole(f"part {number}") for number in range(9))
 class _Method(NamedTuple):
     """A method frame with a job-specific routing key."""
 
+    option: str
+    """Option with the key: a plain queue, or the routing key."""
     head: bytes
     """Type and channel."""
     before: bytes
@@ -94,7 +95,7 @@ class AmqpEnvelope(Envelope):
         self._channel = wire[1:3]
         self._chunk = frame_max - _FRAME_EXTRA
         self._before_table = wire[header + 7 + 12 : table]
-        self._method = self._own_method(wire, header, sample) if sample.own.routing_key else None
+        self._method = self._own_method(wire, header, sample.own)
         opening = wire[header + 3 : table + 4]
         (table_length,) = struct.unpack_from(">I", wire, table)
         own_values = self._find_own_values(wire[:body_at], header, table + 4 + table_length, sample.own)
@@ -152,7 +153,7 @@ class AmqpEnvelope(Envelope):
 
     def _find_own_values(self, wire: bytes, header: int, properties: int, own: Own) -> list[MarkedValue]:
         """Find the job-specific values of a recorded message. ``properties``: offset of those behind the headers."""
-        names = [name for name in own.texts if name != ROUTING_KEY]
+        names = [name for name in own.texts if name not in (QUEUE, ROUTING_KEY)]
         marks = [
             *self._find_texts(wire, own, names),
             *self._find_time_limits(own),
@@ -165,13 +166,14 @@ class AmqpEnvelope(Envelope):
                 raise Uncut("it has no priority")
             marks.append(MarkedValue(_IN_PROPERTIES, self.write_priority(own.options[PRIORITY]), 1, at, at + 1))
         if self._method is not None:
-            marks.append(MarkedValue(_IN_METHOD, wire[:header], 1, 0, header))
+            in_method = TextHole(self._method.option, Site.METHOD)
+            marks.append(MarkedValue(in_method, wire[:header], 1, 0, header))
         self.texts = tuple(mark.hole for mark in marks if isinstance(mark.hole, TextHole))
         return marks
 
     def _written(self, hole: TextHole, own: Own, texts: Mapping[str, str]) -> bytes:
         written = super()._written(hole, own, texts)
-        return self._method.of(written) if hole is _IN_METHOD and self._method is not None else written
+        return self._method.of(written) if hole.site is Site.METHOD and self._method is not None else written
 
     def _lengths(self, values: Sequence[bytes]) -> tuple[int, int]:
         """Return the bytes that job-specific values take in the table of headers, and behind it."""
@@ -277,14 +279,15 @@ class AmqpEnvelope(Envelope):
             pieces = {**pieces, Hole.INNER: np.hstack((inner, lengths))}
         return super().render(pieces, stamps)
 
-    def _own_method(self, wire: bytes, header: int, sample: SampleMessage) -> _Method | None:
-        """Return the method frame as a template for the routing key; None if the key is not in it."""
+    def _own_method(self, wire: bytes, header: int, own: Own) -> _Method | None:
+        """Return the method frame as a template for the routing key; None if the key is not job-specific."""
         at = _ROUTING_KEY_AT + len(self.exchange.encode())
-        key = self.write_text(sample.own.routing_key, Site.METHOD)
-        if wire[at : at + len(key)] != key:
-            return None
-        self.routing_key = ""
-        return _Method(wire[:3], wire[7:at], wire[at + len(key) : header])
+        for option in (QUEUE, ROUTING_KEY):
+            key = self.write_text(str(own.options.get(option, "")), Site.METHOD)
+            if len(key) > 1 and wire[at : at + len(key)] == key:
+                self.routing_key = ""
+                return _Method(option, wire[:3], wire[7:at], wire[at + len(key) : header])
+        return None
 
     def _body_frames(self, body: bytes) -> bytes:
         chunks = [body[start : start + self._chunk] for start in range(0, len(body), self._chunk)]

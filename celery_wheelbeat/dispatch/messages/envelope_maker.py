@@ -24,7 +24,9 @@ from celery_wheelbeat.dispatch.messages.expiry import expected_now, has_all_digi
 from celery_wheelbeat.dispatch.messages.hooks import configuration_reasons, entry_reasons, hooks
 from celery_wheelbeat.dispatch.messages.invented import invented
 from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
-from celery_wheelbeat.dispatch.messages.patterns import NOTHING, ROUTING_KEY, SHORT_TEXT_MAX, Own
+from celery_wheelbeat.dispatch.messages.patterns import NOTHING, QUEUE, ROUTING_KEY, SHORT_TEXT_MAX, Own
+from celery_wheelbeat.dispatch.messages.plain_queues import plain_queues
+from celery_wheelbeat.dispatch.messages.recording import undeclared
 from celery_wheelbeat.dispatch.messages.run_ids import rows_of
 from celery_wheelbeat.dispatch.messages.subscriptions import unsubscribed
 from celery_wheelbeat.dispatch.messages.task_body import TaskBody
@@ -99,6 +101,7 @@ class EnvelopeMaker:
         self._recorder = recorder
         self._make_entry = make_entry
         self._options = options
+        self._is_plain = plain_queues(self._app)
         self._attempt: Attempt | None = None
         """The last attempt."""
 
@@ -138,6 +141,20 @@ class EnvelopeMaker:
             return "" if rendered(envelope, recording, sample) == recording.wire else "Celery renders other bytes now"
         except Exception as error:
             return self._diagnosis_unless_lost(error)[0].reason
+
+    def declare(self, queue: str) -> str:
+        """Let Celery declare a plain queue, as for its first message; returns why that is not possible, or "".
+
+        Raises only if the connection is lost, or if its server accepts nothing at the moment.
+        """
+        self._attempt = None
+        try:
+            if not self._is_plain(queue):
+                return f"its queue {queue!r} is not one that differs in its name alone"
+            self._recorder.producer.maybe_declare(self._app.amqp.queues[queue])
+        except Exception as error:
+            return f"its queue cannot be declared: {self._diagnosis_unless_lost(error)[0].reason}"
+        return ""
 
     def _diagnosis_unless_lost(self, error: Exception) -> tuple[Diagnosis, bool]:
         """Return the diagnosis of an ``error`` of user code or of one form, and whether it left the publish call.
@@ -194,7 +211,7 @@ class EnvelopeMaker:
         if envelope.lifetime is not None:
             time.sleep(0.002)  # two recordings at different times reveal a fixed expiry
         again, other = self._record(form, second._replace(own=invented(form)), invented=True)
-        if again.key != envelope.key_in(recording.queue, other.own) or rendered(envelope, again, other) != again.wire:
+        if again.key != envelope.key_in(again.queue, other.own) or rendered(envelope, again, other) != again.wire:
             return f"two messages of {form.task} differ in more than id, time and arguments"
         refusal = self._recorder.try_out(recording)
         return Refusal(refusal) if refusal else envelope
@@ -202,9 +219,16 @@ class EnvelopeMaker:
     def _record(self, form: Form, arguments: Arguments, *, invented: bool = False) -> tuple[Recording, SampleMessage]:
         """Record a message of Celery's; again if its expiry happens to have no microseconds.
 
-        ``invented``: the job-specific options are, so the routing key may lead nowhere.
+        ``invented``: the job-specific options are, so the routing key may lead nowhere, and the queue is not declared.
         """
         anywhere = invented and ROUTING_KEY in form.options
+        queue = arguments.own.options.get(QUEUE) if invented else None
+        if queue is not None:
+            with undeclared(self._recorder.producer, self._app.amqp.queues, queue):
+                return self._record_whole(form, arguments, anywhere)
+        return self._record_whole(form, arguments, anywhere)
+
+    def _record_whole(self, form: Form, arguments: Arguments, anywhere: bool) -> tuple[Recording, SampleMessage]:
         for _ in range(_TRIES - 1):
             recording, sample = self._record_once(form, arguments, anywhere)
             if sample.own.expires_at is not None or has_all_digits(recording):

@@ -15,6 +15,7 @@ from celery_wheelbeat.dispatch.messages.patterns import (
     LINKS,
     PRIORITY,
     PRIORITY_MAX,
+    QUEUE,
     ROUTING_KEY,
     TIME_LIMITS,
     Own,
@@ -57,7 +58,7 @@ _INVENT: Mapping[str, Callable[[], Any]] = {
     **dict.fromkeys((*TIME_LIMITS, *DELAYS, EXPIRES), _seconds),
     HEADERS: _headers,
     PRIORITY: lambda: _random.randint(0, PRIORITY_MAX),
-    ROUTING_KEY: _routing_key,
+    **dict.fromkeys((QUEUE, ROUTING_KEY), _routing_key),
 }
 
 

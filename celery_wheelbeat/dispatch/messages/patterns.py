@@ -35,6 +35,7 @@ TEXTS = (
 LINKS = {"link": "callbacks", "link_error": "errbacks"}
 """Options with signatures → their key in the body of a message."""
 ROUTING_KEY = "routing_key"
+QUEUE = "queue"
 HEADERS = "headers"
 PRIORITY = "priority"
 PRIORITY_MAX = 255
@@ -45,6 +46,7 @@ TIME_LIMITS = ("time_limit", "soft_time_limit")
 """In the order of the header ``TIME_LIMIT``."""
 TIME_LIMIT = "timelimit"
 """Header of a message that holds both time limits."""
+_IN_WIRE = frozenset((*TEXTS, ROUTING_KEY, QUEUE))
 DELAYS = ("countdown", "eta")
 """Options for which the celery lane sends, whatever their value is."""
 _loads: Callable[[str], Any] = loads
@@ -84,7 +86,7 @@ class Own(NamedTuple):
     @property
     def texts(self) -> Mapping[str, str]:
         """Name → text, for the texts that a message can contain."""
-        found = {name: value for name, value in self.options.items() if name in TEXTS or name == ROUTING_KEY}
+        found = {name: value for name, value in self.options.items() if name in _IN_WIRE}
         if self.expires_at is not None:
             found[EXPIRES] = self.expires_at
         elif self.expires_s is not None:
@@ -128,10 +130,12 @@ class Form(NamedTuple):
         return not LINKS.keys().isdisjoint(self.options)
 
 
-def pattern_of(route: Route) -> Form:
-    """Return the form of ``route`` without ``wheelbeat_*`` headers."""
+def pattern_of(route: Route, is_plain: Callable[[str], bool] = lambda _queue: False) -> Form:
+    """Return the form of ``route`` without ``wheelbeat_*`` headers. ``is_plain``: see ``plain_queues``."""
     options = json.loads(route.options)
-    own = tuple(name for name in sorted(options) if _is_own(name, options[name]))
+    queue = options.get(QUEUE)
+    has_queue = _is_text(queue) and "exchange" not in options and is_plain(queue)
+    own = tuple(name for name in sorted(options) if _is_own(name, options[name]) or (name == QUEUE and has_queue))
     if not own:
         return Form(route)
     common = {name: value for name, value in options.items() if name not in own}

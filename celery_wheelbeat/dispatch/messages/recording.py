@@ -70,6 +70,16 @@ def _dressed(target: Any, **attributes: Any) -> Iterator[None]:
 
 
 @contextmanager
+def undeclared(producer: Any, queues: Any, queue: str) -> Iterator[None]:
+    """Let a message to an invented ``queue`` be recorded: the broker and ``app.amqp.queues`` do not get that queue."""
+    try:
+        with _dressed(producer, maybe_declare=lambda *_args, **_kwargs: False):
+            yield
+    finally:
+        queues.pop(queue, None)
+
+
+@contextmanager
 def _prepared(channel: Any) -> Iterator[list[_Taken]]:
     """Record the arguments of ``prepare_message``: the serialized body, headers and properties."""
     taken: list[_Taken] = []

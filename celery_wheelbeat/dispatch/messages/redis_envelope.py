@@ -19,7 +19,7 @@ from celery_wheelbeat.dispatch.messages.envelope import Envelope, SampleMessage,
 from celery_wheelbeat.dispatch.messages.expiry import left_ms, texts_of_numbers
 from celery_wheelbeat.dispatch.messages.flat_texts import in_base64
 from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
-from celery_wheelbeat.dispatch.messages.patterns import NOTHING, PRIORITY, Own
+from celery_wheelbeat.dispatch.messages.patterns import NOTHING, PRIORITY, QUEUE, Own
 from celery_wheelbeat.dispatch.messages.recording import ANYWHERE
 from celery_wheelbeat.dispatch.messages.template import (
     LIFETIME_BYTES,
@@ -65,20 +65,20 @@ _WIDTHS: Mapping[Hole | TextHole, int] = {
 
 
 class RedisLists:
-    """The lists that job-specific priorities, and routing keys of one exchange, lead to.
+    """The lists that job-specific queues, priorities, and routing keys of one exchange, lead to.
 
     Bindings are those at the time of ``of``.
     """
 
     def __init__(
         self,
-        find: Callable[[str], Collection[str]],
+        find: Callable[[Own], Collection[str]],
         list_of: Callable[[str, int], bytes],
         expiring: Collection[str],
         priority: int,
         bindings: Callable[[], object],
     ) -> None:
-        """``find``: routing key → queues; ``list_of``: (queue, priority) → key of the list.
+        """``find``: options → queues; ``list_of``: (queue, priority) → key of the list.
 
         ``priority``: of jobs without their own. ``bindings`` reads the bindings of the exchange.
         """
@@ -90,7 +90,7 @@ class RedisLists:
         self._found = bindings()
 
     @classmethod
-    def of(cls, channel: Any, recording: Recording) -> RedisLists:
+    def of(cls, channel: Any, recording: Recording, own: Own) -> RedisLists:
         """Read the bindings of an exchange from Redis, as kombu does for each message. Raises ``Uncut``."""
         exchange, dead_letter, queue = recording.exchange, channel.deadletter_queue, recording.queue
 
@@ -98,11 +98,14 @@ class RedisLists:
             level = channel._get_message_priority({"properties": {"priority": priority}}, reverse=False)
             return f"{channel.global_keyprefix}{channel._q_for_pri(queue, level)}".encode()
 
-        def find_only(_routing_key: str) -> set[str]:
+        def find_only(_own: Own) -> set[str]:
             return {queue}
 
-        def find(routing_key: str) -> set[str]:
-            return {queue for queue in kind.lookup(table, exchange, routing_key, None) if queue} - {dead_letter}
+        def find_own(own: Own) -> set[str]:
+            return {own.options[QUEUE]}
+
+        def find(own: Own) -> set[str]:
+            return {queue for queue in kind.lookup(table, exchange, own.routing_key, None) if queue} - {dead_letter}
 
         def bindings() -> object:
             return channel.typeof(exchange).type, set(channel.get_table(exchange))
@@ -110,7 +113,8 @@ class RedisLists:
         expiring = frozenset(getattr(channel, "_expires", None) or ())
         priority = recording.properties["priority"]
         if queue != ANYWHERE:
-            return cls(find_only, list_of, expiring, priority, lambda: None)
+            find_one = find_own if queue == own.options.get(QUEUE) else find_only
+            return cls(find_one, list_of, expiring, priority, lambda: None)
         kind, table = channel.typeof(exchange), channel.get_table(exchange)
         if kind.type not in ("direct", "topic"):
             raise Uncut(f"the exchange {exchange!r} is a {kind.type}")
@@ -122,7 +126,7 @@ class RedisLists:
 
     def key_of(self, own: Own) -> bytes | str:
         """See ``envelope.Places``."""
-        queues = self._find(own.routing_key)
+        queues = self._find(own)
         if len(queues) != 1:
             return f"its routing key leads to {'several lists' if queues else 'no list'}"
         (queue,) = queues
@@ -149,7 +153,7 @@ class RedisEnvelope(Envelope):
     ) -> None:
         super().__init__(recording, body, sample.own)
         self.places = places
-        if recording.queue == ANYWHERE:
+        if recording.queue in (ANYWHERE, sample.own.options.get(QUEUE)):
             self.routing_key = ""
         self._base64 = base64
         marks = [
