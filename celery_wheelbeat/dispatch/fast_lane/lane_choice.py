@@ -274,7 +274,8 @@ class LaneChoice:
         kinds = kinds_of(jobs.route[positions], jobs.flags[positions])
         groups: list[Group] = []
         for group in self._forms.groups(kinds, jobs.interval[positions]):
-            groups += self._placing.split(group._replace(positions=positions[group.positions]), jobs)
+            ours = group._replace(positions=positions[group.positions])
+            groups += self._placing.split(ours, jobs) if group.form.options else [ours]
         return ChosenLanes(np.flatnonzero(~jobs.enabled), quarantined, exceptions, groups)
 
     def _exceptions(self, runs: PendingRuns, jobs: JobColumns) -> NDArray[np.bool_]:
