@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 DAY_S: Final = 86_400
 MONTH_S: Final = 30 * DAY_S
@@ -55,15 +52,6 @@ def parts_between(from_s: int, until_s: int) -> list[int]:
         turns = range(from_s // length_s, -(-until_s // length_s))[:parts]  # a longer period covers the whole ring
         found.update(first + turn % parts for turn in turns)
     return sorted(found)
-
-
-def by_part(seconds: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-    """Yield (part, seconds) for every part in which rows of ``seconds`` can lie, by ascending part."""
-    found: dict[int, list[int]] = {}
-    for second in seconds:
-        for part in parts_of(second):
-            found.setdefault(part, []).append(second)
-    yield from sorted(found.items())
 
 
 def table_of(part: int) -> str:

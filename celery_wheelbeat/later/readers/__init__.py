@@ -93,6 +93,8 @@ class ReadConnection:
             cursor = self._connection.cursor()
             try:
                 cursor.execute(statement, *(() if parameters is None else (parameters,)))
+                while ";" in statement and not cursor.description and cursor.nextset():
+                    pass  # of several statements, the first one that returns rows
                 return list(cursor.fetchall()) if cursor.description else []
             finally:
                 cursor.close()

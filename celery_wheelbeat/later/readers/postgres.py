@@ -16,7 +16,7 @@ from celery_wheelbeat.later.readers import (
     ReadConnection,
     size_of,
 )
-from celery_wheelbeat.later.ring import DAY_S, by_part, day_part, table_of
+from celery_wheelbeat.later.ring import DAY_S, day_part, parts_of, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -145,9 +145,8 @@ class PostgresReader:
         """Return the poll to go on with, in a transaction; a new one unless one is incomplete."""
         if self._in_transaction and self._poll is not None and self._open is not None:
             return self._poll, self._open
-        self._connection.rows("begin_poll")
+        now_s, text, history = self._connection.rows("begin_poll")[0]
         self._in_transaction = True
-        now_s, text, history = self._connection.rows("head")[0]
         snapshot = TransactionSnapshot.of(text)
         if self._open is None:
             self._open = OpenSeconds(self._first(now_s))
@@ -169,11 +168,17 @@ class PostgresReader:
         return Resume(before_s, before_s, None)
 
     def _queries(self, seen: TransactionSnapshot | None, plan: Plan) -> list[_Query]:
+        """Return what a poll reads: one statement for late rows and one for new seconds, whatever parts they lie in."""
         every = {"most_bytes": self._most_bytes}
         found = []
-        if seen is not None:
+        if seen is not None and plan.late_s:
             unseen = {**every, "xmax": str(seen.xmax), "in_progress": list(map(str, seen.in_progress))}
-            late = by_part(plan.late_s)
-            found += [_Query("read_late", table_of(part), {**unseen, "seconds": of}) for part, of in late]
-        whole = by_part(plan.new_s)
-        return found + [_Query("read", table_of(part), {**every, "seconds": of}) for part, of in whole]
+            found.append(_Query("read_late", self._union(plan.late_s), {**unseen, "seconds": plan.late_s}))
+        if plan.new_s:
+            found.append(_Query("read", self._union(plan.new_s), {**every, "seconds": plan.new_s}))
+        return found
+
+    def _union(self, seconds: Sequence[int]) -> str:
+        parts = sorted({part for second in seconds for part in parts_of(second)})
+        one = self._connection.statements["all_of_part"]
+        return f"({' UNION ALL '.join(one.replace('{table}', table_of(part)) for part in parts)}) AS parts"

@@ -148,13 +148,11 @@ FROM (
 WHERE wanted OR n = searched ORDER BY n LIMIT %(limit)s
 
 -- name: begin_poll
+-- One round trip; the last statement returns a row. now() is the begin of the transaction, so it lies before the snapshot.
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '60s';
 -- To start a worker takes longer than the read.
-SET LOCAL max_parallel_workers_per_gather = 0
-
--- name: head
--- now() is the begin of the transaction, so it lies before the snapshot.
+SET LOCAL max_parallel_workers_per_gather = 0;
 SELECT floor(extract(epoch FROM now()))::bigint, pg_current_snapshot()::text,
        concat_ws('/', (SELECT system_identifier FROM pg_control_system()), left(pg_walfile_name(pg_current_wal_lsn()), 8),
                  (SELECT stats_reset FROM pg_stat_wal), 'wheelbeat_later'::regclass::oid)
@@ -174,6 +172,7 @@ CASE WHEN {fits} THEN options END, xid::text AS xid_text
 octet_length(args)::bigint + octet_length(kwargs) + octet_length(options) <= %(most_bytes)s
 
 -- name: read
+-- {table} is a UNION ALL of the parts in which the seconds can lie: one round trip reads all of them.
 SELECT {columns} FROM {table} WHERE second = ANY(%(seconds)s::bigint[]) {rest}
 ORDER BY second, xid, id
 
