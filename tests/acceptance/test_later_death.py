@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psycopg
 import pytest
 from services import PrivatePostgres, PrivateRedis
+from support.pauses import pause
 from support.processes import DjangoProject, redis_conf
 from support.site.settings import database_of
 
@@ -181,7 +182,7 @@ def test_killed_beats_lose_nothing_and_nothing_runs_twice(tmp_path: Path, pace: 
             story.step()
             if now_s - killed_s >= pace.killed_every_s:
                 beat, killed_s, kills = killed(beat, project), now_s, kills + 1
-            time.sleep(max(0.0, STEP_S - (time.monotonic() - now_s)))
+            pause(STEP_S - (time.monotonic() - now_s), "the pace of the story")
         story.end()
         project.wait_for(
             lambda: story.expected <= set(executed(project)), "every run is executed", timeout_s=120 + pace.lasts_s / 4
