@@ -230,7 +230,7 @@ def add_beat(report: Report, url: str, writer: psycopg.Connection[Any], edits: i
         after = status(writer)
     runs = sum(count for _, count in late)
     note = f"{runs:,} runs sent meanwhile; difference in the account {after['runs']['difference']}"
-    limit = "the wheel applies edits between ticks, and edited monitors need their messages made anew"
+    limit = "the wheel applies edits between ticks, and edited monitors need new messages"
     for name, share in (("median", 0.5), ("p99", 0.99), ("latest", 1.0)):
         target = at_most(1) if share == 0.99 else None
         what = f"{edits:,} edits: lateness in the queue meanwhile, celery beat, {name}"

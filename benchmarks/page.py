@@ -75,8 +75,8 @@ def against(value: float, unit: str, target: dict[str, Any] | None) -> str:
     if target is None:
         return ""
     wanted = Target(**target)
-    said = f"{'≥' if wanted.at_least else '≤'} {shown(wanted.value)} {unit}"
-    return f"{said}, missed: {value / wanted.value:.2f} of it" if wanted.missed(value) else said
+    bound = f"{'≥' if wanted.at_least else '≤'} {shown(wanted.value)} {unit}"
+    return f"{bound}, missed: {value / wanted.value:.2f} of it" if wanted.missed(value) else bound
 
 
 def plot(title: str, points: list[list[float]]) -> str:

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def emphasise(line: str) -> None:
-    """Print a line that stands out from what pytest prints."""
+    """Print a line that is easy to find among pytest's lines."""
     text = f" {line} ".center(100, "#")
     sys.stdout.write(f"\033[1;33m{text}\033[0m\n" if sys.stdout.isatty() else f"{text}\n")
     sys.stdout.flush()

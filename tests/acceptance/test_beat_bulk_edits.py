@@ -1,4 +1,4 @@
-"""A million edits in one transaction under a running beat: it follows, and whoever is due meanwhile is on time."""
+"""A million edits in one transaction under a running beat: it follows, and jobs due meanwhile are on time."""
 
 from __future__ import annotations
 

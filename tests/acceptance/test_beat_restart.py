@@ -70,7 +70,7 @@ def test_monitors_are_offered_as_their_policy_says(tmp_path: Path, redis_url: st
         )
         project.worker()
         beat = project.beat()
-        said = gap_line(beat)
+        reply = gap_line(beat)
         loaded_ms = round(time.time() * 1000)
 
         accounts: list[dict[str, Any]] = []
@@ -101,9 +101,9 @@ def test_monitors_are_offered_as_their_policy_says(tmp_path: Path, redis_url: st
             "quick latest": tens[-1:],
             "quick all": tens,
         }
-        assert said.away_s == pytest.approx(GAP_MS / 1000, abs=60)
-        assert said.replayed == sum(map(len, offered.values())), "one line says what is sent now"
-        assert said.reasons == {"restart": accounts[-1]["skipped"]["restart"]}, (
+        assert reply.away_s == pytest.approx(GAP_MS / 1000, abs=60)
+        assert reply.replayed == sum(map(len, offered.values())), "one line says what is sent now"
+        assert reply.reasons == {"restart": accounts[-1]["skipped"]["restart"]}, (
             "and what is skipped, as the ledger has it"
         )
         keys = {name: f"monitor:{number}" for number, name in enumerate(
@@ -335,7 +335,7 @@ def test_the_broker_dies_and_then_the_beat(tmp_path: Path) -> None:
     held = [fire_ms for fire_ms in fires["all"] if fire_ms <= mark_ms]
     account = died.status["runs"]
     assert account["reoffered"] == 0, "a first start offers nothing again"
-    assert 4 * len(held) <= account["sent"] < 4 * len(held) + 4, "the mark stands before the first run not confirmed"
+    assert 4 * len(held) <= account["sent"] < 4 * len(held) + 4, "the mark is before the first run not confirmed"
     assert account["expected"] == account["sent"] + sum(account["skipped"].values()) + account["pending"]
     window = [held[-1] + 1000, held[-1] + lookback_ms]
     assert all(count == 1 for (_, fire_ms), count in copies.items() if fire_ms not in window)

@@ -1,4 +1,4 @@
-"""A beat started by hand, on a terminal: whoever waits for its load sees how far it is."""
+"""A beat started by hand, on a terminal: it shows the progress of its load."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ ROUTED = """
 
 
 def test_a_database_router_is_followed(tmp_path: Path, redis_url: str) -> None:
-    """B49: the default connection was used for the change flag, whatever the router said."""
+    """B49: the default connection was used for the change flag, whatever the router answered."""
     with DjangoProject(tmp_path, redis_conf(redis_url)) as project:
         settings = tmp_path / "settings.py"
         jobs = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "jobs.sqlite3")}

@@ -186,7 +186,7 @@ def test_a_visibility_timeout_that_ends_beside_the_living_run_starts_no_second_o
             return time.time() > max(taken_s) + 1  # earlier tests may have left older ones
 
         project.until(both_are_overdue, "the end of the visibility timeout of both")
-        project.pool_worker(concurrency=4)  # whoever connects to the broker puts back what is overdue
+        project.pool_worker(concurrency=4)  # a worker that connects puts back overdue messages
         project.until(lambda: project.count("start")[late] > 1, "another start of what is not exclusive")
         project.until(lambda: project.logged("waits: another execution holds the lease run:") > 0, "the wait")
         assert project.count("done")[alone] == 0

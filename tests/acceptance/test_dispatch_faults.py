@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Trouble:
-    """Makes trouble again and again, in a thread of its own, ``most`` times or until it is told to stop."""
+    """Makes trouble again and again, in a thread of its own, ``most`` times or until it is stopped."""
 
     def __init__(self, make: Callable[[], None], pause_s: float, most: int = sys.maxsize) -> None:
         self.times = 0

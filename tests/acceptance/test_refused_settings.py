@@ -26,7 +26,7 @@ def test_an_invalid_setting_is_a_message(command: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [*celery, *command.split()], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
-    said = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     assert done.returncode == 1
-    assert "Error: wheelbeat_tick = 7 (int): expected one of" in said
-    assert "Traceback" not in said
+    assert "Error: wheelbeat_tick = 7 (int): expected one of" in output
+    assert "Traceback" not in output

@@ -28,8 +28,8 @@ ASKED = ClaimRequest("aa" * 8, EXECUTION, "d0" * 8, redelivered=False)
 class Scripted:
     """A connection whose server says what the test wants, in pieces of the size that the test wants."""
 
-    def __init__(self, said: bytes, piece: int) -> None:
-        self._said = said
+    def __init__(self, output: bytes, piece: int) -> None:
+        self._said = output
         self._piece = piece
         self._sock = self
         self.sent = b""
@@ -47,9 +47,9 @@ class Scripted:
 
 @pytest.mark.parametrize("piece", [1, 3, 4_096])
 def test_answers_are_read_however_they_are_cut_into_pieces(piece: int) -> None:
-    said = b"$7\r\nelected\r\n:-3\r\n+OK\r\n$-1\r\n_\r\n*2\r\n:1\r\n$0\r\n\r\n=8\r\ntxt:a\r\nb\r\n"
-    said += b">2\r\n+moved\r\n:1\r\n:9\r\n"
-    line = RedisLine(Scripted(said, piece), Losses(), b"")
+    output = b"$7\r\nelected\r\n:-3\r\n+OK\r\n$-1\r\n_\r\n*2\r\n:1\r\n$0\r\n\r\n=8\r\ntxt:a\r\nb\r\n"
+    output += b">2\r\n+moved\r\n:1\r\n:9\r\n"
+    line = RedisLine(Scripted(output, piece), Losses(), b"")
     assert [line.ask(b"x") for _ in range(8)] == [b"elected", -3, b"OK", None, None, [1, b""], b"txt:a\r\nb", 9]
 
 

@@ -85,7 +85,7 @@ def test_batches_are_confirmed_and_arrive_in_order(server: PrivateRabbit, channe
 def test_an_unroutable_message_comes_back_once_more_and_the_others_count(
     server: PrivateRabbit, channel: Any, queue: str
 ) -> None:
-    """The queue is declared again; a run that comes back a second time is let go."""
+    """The queue is declared again; a run that comes back a second time is skipped."""
     with Lane(make_app(server.url), kind="amqp", options=MANDATORY).connected() as lane:
         good, bad = lane.batch(lane.envelope(queue=queue), range(3)), lane.batch(lane.envelope(queue="gone"), range(2))
         both = good._replace(parcels=[*bad.parcels, *good.parcels], nonces=bad.nonces + good.nonces)

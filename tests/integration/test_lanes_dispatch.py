@@ -120,9 +120,9 @@ def test_a_job_that_must_not_overlap_shares_its_route_with_others(bench: FastBen
         bench.pass_minutes()
         bench.drain()
     assert bench.slow_runs == 0
-    said = {one["argsrepr"]: (one.get("wheelbeat_overlap"), one.get("wheelbeat_job")) for one in messages(client)}
+    output = {one["argsrepr"]: (one.get("wheelbeat_overlap"), one.get("wheelbeat_job")) for one in messages(client)}
     policies = [None] * 10 + ["skip"] * 10 + ["queue_one"] * 10
-    assert said == {
+    assert output == {
         f"[{number}]": (policy, policy and f"tests/monitor:{number}") for number, policy in enumerate(policies)
     }
 
@@ -236,14 +236,14 @@ def test_what_is_bypassed_is_reported_at_the_start(
     finally:
         before_task_publish.disconnect(listener, sender="lanes.check")
     assert client.llen("celery") == 20
-    said = [text for text in caplog.messages if "the fast lane ignores this hook" in text]
+    output = [text for text in caplog.messages if "the fast lane ignores this hook" in text]
     if dispatch == "fast":
-        assert [text.rpartition(": ")[2] for text in said] == [
+        assert [text.rpartition(": ")[2] for text in output] == [
             "sends.apply_async is overridden",
             f"{__name__}.listener listens to before_task_publish of lanes.check",
         ]
     else:
-        assert said == []
+        assert output == []
 
 
 def test_a_signal_for_another_task_changes_nothing(bench: FastBench) -> None:

@@ -84,7 +84,7 @@ def test_a_deleted_queue_of_the_default_exchange_is_declared_again(
 def test_what_a_named_exchange_does_not_route_blocks_nothing_else(
     server: PrivateRabbit, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its bindings are the user's: counted, said, and not tried again."""
+    """Its bindings are the user's: counted, logged, and not tried again."""
     queues = [Queue("bound", Exchange("named", "topic"), "a.#")]
     app = make_app(server.url, task_queues=[Queue("unmoved"), *queues], task_default_queue="unmoved")
     with (

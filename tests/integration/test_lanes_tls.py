@@ -64,7 +64,7 @@ def amqp_ids(server: PrivateRabbit, queue: str, count: int) -> list[str]:
 @pytest.mark.redis
 @pytest.mark.parametrize("where", ["setting", "address"])
 def test_redis_over_tls_takes_everything_once(redis_server: PrivateRedis, tls: Certificates, where: str) -> None:
-    """Cut off twice on the way: what arrived and what did not is told apart as it is without TLS."""
+    """Cut off twice on the way: delivered and lost batches are distinguished as without TLS."""
     with TcpProxy(int(redis_server.options["tls-port"])) as proxy, redis.Redis.from_url(redis_server.url) as client:
         client.flushall()
         trusted = {"ssl_cert_reqs": "required", "ssl_ca_certs": str(tls.authority)}
@@ -113,7 +113,7 @@ def test_rabbitmq_over_tls_takes_everything(rabbit: PrivateRabbit, tls: Certific
 
 @pytest.mark.amqp
 def test_an_alarm_is_waited_for_over_tls(rabbit: PrivateRabbit, tls: Certificates) -> None:
-    """A write that stands still half-way through a TLS record goes on where it stood, on the same connection."""
+    """A write that stalls half-way through a TLS record continues from there, on the same connection."""
     app = amqps_app(amqps_port(rabbit), tls, task_default_queue="waiting")
     with Lane(app, kind="amqp", options={"mandatory": True}).connected() as lane:
         envelope, epoch = lane.envelope(), lane.sender.epoch
@@ -125,7 +125,7 @@ def test_an_alarm_is_waited_for_over_tls(rabbit: PrivateRabbit, tls: Certificate
                 lane.sender.submit(batch)
             lane.wait(lambda: bool(lane.wire.blocked), "the alarm")
             blocked_s = time.monotonic()
-            lane.wait(lambda: time.monotonic() > blocked_s + 2, "several turns of a write that stands still")
+            lane.wait(lambda: time.monotonic() > blocked_s + 2, "several turns of a stalled write")
             assert lane.sender.capacity() == 0
             assert lane.outcomes == {}
         finally:

@@ -40,9 +40,9 @@ from django_wheelbeat.models import Monitor
 call_command("migrate", verbosity=0, interactive=False)
 
 def run(command, *arguments, **options):
-    said = io.StringIO()
-    call_command(command, *arguments, stdout=said, stderr=said, **options)
-    return said.getvalue()
+    printed = io.StringIO()
+    call_command(command, *arguments, stdout=printed, stderr=printed, **options)
+    return printed.getvalue()
 """
 
 

@@ -176,7 +176,7 @@ class EngineOracle(RuleBasedStateMachine):
         parts=st.integers(1, 3),
     )
     def restart(self, gap_ms: int, start: str, parts: int) -> None:
-        """Start anew from the definitions, some time after the last mark."""
+        """Start again from the definitions, some time after the last mark."""
         mark_ms, first_start = None if start == "no mark" else self.model.cursor_ms, start == "first"
         self.now_ms += gap_ms
         former = self.model

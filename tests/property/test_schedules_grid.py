@@ -15,7 +15,7 @@ instants = st.integers(-SPAN_MS, SPAN_MS)
 
 
 def written_out(job: Bounded, base: Interval, until_ms: int) -> list[int]:
-    """The definition, said as a set: incident points up to their end, then base points after the last of them."""
+    """The definition as a set: incident points up to their end, then base points after the last of them."""
     phase = base.anchor_ms + base.offset_ms + job.offset_ms
     low = -3 * SPAN_MS
     incident = [

@@ -19,7 +19,7 @@ CONSOLE = "pgbouncer"
 class PrivatePgbouncer(PrivateServer):
     """Pools connections to the server of ``behind`` in transaction mode; any user may enter.
 
-    ``settings`` override what stands in its section ``[pgbouncer]``.
+    ``settings`` override its section ``[pgbouncer]``.
     """
 
     name = "pgbouncer"

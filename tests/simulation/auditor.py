@@ -1,8 +1,8 @@
 """The auditor: distrusts every component and recomputes what each process had to do, from the history of definitions.
 
-It is told what crossed the edges (clock readings, news of the database, runs handed over, outcomes) and compares, turn
-by turn: the runs offered with those of the ``Expectation``; every run that left with a reason that its situation
-allows; ids, order, versions and marks. The first thing that is wrong ends the simulation.
+It receives the values that crossed the edges (clock readings, news of the database, runs handed over, outcomes) and
+compares, turn by turn: the runs offered with those of the ``Expectation``; every run that left with a reason that its
+situation allows; ids, order, versions and marks. The first thing that is wrong ends the simulation.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Auditor:
             self.fates.submit(offered[0], run.token, job)
 
     def settled(self, outcomes: Sequence[Confirmed | Failed], asked_ms: int) -> None:
-        """The scheduling thread was told what became of runs, having asked at ``asked_ms`` of elapsed time."""
+        """The scheduling thread has received outcomes of runs, having asked at ``asked_ms`` of elapsed time."""
         self._take_back()
         for outcome in outcomes:
             if isinstance(outcome, Confirmed):
@@ -412,7 +412,7 @@ class Auditor:
         again = [run for run, job in self.fates.unsettled() if job and job.plan.kind == "cron" and not run.reoffered]
         if self._looks.motion is not Motion.BACK:
             demand(all(run.fire_ms > settled_ms or run.step for run in again),
-                   "what still waits is not said to be settled", settled_ms=settled_ms, waiting=again)  # fmt: skip
+                   "waiting runs are not reported as settled", settled_ms=settled_ms, waiting=again)  # fmt: skip
         if self.overdue():
             self._behind_ms = self.clock.elapsed_ms
         if self.calm_for(70_000) and self.clock.elapsed_ms - self._behind_ms > MARK_AGE_MS:

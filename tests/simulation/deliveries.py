@@ -1,4 +1,4 @@
-"""Which definitions a process was told, and whether they are what people had committed by then."""
+"""The definitions that a process received, compared with those committed by then."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EDIT_MS = 3_000
 
 
 class Deliveries:
-    """The edits that one process has still to be told."""
+    """The edits that one process has not received yet."""
 
     def __init__(self, table: SimTable, elapsed_ms: int) -> None:
         self._table = table

@@ -24,7 +24,7 @@ class Situation(NamedTuple):
 
     jobs: Mapping[int, Job]
     touched_off: set[int]
-    """Jobs that were deleted or defined anew in this turn."""
+    """Jobs that were deleted or defined again in this turn."""
     poisoned: set[int]
     finished: set[int]
     """One-offs that were confirmed in this turn."""
@@ -49,7 +49,7 @@ class Fates:
         self._peak = 0
         """Most runs that waited at one time of this turn."""
         self._offered: dict[Offered, int] = {}
-        """Run → ``effective_from`` of a once, which may be armed anew for the same instant; else 0."""
+        """Run → ``effective_from`` of a once, which may be armed again for the same instant; else 0."""
         self._of_once: set[Offered] = set()
         self.crowded_out: set[tuple[int, int]] = set()
         """Runs that went in this turn while more waited than may."""

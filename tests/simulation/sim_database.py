@@ -83,7 +83,7 @@ class SimTable:
             self._commit(job_id, None, logged=logged)
 
     def finish(self, job_id: int, done: Finished) -> None:
-        """Note that a one-off is done, unless it was armed anew."""
+        """Note that a single-run job is done, unless it was armed again."""
         row = self.rows.get(job_id)
         if row is not None and row.finished_at_ms is None and row.effective_from_ms <= done.armed_ms:
             self._commit(job_id, row._replace(finished_at_ms=done.at_ms), logged=True)

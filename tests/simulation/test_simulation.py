@@ -52,7 +52,7 @@ def test_the_same_seed_gives_the_same_world() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(7_200)
 def test_many_worlds() -> None:
-    """``WHEELBEAT_SEEDS`` worlds from a beginning that is drawn anew each time, unless ``WHEELBEAT_SEED`` names it."""
+    """``WHEELBEAT_SEEDS`` worlds from a first seed that is drawn each time, unless ``WHEELBEAT_SEED`` names it."""
     first = int(os.environ.get("WHEELBEAT_SEED") or random.SystemRandom().randrange(10**6, 10**9))
     for seed in range(first, first + int(os.environ.get("WHEELBEAT_SEEDS") or 20_000)):
         run_seed(seed)

@@ -32,17 +32,17 @@ def test_each_message_is_settled_by_the_first_word_about_it(words: list[tuple[in
     """Against a list of all tags: (tag, multiple, whether it is an ack)."""
     wire = a_wire()
     batches = list(wire._sent)
-    said: dict[int, bool] = {}
+    output: dict[int, bool] = {}
     for tag, multiple, ack in words:
         (wire._on_ack if ack else wire._on_nack)(tag, multiple)
         for one in range(1 if multiple else tag, tag + 1):
-            said.setdefault(one, ack)
+            output.setdefault(one, ack)
     for batch in batches:
         tags = range(batch.first, batch.last + 1)
-        assert batch.open == len([tag for tag in tags if tag not in said])
-        assert batch.rest() == [tag - batch.first for tag in tags if tag not in said]
+        assert batch.open == len([tag for tag in tags if tag not in output])
+        assert batch.rest() == [tag - batch.first for tag in tags if tag not in output]
         refused = sorted(position for failure in batch.failures for position in failure.positions)
-        assert refused == [tag - batch.first for tag in tags if said.get(tag) is False]
+        assert refused == [tag - batch.first for tag in tags if output.get(tag) is False]
         assert {failure.kind for failure in batch.failures} <= {FailureKind.REFUSED}
     done = [outcome.token for outcome in wire._settled()]
     assert done == [token for token in range(len(SIZES)) if all(not batches[at].open for at in range(token + 1))]

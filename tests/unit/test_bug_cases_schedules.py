@@ -236,7 +236,7 @@ def test_a_one_off_with_a_start_runs_at_its_minute() -> None:
 
 
 def test_edits_of_one_job_move_no_other() -> None:
-    """B58 B59: each edit reloaded everything, so intervals began anew or nothing was sent for hours."""
+    """B58 B59: each edit reloaded everything, so intervals began again or nothing was sent for hours."""
     rows = [row(f"m{number:04d}", id=number + 1, interval_ms=60_000, jitter_s=None) for number in range(2_000)]
     beat = Clockwork("2024-06-03T10:00Z", [*rows, row("slow", id=9_000, interval_ms=600_000)])
     for second in range(1, 1_801):
@@ -367,7 +367,7 @@ def test_a_job_far_away_neither_fires_at_once_nor_overflows() -> None:
 
 
 def test_jobs_that_are_not_due_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B133: the whole schedule was compared in each tick, and the heap built anew."""
+    """B133: the whole schedule was compared in each tick, and the heap rebuilt."""
     beat = Clockwork("2024-06-03T00:00:30Z", entries={})
     batch = batch_of([Job(number, cron=Cron("0 12 * * *")) for number in range(1, 20_001)], beat.crons)
     beat.engine.load(batch, {})

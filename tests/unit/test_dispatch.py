@@ -1,4 +1,4 @@
-"""Dispatch: from due runs to the ledger, with a real engine and backlog behind a publisher that does as it is told."""
+"""Dispatch: from due runs to the ledger, with a real engine and backlog behind a publisher that the test controls."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_a_job_that_is_due_twice_is_kept_once() -> None:
 
 
 def test_edits_without_end_leave_no_stale_pieces() -> None:
-    """Every piece is forgotten and made anew, one job at a time and many at a time: nothing adds up."""
+    """Every part is dropped and rendered again, for one job and for many at a time: memory does not grow."""
     bodies, render = PartCache(4 * CHUNK_BYTES), Renderer(size=3000)
     every = np.arange(1000, dtype=np.uint32)
     bodies.columns(every, 3, 2, render)

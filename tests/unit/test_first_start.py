@@ -142,7 +142,7 @@ def test_a_changed_namespace_is_named_with_what_follows(
     assert "No beat has run in the namespace" not in caplog.text
     changed = make(wheelbeat_namespace="other")
     changed.turn_until(lambda: changed.ledger.sent)
-    said = (
+    output = (
         "No beat has run in the namespace 'other'; the last one ran in 'tests'. This is a first start: nothing counts"
     )
-    assert caplog.text.count(said) == len(storage)
+    assert caplog.text.count(output) == len(storage)

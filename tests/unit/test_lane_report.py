@@ -96,7 +96,7 @@ def bench(caplog: pytest.LogCaptureFixture) -> Bench:
 
 
 def test_a_kind_that_nobody_asks_about_any_more_counts_with_its_route(bench: Bench) -> None:
-    """A signal is connected at run time: the first kind that is asked about anew decides for all of its route."""
+    """A signal is connected at run time: the first kind that is asked about again decides for all of its route."""
     bench.load(*jobs(0, 10))
     bench.load(*jobs(20, 3), flags=Flag.OVERLAP_LOW)
     bench.load(*jobs(30, 4), flags=Flag.OVERLAP_HIGH)
@@ -129,9 +129,9 @@ def jobs(first: int, count: int, route: int = 0, **columns: Any) -> list[Job]:
 def test_a_beat_with_entries_only_says_so(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.load(*jobs(-3, 3))
     bench.update(3)
-    (said,) = caplog.messages
-    assert said.startswith("beat: 0 jobs take the fast lane, 3 the celery lane (a few thousand runs a second): ")
-    assert said.endswith(f"3 jobs: {ENTRY}. docs/howto/lanes.md says what to do about each")
+    (output,) = caplog.messages
+    assert output.startswith("beat: 0 jobs take the fast lane, 3 the celery lane (a few thousand runs a second): ")
+    assert output.endswith(f"3 jobs: {ENTRY}. docs/howto/lanes.md says what to do about each")
     assert (bench.report.as_json()["fast"], bench.report.as_json()["celery"]) == (0, {ENTRY: 3})
 
 
@@ -194,8 +194,8 @@ def test_jobs_that_leave_alone_count_even_where_nobody_asks_about_their_kind(
     bench.answer(0, envelope())
     bench.update(3)
     assert bench.report.as_json()["celery"] == {CHECKED_IN: 4}
-    (said,) = caplog.messages
-    assert said.startswith("beat: 4 jobs take the fast lane, 4 the celery lane")
+    (output,) = caplog.messages
+    assert output.startswith("beat: 4 jobs take the fast lane, 4 the celery lane")
 
 
 def test_nothing_is_reported_while_monitors_are_loaded(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -209,8 +209,8 @@ def test_nothing_is_reported_while_monitors_are_loaded(bench: Bench, caplog: pyt
     bench.update()
     bench.answer(0, envelope())
     bench.update(3)
-    (said,) = caplog.messages
-    assert said.startswith("beat: 5 jobs take the fast lane, 3 the celery lane")
+    (output,) = caplog.messages
+    assert output.startswith("beat: 5 jobs take the fast lane, 3 the celery lane")
 
 
 def test_a_look_at_many_jobs_costs_no_more_than_one_at_some(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,9 +259,9 @@ def test_a_lane_that_gets_more_than_it_can_send_is_behind_after_a_minute(
         looks += 1
         assert looks < 100
     assert looks * UPDATE_S > BEHIND_S
-    (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert said.getMessage().startswith("beat: The celery lane is 6")
-    assert "now 5 jobs: a signal. docs/howto/lanes.md" in said.getMessage()
+    (output,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert output.getMessage().startswith("beat: The celery lane is 6")
+    assert "now 5 jobs: a signal. docs/howto/lanes.md" in output.getMessage()
     bench.update(int(BEHIND_LOGGED_EVERY_S / UPDATE_S) - 1)
     assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
     bench.update()

@@ -40,7 +40,7 @@ def answers(sight: HealthView, now_s: float = NOW_S) -> ProbeAnswers:
 
 
 @pytest.mark.parametrize(
-    ("sight", "status", "said"),
+    ("sight", "status", "output"),
     [
         (HealthView(NOW_S - 30.0), 200, "ok\n"),
         (HealthView(NOW_S - 30.1), 503, "[-] tick: last tick 30.1 s ago, limit 30 s\nfailed\n"),
@@ -57,13 +57,13 @@ def answers(sight: HealthView, now_s: float = NOW_S) -> ProbeAnswers:
         ),
     ],
 )
-def test_livez_goes_by_our_threads_alone(sight: HealthView, status: int, said: str) -> None:
+def test_livez_goes_by_our_threads_alone(sight: HealthView, status: int, output: str) -> None:
     found = answers(sight).of("/livez", "")
-    assert (found.status, found.body.decode()) == (status, said)
+    assert (found.status, found.body.decode()) == (status, output)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "output"),
     [
         ({}, ""),
         ({"state": "loading"}, "loaded: loading"),
@@ -75,10 +75,10 @@ def test_livez_goes_by_our_threads_alone(sight: HealthView, status: int, said: s
         ({"source": {"kind": "file", "path": "x"}}, ""),
     ],
 )
-def test_readyz_says_what_is_missing(changes: dict[str, Any], said: str) -> None:
+def test_readyz_says_what_is_missing(changes: dict[str, Any], output: str) -> None:
     found = answers(HealthView(NOW_S, (), {**STATUS, **changes})).of("/readyz", "")
-    assert found.status == (503 if said else 200)
-    assert found.body.decode() == (f"[-] {said}\nfailed\n" if said else "ok\n")
+    assert found.status == (503 if output else 200)
+    assert found.body.decode() == (f"[-] {output}\nfailed\n" if output else "ok\n")
 
 
 def test_readyz_before_the_first_status_and_without_life() -> None:

@@ -1,4 +1,4 @@
-"""What is said and written down about definitions that cannot be run, and when it is taken back."""
+"""Definitions that cannot run are logged and quarantined, and released when they are corrected."""
 
 from __future__ import annotations
 

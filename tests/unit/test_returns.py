@@ -46,9 +46,9 @@ def test_a_queue_is_declared_once_for_all_and_each_run_is_offered_once_more() ->
     assert broker.kinds(1, 2, 3) == [AGAIN] * 3
     assert broker.declared == ["q"]
     assert broker.kinds(1, 2) == [GONE] * 2
-    assert broker.declared == ["q"], "nothing is declared for runs that are let go"
+    assert broker.declared == ["q"], "nothing is declared for runs that are skipped"
     assert broker.kinds(3, 4) == [GONE, AGAIN]
-    assert broker.kinds(1) == [AGAIN], "a run that was let go and is offered anew, as after a restart"
+    assert broker.kinds(1) == [AGAIN], "a run that was skipped and is offered again, as after a restart"
 
 
 def test_a_named_exchange_and_a_queue_that_may_not_be_declared_are_for_good() -> None:

@@ -16,7 +16,7 @@ def a_report(version: str, age_s: float = 1.0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("reports", "said"),
+    ("reports", "reply"),
     [
         ([a_report("2025b"), a_report("2026a")], "Beats read different time zone databases: 2025b, 2026a"),
         ([a_report("2025b"), a_report("2025b")], ""),
@@ -24,7 +24,7 @@ def a_report(version: str, age_s: float = 1.0) -> dict[str, Any]:
     ],
 )
 def test_beats_that_read_different_zone_databases_are_reported(
-    reports: list[dict[str, Any]], said: str, monkeypatch: pytest.MonkeyPatch
+    reports: list[dict[str, Any]], reply: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B22: they disagree about when a job is due, and so about its run ids."""
     monkeypatch.setattr(cli, "_reports", lambda *_: reports)
@@ -32,5 +32,5 @@ def test_beats_that_read_different_zone_databases_are_reported(
     done = CliRunner().invoke(cli.status, obj=SimpleNamespace(app=None))
     assert done.exit_code == 0, done.output
     assert done.output.count("one beat") == len(reports)
-    assert done.stderr[: len(said)] == said
-    assert bool(said) == bool(done.stderr)
+    assert done.stderr[: len(reply)] == reply
+    assert bool(reply) == bool(done.stderr)

@@ -1,4 +1,4 @@
-"""Columns of one shard: finding, growing, dying, sorting anew."""
+"""Columns of one shard: finding, growing, removing, sorting again."""
 
 from __future__ import annotations
 

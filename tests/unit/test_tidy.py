@@ -49,7 +49,7 @@ CLOCK_EXCEPTIONS = {
     "sources/beat_schedule/celery_objects.py": "Celery asks its schedule objects without telling the time",
     "beat/schedule_view.py": "Celery's ScheduleEntry, handed out for a monitor, needs the time",
 }
-"""Modules of the engine's package that may read the wall clock, and why; everything else is told the time."""
+"""Modules of the engine's package that may read the wall clock, and why; others get the time as an argument."""
 
 
 UNSAFE_WAITS = {"Queue", "LifoQueue", "PriorityQueue", "SimpleQueue", "Event", "Condition", "Semaphore", "Barrier"}

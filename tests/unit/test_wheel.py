@@ -58,7 +58,7 @@ def test_a_row_that_left_and_came_back_comes_out_once():
     wheel.moved_away(ticks(20))
     wheel.arm(rows(1), ticks(10))
     assert wheel.pop(10).tolist() == [1]
-    assert wheel.pop(20).tolist() == [1], "stale: whoever pops it must look at the row"
+    assert wheel.pop(20).tolist() == [1], "stale: the caller of pop must look at the row"
 
 
 def test_the_same_in_a_far_window():

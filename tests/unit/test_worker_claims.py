@@ -151,7 +151,7 @@ print(digest_of("t", (tags, frozenset(tags), Holder()), {"nested": {1: [tags], "
 
 def test_equal_arguments_have_one_digest_in_every_process() -> None:
     digests = set()
-    for seed in ("1", "2"):  # of the order of sets, which each worker draws anew
+    for seed in ("1", "2"):  # of the order of sets, which each worker draws itself
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         command = [sys.executable, "-c", DIGEST_OF_WHAT_PICKLE_BRINGS]
         digests.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
@@ -278,7 +278,7 @@ def test_which_lease_a_run_needs() -> None:
         ("queue_one", {}, Verdict.ELECTED, Contention.QUEUE),
         ("queue_one", {"wheelbeat_waiting": True}, Verdict.REOPENED, Contention.QUEUE),
         ("queue_one", {"retries": 2}, Verdict.ELECTED, Contention.WAIT),
-        ("allow", {}, Verdict.ELECTED, Contention.WAIT),  # only exclusive: whoever is second waits
+        ("allow", {}, Verdict.ELECTED, Contention.WAIT),  # only exclusive: the second one waits
     ],
 )
 def test_what_a_run_does_while_its_lease_is_taken(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Gatekeeper:
-    """Answers with what the test wants, and remembers what it was told."""
+    """Gives the answers that the test sets, and remembers its calls."""
 
     def __init__(self, admission: Admission) -> None:
         self.admission = admission

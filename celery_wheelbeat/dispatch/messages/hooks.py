@@ -141,7 +141,7 @@ def configuration_reasons(app: Any) -> list[str]:
     if conf.task_protocol != 2:
         reasons.append(f"task_protocol is {conf.task_protocol}; the fast lane speaks 2")
     reasons += [
-        f"task_routes has a router of its own ({_named(route)}), which may decide anew for each message"
+        f"task_routes has a router of its own ({_named(route)}), which may decide differently for each message"
         for route in app.amqp.router.routes
         if not isinstance(route, MapRoute)
     ]

@@ -308,7 +308,7 @@ def _reserved(size: int) -> mmap.mmap | None:
         memory = mmap.mmap(-1, max(1, size), flags=flags)
     except (OSError, OverflowError) as error:
         logger.warning(
-            "beat: The system gives no %d bytes for the pieces of messages (%s): each message is made anew. Set"
+            "beat: The system gives no %d bytes for the pieces of messages (%s): each message is made as a whole. Set"
             " wheelbeat_envelope_bytes to what there is",
             size,
             error,

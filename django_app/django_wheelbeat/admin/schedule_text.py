@@ -23,8 +23,8 @@ def schedule_in_words(row: MonitorRow) -> str:
 
 def _words_of(row: MonitorRow) -> str:
     kinds = [_interval(row), _cron(row), _once(row), _solar(row)]
-    said = [words for words in kinds if words]
-    return _(" and ").join(said) if said else _("no schedule")
+    texts = [words for words in kinds if words]
+    return _(" and ").join(texts) if texts else _("no schedule")
 
 
 def _interval(row: MonitorRow) -> str:

@@ -116,13 +116,13 @@ class TransferPageMixin:
         count = report.created + report.changed
         if not count:
             return
-        said = _("Imported: %(new)d new, %(changed)d changed.") % {"new": report.created, "changed": report.changed}
+        summary = _("Imported: %(new)d new, %(changed)d changed.") % {"new": report.created, "changed": report.changed}
         LogEntry.objects.create(
             user_id=request.user.pk,
             content_type=ContentType.objects.get_for_model(self.model),
             object_repr=f"{count} {self.opts.verbose_name_plural}",
             action_flag=CHANGE if report.changed else ADDITION,
-            change_message=f"{said} {reason}",
+            change_message=f"{summary} {reason}",
         )
 
 

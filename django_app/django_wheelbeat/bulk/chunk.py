@@ -64,11 +64,11 @@ def change_chunk_of_many(
 
 def note_all(model: Any, operation: Operation, user: Any, entries: Entries) -> int:
     """Write or update the single entry of a large bulk in Django's history; return its primary key."""
-    said = {"object_repr": f"{entries.changed} {model._meta.verbose_name_plural}"}
-    if entries.history_id and LogEntry.objects.filter(pk=entries.history_id).update(**said):
+    title = {"object_repr": f"{entries.changed} {model._meta.verbose_name_plural}"}
+    if entries.history_id and LogEntry.objects.filter(pk=entries.history_id).update(**title):
         return entries.history_id
     content_type = ContentType.objects.get_for_model(model)
-    columns = {"action_flag": operation.flag, "change_message": operation.message, **said}
+    columns = {"action_flag": operation.flag, "change_message": operation.message, **title}
     return int(LogEntry.objects.create(user_id=user.pk, content_type_id=content_type.pk, **columns).pk)
 
 

@@ -181,8 +181,8 @@ class Edit:
     def message(self) -> str:
         """See ``Operation``."""
         changed = [*self.values, *(["tags"] if self.tags_added or self.tags_removed else [])]
-        said = _("Changed in bulk: %(fields)s.") % {"fields": ", ".join(changed)}
-        return f"{said} {self.reason}".strip()
+        text = _("Changed in bulk: %(fields)s.") % {"fields": ", ".join(changed)}
+        return f"{text} {self.reason}".strip()
 
     def apply(self, chunk: Any, note: Note) -> Outcome:
         """Validate monitors with their new values by the engine's checks, once per group of equal definitions.
@@ -255,8 +255,8 @@ class SpeedUp:
     @property
     def message(self) -> str:
         """See ``Operation``."""
-        said = _("Incident until %(end)s.") % {"end": self.until.isoformat()}
-        return f"{said} {self.reason}".strip()
+        text = _("Incident until %(end)s.") % {"end": self.until.isoformat()}
+        return f"{text} {self.reason}".strip()
 
     def apply(self, chunk: Any, note: Note) -> Outcome:
         """See ``Operation``."""

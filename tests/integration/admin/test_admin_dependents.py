@@ -80,16 +80,16 @@ def test_what_another_object_keeps_stays_and_is_named(
     objects = [hanging[kind].objects.create(monitor_id=pk) for pk in kept]
     browser = login()
     with CaptureQueriesContext(pg) as queries:
-        said = delete(browser)
+        output = delete(browser)
     assert list(Monitor.objects.order_by("pk").values_list("pk", flat=True)) == kept
-    assert f"{MANY - 2} monitors were deleted." in said
-    assert "2 monitors were not changed: m007: referenced by " in said
+    assert f"{MANY - 2} monitors were deleted." in output
+    assert "2 monitors were not changed: m007: referenced by " in output
     named = (
         "referenced by a row of another table: "
         if kind == "Unchecked"
         else f"referenced by {kind.lower()} “no. {objects[0].pk}”"
     )
-    assert named in said
+    assert named in output
     assert LogEntry.objects.count() == MANY - 2
     assert Change.objects.filter(operation="D").count() == MANY - 2
     assert len(queries) < 2 * MANY, "they are found by halves, not one by one"
@@ -120,8 +120,8 @@ def test_nothing_goes_along_that_the_user_may_not_delete(
     browser = login("deleter", only=("view_monitor", "delete_monitor"))
     last = hanging["Goes"].objects.create(monitor_id=ids[-1])
     below = hanging["Below"].objects.create(goes=last)
-    said = delete(browser)
-    assert "Nothing was deleted: this would also delete related objects that you may not delete (below)." in said
+    output = delete(browser)
+    assert "Nothing was deleted: this would also delete related objects that you may not delete (below)." in output
     assert Monitor.objects.count() == MANY
     below.delete()
     assert f"{MANY} monitors were deleted." in delete(browser)

@@ -13,7 +13,7 @@ def test_the_migrations_are_those_of_the_models(db: Any) -> None:
     from django.core.management import call_command
     from django.utils import translation
 
-    with translation.override("de"):  # whoever makes them speaks some language
+    with translation.override("de"):  # migrations may be made in any language
         call_command("makemigrations", "wheelbeat", check=True, dry_run=True, verbosity=0)
 
 

@@ -1,4 +1,4 @@
-"""Catalogues: every text of the app is marked and translated, compiled as it stands, and shown."""
+"""Catalogues: every text of the app is marked and translated, compiled, and shown."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def written(language: str) -> dict[str, str]:
     """Return first form → translation of the file that people edit; of a text of numbers, its first form."""
     text = (APP / "locale" / language / "LC_MESSAGES" / "django.po").read_text()
     pairs = re.findall(r'^msgid (".*")\n(?:msgid_plural ".*"\n)?msgstr(?:\[0\])? (".*")$', text, re.MULTILINE)
-    return {ast.literal_eval(one): ast.literal_eval(said) for one, said in pairs if one != '""'}
+    return {ast.literal_eval(one): ast.literal_eval(output) for one, output in pairs if one != '""'}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -68,18 +68,18 @@ def test_no_text_is_missing_and_none_is_left_over(language: str) -> None:
     for text in texts:
         forms = text if isinstance(text, tuple) else (text,)
         for number, form in enumerate(forms):
-            said = catalogue.get((forms[0], number)) if len(forms) == 2 else catalogue.get(form)
-            assert said, f"not translated: {form!r}"
-            assert Counter(PLACEHOLDER.findall(said)) == Counter(PLACEHOLDER.findall(form)), form
+            output = catalogue.get((forms[0], number)) if len(forms) == 2 else catalogue.get(form)
+            assert output, f"not translated: {form!r}"
+            assert Counter(PLACEHOLDER.findall(output)) == Counter(PLACEHOLDER.findall(form)), form
     known = {text if isinstance(text, str) else text[0] for text in texts}
-    assert written(language).keys() == known, "make messages anew"
+    assert written(language).keys() == known, "run make messages"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_compiled_catalogue_is_that_of_the_file(language: str) -> None:
     catalogue = compiled(language)._catalog  # type: ignore[attr-defined]
-    for text, said in written(language).items():
-        assert catalogue.get(text, catalogue.get((text, 0))) == said
+    for text, output in written(language).items():
+        assert catalogue.get(text, catalogue.get((text, 0))) == output
 
 
 def test_the_admin_speaks_german(db: Any, login: Callable[..., Any]) -> None:

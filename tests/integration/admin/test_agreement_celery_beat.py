@@ -1,6 +1,6 @@
 """Both schedulers side by side: django-celery-beat's own entries decide run by run, on an imagined clock.
 
-Where they do not agree, the how-to says so with the reason; each of those cases stands here as well.
+Where they do not agree, the how-to gives the reason; each of those cases is here as well.
 """
 
 from __future__ import annotations

@@ -224,10 +224,10 @@ def test_an_error_of_our_own_code_is_the_problem_of_its_row(
         page = browser.get(f"{LIST}{path}")
         assert page.status_code == 200
     preview = browser.get(f"{LIST}preview/", {"cron": "1 1 * * *", "timezone": "UTC", "day_rule": "and", "task": "t"})
-    said = str(preview.json())
-    assert ("of all things" in said) == (broken != "describe")
+    output = str(preview.json())
+    assert ("of all things" in output) == (broken != "describe")
     if broken == "describe":
-        assert "unreadable schedule" in said
+        assert "unreadable schedule" in output
 
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""The audit: what changed, by whom and why, whoever wrote it; as much of it as the setting asks for."""
+"""The audit: what changed, by whom and why, for every writer, as far as the setting asks."""
 
 from __future__ import annotations
 
@@ -214,9 +214,9 @@ def test_old_rows_are_pruned(any_vendor: Any) -> None:
 
     fill(3)
     Audit.objects.filter(pk=audit()[0].pk).update(at=timezone.now() - timedelta(days=400))
-    said = io.StringIO()
-    call_command("wheelbeat_prune", stdout=said)
-    assert "1 of the audit" in said.getvalue()
+    output = io.StringIO()
+    call_command("wheelbeat_prune", stdout=output)
+    assert "1 of the audit" in output.getvalue()
     assert len(audit()) == 2
     with pytest.raises(CommandError, match="--audit-days -1"):
         call_command("wheelbeat_prune", audit_days=-1)

@@ -43,14 +43,14 @@ def test_everything_that_a_task_says_is_kept(dcb: Any) -> None:
     make(name="ends", task="t", interval=every, expires=NOW + timedelta(days=9), last_run_at=LAST)
     make(name="clocked", task="t", clocked=clock, one_off=True)
     make(name="sun", task="t", solar=sun)
-    said = run("wheelbeat_import_celery_beat", reason="the move")
+    output = run("wheelbeat_import_celery_beat", reason="the move")
     full = Monitor.objects.get(name="full")
     assert (full.task, full.args, full.kwargs) == ("shop.check", '[1, {"__type__": "x"}]', '{"url": "é"}')
     assert (full.queue, full.routing_key, full.priority, full.headers) == ("q", "r", 7, '{"h": 1}')
     assert (full.expires_s, full.one_off, full.enabled, full.description) == (90.0, True, False, "why")
     assert full.start_at == NOW
     assert Monitor.objects.get(name="ends").end_at == NOW + timedelta(days=9)
-    assert "Note: ends: ends at its expires" in said
+    assert "Note: ends: ends at its expires" in output
     clocked = Monitor.objects.get(name="clocked")
     assert (clocked.once_at, clocked.one_off, clocked.start_at) == (NOW + timedelta(days=1), False, None)
     assert Monitor.objects.get(name="sun").solar_event == "sunset"
@@ -71,12 +71,12 @@ def test_what_never_ran_is_refused_and_what_the_code_has_is_left_to_it(dcb: Any)
         dcb.PeriodicTask(name="good", task="t", crontab=hourly),
     ]
     dcb.PeriodicTask.objects.bulk_create(tasks)
-    said = run("wheelbeat_import_celery_beat")
-    assert "1 new, 0 changed, 0 unchanged, 3 refused" in said
+    output = run("wheelbeat_import_celery_beat")
+    assert "1 new, 0 changed, 0 unchanged, 3 refused" in output
     assert list(Monitor.objects.values_list("name", flat=True)) == ["good"]
     for reason in ("never: cron", "none: expected one schedule, got none", "bad arguments: args"):
-        assert reason in said, said
-    assert "Note: in the code: is an entry of beat_schedule" in said
+        assert reason in output, output
+    assert "Note: in the code: is an entry of beat_schedule" in output
 
 
 @pytest.mark.parametrize("kind", ["interval", "clocked"])
@@ -94,10 +94,10 @@ def test_a_one_off_that_has_run_there_does_not_run_again(dcb: Any, site_app: Cel
     entry = ModelEntry(dcb.PeriodicTask.objects.get(name="has run"), app=site_app)
     next(entry).save()  # as its beat does for each run; it disables the task when it looks at it again
     assert dcb.PeriodicTask.objects.get(name="has run").enabled
-    said = run("wheelbeat_import_celery_beat")
+    output = run("wheelbeat_import_celery_beat")
     enabled = dict(Monitor.objects.values_list("name", "enabled"))
     assert enabled == {"has run": False, "is to run": True}
-    assert "Note: has run: is a one-off that has run: it is imported disabled" in said
+    assert "Note: has run: is a one-off that has run: it is imported disabled" in output
     assert "1 new, 1" not in run("wheelbeat_import_celery_beat")
 
 
@@ -128,11 +128,11 @@ def test_a_crontab_longer_than_ours_is_written_with_ranges(
     }
     long = dcb.CrontabSchedule.objects.create(timezone="UTC", **fields)
     dcb.PeriodicTask.objects.create(name="long", task="t", crontab=long)
-    said = run("wheelbeat_import_celery_beat")
-    assert "1 new, 0 changed, 0 unchanged, 0 refused" in said, said
+    output = run("wheelbeat_import_celery_beat")
+    assert "1 new, 0 changed, 0 unchanged, 0 refused" in output, output
     monitor = Monitor.objects.get()
     assert monitor.cron == text.format(minute)
-    assert f"Note: long: its cron expression is rewritten as “{monitor.cron}”" in said
+    assert f"Note: long: its cron expression is rewritten as “{monitor.cron}”" in output
     ours, at = next(fires(schedule_of(row_of(monitor)), to_ms(NOW))), NOW
     long.schedule.nowfun = None
     theirs = crontab(**fields, app=site_app)
@@ -148,10 +148,10 @@ def test_a_task_that_cannot_be_read_is_its_own_problem(dcb: Any) -> None:
     huge = dcb.IntervalSchedule.objects.create(every=2**31 - 1, period="days")
     for name, interval in (("a", every), ("odd", odd), ("huge", huge), ("z", every)):
         dcb.PeriodicTask.objects.create(name=name, task="t", interval=interval)
-    said = run("wheelbeat_import_celery_beat")
-    assert "2 new, 0 changed, 0 unchanged, 2 refused" in said
-    assert "odd: cannot be read: TypeError" in said
-    assert "huge: cannot be read: OverflowError" in said
+    output = run("wheelbeat_import_celery_beat")
+    assert "2 new, 0 changed, 0 unchanged, 2 refused" in output
+    assert "odd: cannot be read: TypeError" in output
+    assert "huge: cannot be read: OverflowError" in output
     assert sorted(Monitor.objects.values_list("name", flat=True)) == ["a", "z"]
 
 
@@ -166,8 +166,8 @@ def test_repeating_it_keeps_both_in_step(dcb: Any) -> None:
     assert Change.objects.count() == changes
     task.queue = "moved"
     task.save()
-    said = run("wheelbeat_import_celery_beat", dry_run=True)
-    assert "~ a: queue: '' → 'moved'" in said
+    output = run("wheelbeat_import_celery_beat", dry_run=True)
+    assert "~ a: queue: '' → 'moved'" in output
     run("wheelbeat_import_celery_beat")
     assert Monitor.objects.get().queue == "moved"
     assert dcb.PeriodicTask.objects.count() == 1
@@ -186,9 +186,9 @@ def test_what_the_source_no_longer_has_is_named_and_pruned_only_if_the_import_ma
     dcb.PeriodicTask.objects.filter(name="renamed").update(name="new name")
     dcb.PeriodicTask.objects.filter(name="bad later").update(args="(1,)")
     Monitor.objects.filter(name="renamed here").update(name="mine now")
-    said = run("wheelbeat_import_celery_beat")
-    assert "- deleted: no longer in the source" in said
-    assert "2 monitors of earlier imports are no longer in the source and still run; --prune deletes them." in said
+    output = run("wheelbeat_import_celery_beat")
+    assert "- deleted: no longer in the source" in output
+    assert "2 monitors of earlier imports are no longer in the source and still run; --prune deletes them." in output
     assert Monitor.objects.filter(name="deleted").exists()
     assert "Would delete: 2." in run("wheelbeat_import_celery_beat", prune=True, dry_run=True)
     assert Monitor.objects.filter(name="deleted").exists()
@@ -215,9 +215,9 @@ def test_many_notes_of_one_kind_are_few_lines(dcb: Any) -> None:
     dcb.PeriodicTask.objects.bulk_create(
         dcb.PeriodicTask(name=f"t{number:02}", task="t", interval=hourly) for number in range(30)
     )
-    said = run("wheelbeat_import_celery_beat")
-    assert said.count("has never run") == 20
-    assert "Note: and 10 more of these." in said
+    output = run("wheelbeat_import_celery_beat")
+    assert output.count("has never run") == 20
+    assert "Note: and 10 more of these." in output
 
 
 @pytest.mark.redis
@@ -248,18 +248,18 @@ def test_redbeat_is_taken_over(db: Any, site_app: Celery, redis_url: str) -> Non
         put("never", schedule(600))
         client.hdel("redbeat:never", "meta")
         client.zadd("redbeat::schedule", {"redbeat:lost": 1, "redbeat:never": LAST.timestamp()})
-        said = run("wheelbeat_import_redbeat")
+        output = run("wheelbeat_import_redbeat")
         RedBeatSchedulerEntry.from_key("redbeat:cron", app=site_app).delete()
         pruned = run("wheelbeat_import_redbeat", dry_run=True, prune=True)
         client.flushdb()
     assert "- cron: no longer in the source" in pruned
     assert "Would delete: 1." in pruned
-    assert "3 new, 0 changed, 0 unchanged, 2 refused" in said, said
-    assert "Note: never: has never run" in said
+    assert "3 new, 0 changed, 0 unchanged, 2 refused" in output, output
+    assert "Note: never: has never run" in output
     never = next(fires(schedule_of(row_of(Monitor.objects.get(name="never"))), to_ms(LAST)))
     assert to_datetime(never) == LAST.replace(microsecond=0) + timedelta(seconds=600), "due at its score, not together"
-    assert "rule: 'rrule' has no counterpart" in said
-    assert "Note: in the code: is an entry of beat_schedule" in said
+    assert "rule: 'rrule' has no counterpart" in output
+    assert "Note: in the code: is an entry of beat_schedule" in output
     every, cron = Monitor.objects.get(name="every"), Monitor.objects.get(name="cron")
     assert (every.queue, every.expires_s, every.options, every.enabled) == ("q", 30.0, '{"shadow": "s"}', False)
     assert (every.args, every.kwargs, every.jitter_s) == ("[1]", '{"a": 2}', 0)
@@ -285,12 +285,12 @@ def test_instants_in_the_arguments_of_redbeat_arrive_as_instants(db: Any, site_a
         RedBeatSchedulerEntry(name, "t", schedule(60), args=args, kwargs=given, options=options, app=site_app).save()
     theirs = RedBeatSchedulerEntry.from_key("redbeat:typed", app=site_app)
     with Redis.from_url(redis_url) as client:
-        said = run("wheelbeat_import_redbeat")
+        output = run("wheelbeat_import_redbeat")
         again = run("wheelbeat_import_redbeat")
         client.flushdb()
     typed = Monitor.objects.get()
     assert typed.name == "typed"
-    assert "object: hold a crontab of redbeat, which Celery cannot send as JSON" in said
+    assert "object: hold a crontab of redbeat, which Celery cannot send as JSON" in output
     assert "1 unchanged, 1 refused" in again
     read = kombu_json.loads(typed.args), kombu_json.loads(typed.kwargs)
     sent = (kombu_json.loads(kombu_json.dumps(value)) for value in (list(theirs.args), theirs.kwargs))
@@ -312,9 +312,9 @@ def test_lists_in_crontabs_and_settings_in_capitals_are_redbeats_too(db: Any, si
     site_app.conf.update(REDBEAT_REDIS_URL=redis_url, REDBEAT_KEY_PREFIX="mine:", REDBEAT_REDIS_OPTIONS={})
     with Redis.from_url(redis_url) as client:
         RedBeatSchedulerEntry("half", "t", crontab(minute=[0, 30], hour=[1, 5]), app=site_app).save()
-        said = run("wheelbeat_import_redbeat")
+        output = run("wheelbeat_import_redbeat")
         client.flushdb()
-    assert "1 new, 0 changed, 0 unchanged, 0 refused" in said
+    assert "1 new, 0 changed, 0 unchanged, 0 refused" in output
     assert Monitor.objects.get().cron == "0,30 1,5 * * *"
 
 
@@ -332,10 +332,10 @@ def test_without_a_name_for_its_zone_no_crontab_of_redbeat_is_taken_over(
     with Redis.from_url(redis_url) as client:
         RedBeatSchedulerEntry("every", "t", schedule(90), app=site_app).save()
         RedBeatSchedulerEntry("cron", "t", crontab(minute=30, hour=9), app=site_app).save()
-        said = run("wheelbeat_import_redbeat")
+        output = run("wheelbeat_import_redbeat")
         client.flushdb()
-    assert "cron: Celery's time zone is not an IANA zone of this machine" in said
-    assert "1 new, 0 changed, 0 unchanged, 1 refused" in said
+    assert "cron: Celery's time zone is not an IANA zone of this machine" in output
+    assert "1 new, 0 changed, 0 unchanged, 1 refused" in output
     assert set(Monitor.objects.values_list("name", flat=True)) == {"every"}
 
 

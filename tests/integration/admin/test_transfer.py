@@ -95,10 +95,10 @@ def test_an_import_changes_what_differs_and_nothing_else(either: Any, tmp_path: 
         + json.dumps({"name": "added", "task": "t", "interval": "5m", "kwargs": {"url": "x"}, "expires": "1m"})
     )
     changes = Change.objects.count()
-    said = run("wheelbeat_import", str(path), dry_run=True)
-    assert "Would import: 1 new, 1 changed, 0 unchanged, 0 refused." in said
-    assert "+ added" in said
-    assert "~ cron: queue: '' → 'new', tags: '' → 'a,b'" in said
+    output = run("wheelbeat_import", str(path), dry_run=True)
+    assert "Would import: 1 new, 1 changed, 0 unchanged, 0 refused." in output
+    assert "+ added" in output
+    assert "~ cron: queue: '' → 'new', tags: '' → 'a,b'" in output
     assert Change.objects.count() == changes
     run("wheelbeat_import", str(path))
     cron, added = Monitor.objects.get(name="cron"), Monitor.objects.get(name="added")
@@ -143,9 +143,13 @@ def test_errors_are_reported_by_line_and_nothing_is_imported(either: Any, tmp_pa
 
     with pytest.raises(CommandError, match="--skip-errors"):
         call_command("wheelbeat_import", str(path), stdout=out, stderr=out)
-    said = out.getvalue().splitlines()
+    output = out.getvalue().splitlines()
     for number, (line, reason) in enumerate(BAD, start=2):
-        assert any(text.startswith(f"{number}: ") and reason in text for text in said), (number, line, said[number - 2])
+        assert any(text.startswith(f"{number}: ") and reason in text for text in output), (
+            number,
+            line,
+            output[number - 2],
+        )
     assert not Monitor.objects.exists()
     assert f"1 new, 0 changed, 0 unchanged, {len(BAD)} refused" in run("wheelbeat_import", str(path), skip_errors=True)
     assert list(Monitor.objects.values_list("name", flat=True)) == ["good"]
@@ -154,10 +158,10 @@ def test_errors_are_reported_by_line_and_nothing_is_imported(either: Any, tmp_pa
 def test_csv_knows_its_own_errors(db: Any, tmp_path: Path) -> None:
     path = tmp_path / "bad.csv"
     path.write_text('\ufeffname,task,interval,args\na,t,5m,"[1,2]"\nb,t\n"c,t,5m\n', encoding="utf-8")
-    said = run("wheelbeat_import", str(path), dry_run=True)
-    assert "1 new" in said
-    assert "3: line: has 2 cells, the first line has 4" in said
-    assert "cannot be read" in said
+    output = run("wheelbeat_import", str(path), dry_run=True)
+    assert "1 new" in output
+    assert "3: line: has 2 cells, the first line has 4" in output
+    assert "cannot be read" in output
 
 
 def test_a_million_lines_need_no_more_memory_than_a_block(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +214,7 @@ def test_a_name_that_somebody_else_adds_meanwhile_is_an_error_of_its_line(
     monkeypatch.setattr(imports.Importer, "_planned", look_and_lose)
     text = "".join(f'{{"name": "{name}", "task": "t", "interval": "5m"}}\n' for name in ("first", "second", "third"))
     response = upload(login(), text, **{"import": "1", "reason": "race"})
-    assert response.status_code == 200, "it is said, not lost"
+    assert response.status_code == 200, "it is shown, not lost"
     report = response.context["report"]
     assert [(problem.line, problem.name) for problem in report.problems] == [(2, "second")]
     assert "added during this import" in report.problems[0].reason

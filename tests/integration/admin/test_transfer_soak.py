@@ -47,7 +47,7 @@ def resident_bytes(field: str) -> int:
 @contextmanager
 def bounded_growth(what: str) -> Iterator[None]:
     """Fail where the peak of the block lies too far above what was resident before."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = resident_bytes("VmRSS")
     yield
     grown = resident_bytes("VmHWM") - before
@@ -67,13 +67,13 @@ def test_a_million_lines_go_in_and_out_in_bounded_memory(pg: Any, tmp_path: Path
     assert f"{WARM_LINES} new" in run("wheelbeat_import", str(warm))
     run("wheelbeat_export", str(exported))
     with bounded_growth("import"):
-        said = run("wheelbeat_import", str(given))
-    assert f"Imported: {LINES} new, 0 changed, 0 unchanged, 0 refused." in said
+        output = run("wheelbeat_import", str(given))
+    assert f"Imported: {LINES} new, 0 changed, 0 unchanged, 0 refused." in output
     assert Monitor.objects.count() == LINES + WARM_LINES
     with bounded_growth("export"):
         run("wheelbeat_export", str(exported))
     with exported.open() as file:
         assert sum(1 for _ in file) == LINES + WARM_LINES
     with bounded_growth("look through what was exported"):
-        said = run("wheelbeat_import", str(exported), dry_run=True)
-    assert f"0 new, 0 changed, {LINES + WARM_LINES} unchanged, 0 refused." in said
+        output = run("wheelbeat_import", str(exported), dry_run=True)
+    assert f"0 new, 0 changed, {LINES + WARM_LINES} unchanged, 0 refused." in output

@@ -107,7 +107,7 @@ def test_every_run_is_exact_while_the_table_is_read_again(
         beat.step()
         assert beat.status["reading"] == "resync"
         Monitor.objects.filter(pk__in=edited[:50]).update(args=f"[{n + 3}]")  # while the table is being read
-        beat.until(lambda: beat.current and held_is_the_table(beat, place), "what nobody told")
+        beat.until(lambda: beat.current and held_is_the_table(beat, place), "the changes that the log lacks")
         assert list(beat.jobs([fresh.pk])) == [fresh.pk]
     changed_ms = beat.engine.cursor_ms
     beat.run(11)
@@ -123,7 +123,7 @@ def test_every_run_is_exact_while_the_table_is_read_again(
 
 
 def test_ids_may_be_as_large_as_the_column_takes(place: Place, beat: SteppedBeat) -> None:
-    """Whoever makes ids elsewhere makes large ones; two that a float cannot tell apart are two monitors."""
+    """Ids made elsewhere are large; two ids that are equal as floats are two monitors."""
     ids = (2**53, 2**53 + 1, LATER_IDS_FROM - 2, LATER_IDS_FROM - 1)
     monitor("beyond", id=LATER_IDS_FROM, interval_ms=EVERY_MS, jitter_s=0)
     for job_id in ids:
@@ -248,9 +248,9 @@ def test_transactions_that_stay_open_for_ten_minutes(
 
 
 def test_edits_past_the_log_are_found_and_counted_apart(place: Place) -> None:
-    """Disabled triggers and triggers that a replica's session does not fire; once although the log told something."""
+    """Disabled triggers and triggers that a replica's session does not fire; once although the log has rows."""
     ids = fill(place, 30)
-    place.execute("DELETE FROM wheelbeat_changelog")  # the simulated clock would take it for what it was told
+    place.execute("DELETE FROM wheelbeat_changelog")  # the simulated clock would count these rows as read
     beat = begin(place, reconcile_period=60.0)
     beat.until(lambda: beat.current, "the load")
     place.execute("ALTER TABLE wheelbeat_monitor DISABLE TRIGGER USER")
@@ -314,7 +314,7 @@ def test_a_database_restored_from_a_dump_under_a_running_beat(quiet_server: Priv
 
 
 def test_a_migration_under_a_running_beat(place: Place, beat: SteppedBeat) -> None:
-    """New columns concern no beat of the version before; a table that is written anew is read anew."""
+    """New columns concern no beat of the earlier version; a rewritten table is read again."""
     ids = fill(place, 20)
     beat.until(lambda: beat.current, "the load")
     try:

@@ -1,4 +1,4 @@
-"""Pruning the change log: nobody who polls is harmed, whoever is too far behind notices. PostgreSQL.
+"""Pruning the change log harms no reader that polls; a reader too far behind notices. PostgreSQL.
 
 On a server of its own, because how far the log can be pruned depends on every transaction of the server.
 """

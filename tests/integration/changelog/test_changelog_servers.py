@@ -1,4 +1,4 @@
-"""What PostgreSQL servers may do to whoever follows a change log: rewrite the table, be a standby, replicate rows."""
+"""Events on PostgreSQL servers while a beat follows: a rewritten table, a standby, replicated rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def beat(quiet: Place) -> Iterator[SteppedBeat]:
 
 
 class Migration:
-    """Writes the table anew in a transaction that ends when somebody waits for the table."""
+    """Rewrites the table in a transaction that ends when somebody waits for the table."""
 
     def __init__(self, server: PrivatePostgres) -> None:
         self.begun = False

@@ -1,4 +1,4 @@
-"""The load of a large table as columns: nothing is lost, whatever is edited while it runs, and errors begin it anew."""
+"""The load of a large table as columns: no edit made while it runs is lost, and errors restart it."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Place:
     def roll(self, beat_id: str, namespace: str = NAMESPACE) -> Roll:
         roll = self._make(namespace, beat_id)
         if isinstance(roll, AmqpRoll):
-            roll.listen()  # what was said before is not heard
+            roll.listen()  # earlier lines are not received
         self._opened.append(roll)
         return roll
 
