@@ -1,7 +1,7 @@
 """The application's own connection, as the writers use it: statements join the transaction that is open there.
 
-Known are connections of psycopg, ``sqlite3``, Django and SQLAlchemy. Never: commit, roll back or close what the
-application opened.
+Known are connections of psycopg, ``sqlite3``, MySQLdb, Django and SQLAlchemy. Never: commit, roll back or close what
+the application opened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Caller(Protocol):
     """A connection of the application."""
 
     vendor: str
-    """``postgresql`` or ``sqlite``."""
+    """``postgresql``, ``mysql`` or ``sqlite``."""
 
     def rows(self, statement: str, parameters: Mapping[str, Any]) -> list[Sequence[Any]]:
         """Run one statement with named parameters and return its rows; errors of the driver are not wrapped."""
@@ -66,7 +66,7 @@ class _SqlAlchemy:
         self._connection = connection
 
     def rows(self, statement: str, parameters: Mapping[str, Any]) -> list[Sequence[Any]]:
-        result = self._connection.exec_driver_sql(statement, dict(parameters))
+        result = self._connection.exec_driver_sql(statement, dict(parameters) or None)
         return list(result.fetchall()) if result.returns_rows else []
 
     def copy(self, statement: str, rows: Iterable[Sequence[Any]]) -> bool:  # noqa: ARG002 - the driver may be any
@@ -85,16 +85,19 @@ def caller_of(connection: Any) -> Caller:
         return _SqlAlchemy(_supported(connection.dialect.name, connection), connection)
     if type(connection).__module__.partition(".")[0] == "psycopg":
         return _Cursors("postgresql", connection, colons=False)
+    if type(connection).__module__.partition(".")[0] == "MySQLdb":
+        return _Cursors("mysql", connection, colons=False)
     raise InvalidRequest(
         f"connection: {type(connection).__module__}.{type(connection).__qualname__}: expected a connection of psycopg, "
-        "sqlite3, Django or SQLAlchemy"
+        "sqlite3, MySQLdb, Django or SQLAlchemy"
     )
 
 
 def _supported(vendor: str, connection: Any) -> str:
-    if vendor not in ("postgresql", "sqlite"):
+    vendor = "mysql" if vendor == "mariadb" else vendor  # a dialect of SQLAlchemy
+    if vendor not in ("postgresql", "sqlite", "mysql"):
         raise InvalidRequest(
             f"connection: one-off runs cannot be stored through {type(connection).__qualname__} in {vendor}: "
-            "expected PostgreSQL or SQLite"
+            "expected PostgreSQL, MariaDB or SQLite"
         )
     return vendor

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_wheelbeat.later.connections import caller_of
+from celery_wheelbeat.later.ring import PARTS, table_of
 from celery_wheelbeat.runtime.statements import read_statements
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def create_tables(connection: Any) -> None:
-    """Create what is missing. PostgreSQL gets all 59 parts now; no statement of a beat or an application makes one."""
+    """Create what is missing. The ring gets all 59 parts now; no statement of a beat or an application makes one."""
     caller = caller_of(connection)
     for name, statement in _statements(caller).items():
         if name.startswith("create_"):
@@ -26,4 +27,6 @@ def drop_tables(connection: Any) -> None:
 
 
 def _statements(caller: Caller) -> dict[str, str]:
-    return dict(read_statements("celery_wheelbeat.later", f"sql/{caller.vendor}.sql"))
+    statements = read_statements("celery_wheelbeat.later", f"sql/{caller.vendor}.sql")
+    partitions = ", ".join(f"PARTITION {table_of(part)} VALUES IN ({part})" for part in range(PARTS))
+    return {name: statement.replace("{partitions}", partitions) for name, statement in statements.items()}

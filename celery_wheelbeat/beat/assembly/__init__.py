@@ -45,6 +45,7 @@ from celery_wheelbeat.jobs.send_options import MAX_TEXT
 from celery_wheelbeat.later.ahead.meter import StoreMeter
 from celery_wheelbeat.later.feed import LaterFeed
 from celery_wheelbeat.later.in_wheel import LaterRuns
+from celery_wheelbeat.later.readers.mariadb import MariadbReader
 from celery_wheelbeat.later.readers.postgres import PostgresReader
 from celery_wheelbeat.later.readers.sqlite import SqliteReader
 from celery_wheelbeat.observe.liveness import Liveness
@@ -77,7 +78,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("celery.beat")
 
-_LATER_READERS: Mapping[str, Callable[..., LaterReader]] = {"postgresql": PostgresReader, "sqlite": SqliteReader}
+_LATER_READERS: Mapping[str, Callable[..., LaterReader]] = {
+    "postgresql": PostgresReader,
+    "mysql": MariadbReader,
+    "sqlite": SqliteReader,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class SearchedRows(NamedTuple):
 
 
 def counts(caller: Caller, periods: Sequence[Period], most: int | None = None) -> list[Count]:
-    """Return how many runs lie in each of ``periods``, which ascend; up to three statements, on SQLite one.
+    """Return how many runs lie in each of ``periods``, which ascend; up to three statements, on others than PostgreSQL one.
 
     ``most``: rows that are counted in each (default: ``COUNTED_MAX``).
     """
@@ -78,10 +78,12 @@ def counts(caller: Caller, periods: Sequence[Period], most: int | None = None) -
     bounds: Mapping[str, Any] = {"from_s": [one.from_s for one in periods], "until_s": [one.until_s for one in periods]}
     if caller.vendor == "sqlite":
         bounds = {name: json.dumps(values) for name, values in bounds.items()}
+    elif caller.vendor == "mysql":
+        bounds = {"periods": json.dumps(periods), "parts": parts}
     statement = _statement(caller, "bounded_counts", parts)
     found = [int(row[0]) for row in caller.rows(statement, {**bounds, "limit": most + 1})]
     full = [number for number, runs in enumerate(found) if runs > most]
-    precision = Precision.AT_LEAST if caller.vendor == "sqlite" else Precision.ESTIMATE
+    precision = Precision.ESTIMATE if caller.vendor == "postgresql" else Precision.AT_LEAST
     estimates = dict(zip(full, _estimates(caller, [periods[number] for number in full]), strict=True))
     return [
         Count(max(most, estimates[number]), precision) if number in estimates else Count(runs, Precision.EXACT)
@@ -93,7 +95,10 @@ def search(caller: Caller, wanted: Search) -> SearchedRows:
     """Return the first rows that are ``wanted``, of at most ``SEARCHED_MAX`` that are looked through."""
     statement = _statement(caller, "search", parts_between(wanted.from_s, wanted.until_s))
     searched = wanted.limit if wanted.task is None else SEARCHED_MAX
-    rows = caller.rows(statement, {**wanted._asdict(), "in_force_ms": IN_FORCE_MS, "searched": searched})
+    given = {**wanted._asdict(), "in_force_ms": IN_FORCE_MS, "searched": searched}
+    if caller.vendor == "mysql":
+        given["parts"] = parts_between(wanted.from_s, wanted.until_s)
+    rows = caller.rows(statement, given)
     found = [found_in([*row[:-3], row[-1]]) for row in rows if row[-1] is not None]
     if not rows or (len(found) < wanted.limit and rows[-1][-2] < searched):
         return SearchedRows(found, None)
@@ -110,7 +115,7 @@ def _statement(caller: Caller, name: str, parts: Sequence[int]) -> str:
 
 def _estimates(caller: Caller, periods: Sequence[Period]) -> list[int]:
     """Return the planner's estimate for each of ``periods``; the statement is planned and not executed."""
-    if caller.vendor == "sqlite" or not periods:
+    if caller.vendor != "postgresql" or not periods:
         return [0] * len(periods)
     statements = read_statements("celery_wheelbeat.later", f"sql/{caller.vendor}.sql")
     caller.rows(statements["no_parallel_plan"], {})

@@ -84,6 +84,10 @@ def writer_of(caller: Caller) -> LaterWriter:
         from celery_wheelbeat.later.writers.postgres import PostgresWriter  # noqa: PLC0415 - it imports this module
 
         return PostgresWriter(caller)
+    if caller.vendor == "mysql":
+        from celery_wheelbeat.later.writers.mariadb import MariadbWriter  # noqa: PLC0415 - same
+
+        return MariadbWriter(caller)
     from celery_wheelbeat.later.writers.sqlite import SqliteWriter  # noqa: PLC0415 - same
 
     return SqliteWriter(caller)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LATER_VENDORS = ("postgresql", "sqlite")
-"""Databases that keep one-off runs."""
+"""Databases that keep one-off runs since migration 0011; MariaDB does since a later one."""
 
 _PLAIN = """
     once_at IS NULL AND solar_event = '' AND start_at IS NULL AND end_at IS NULL AND finished_at IS NULL
@@ -142,6 +142,18 @@ def add_later(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - the sign
 def drop_later(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - the signature of RunPython
     """Drop the table of one-off runs."""
     if schema_editor.connection.vendor in LATER_VENDORS:
+        drop_tables(schema_editor.connection)
+
+
+def add_later_on_mariadb(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - the signature of RunPython
+    """Create the table of one-off runs on MariaDB."""
+    if schema_editor.connection.vendor == "mysql":
+        create_tables(schema_editor.connection)
+
+
+def drop_later_on_mariadb(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - the signature of RunPython
+    """Drop the table of one-off runs on MariaDB."""
+    if schema_editor.connection.vendor == "mysql":
         drop_tables(schema_editor.connection)
 
 

@@ -12,6 +12,7 @@ import uuid
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import MySQLdb
 import psycopg
 import pytest
 import redis
@@ -20,6 +21,7 @@ from support.lanes.later import LaterBench
 
 from celery_wheelbeat.later.ring import due_id, part_of
 from celery_wheelbeat.later.tables import create_tables, drop_tables
+from celery_wheelbeat.settings.urls import mysql_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,6 +76,8 @@ class Table:
     def __init__(self, url: str, connect: Callable[[], Any]) -> None:
         self.url = url
         self.is_sqlite = url.startswith("sqlite")
+        self.insert = "INSERT IGNORE" if url.startswith("mysql") else "INSERT"
+        """On MariaDB, ids are unique in a second."""
         self.connect = connect
 
     def write(self, rows: list[dict[str, Any]]) -> None:
@@ -83,15 +87,20 @@ class Table:
             for row in rows:
                 now_s = int(time.time())
                 given = row if self.is_sqlite else {"part": part_of(row["second"], now_s), **row}
-                connection.execute(f"INSERT INTO wheelbeat_later ({', '.join(names)}) VALUES ({holes})", given)
+                statement = f"{self.insert} INTO wheelbeat_later ({', '.join(names)}) VALUES ({holes})"
+                connection.cursor().execute(statement, given)
             connection.commit()
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+@pytest.fixture(params=["postgresql", pytest.param("mysql", marks=pytest.mark.mysql), "sqlite"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Table]:
     if request.param == "sqlite":
         path = tmp_path / "later.sqlite3"
         made = Table(f"sqlite:///{path}", lambda: sqlite3.connect(path, timeout=10))
+    elif request.param == "mysql":
+        url = request.getfixturevalue("mysql_url")
+        parameters = mysql_parameters("url", url)
+        made = Table(url, lambda: MySQLdb.connect(**parameters))
     else:
         url = request.getfixturevalue("postgres_url")
         made = Table(url, lambda: psycopg.connect(url))
