@@ -1,8 +1,8 @@
 """Write ``sources/databases/sql/tables_*.sql`` from the migrations: ``python tools/tables_sql.py URL``.
 
-``URL``: an empty database on PostgreSQL or SQLite. The statements are those of the database's own catalogue after
-``migrate``, without the tables of one-off runs and of beats, which have files of their own, and without the audit's
-triggers, which the Django app installs by its setting. Needs ``pg_dump`` for PostgreSQL.
+``URL``: an empty database on PostgreSQL, MariaDB or SQLite. The statements are those of the database's own catalogue
+after ``migrate``, without the tables of one-off runs and of beats, which have files of their own, and without the
+audit's triggers, which the Django app installs by its setting. Needs ``pg_dump`` for PostgreSQL.
 """
 
 from __future__ import annotations
@@ -71,12 +71,40 @@ def sqlite(url: str) -> str:
         return "".join(f"\n-- name: {kind}_{name}\n{text}\n" for kind, name, text in rows)
 
 
+def mysql(url: str) -> str:
+    """Return the named statements of a migrated database on MariaDB; what exists stays, for DDL has no transactions."""
+    import MySQLdb  # noqa: PLC0415 - only for this vendor
+
+    from celery_wheelbeat.settings.urls import mysql_parameters  # noqa: PLC0415 - the path comes first
+
+    cursor = MySQLdb.connect(**mysql_parameters("URL", url)).cursor()
+    cursor.execute(
+        "SELECT table_name FROM information_schema.tables WHERE table_schema = database() "
+        "AND table_name LIKE 'wheelbeat%' AND table_name NOT LIKE 'wheelbeat_later%' "
+        "AND table_name <> 'wheelbeat_member' ORDER BY table_name"
+    )
+    blocks = []
+    for (name,) in cursor.fetchall():
+        cursor.execute(f"SHOW CREATE TABLE {name}")
+        text = re.sub(r" AUTO_INCREMENT=\d+", "", cursor.fetchone()[1])
+        blocks.append((f"table_{name}", text.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1)))
+    cursor.execute(
+        "SELECT trigger_name, action_timing, event_manipulation, event_object_table, action_statement "
+        "FROM information_schema.triggers WHERE trigger_schema = database() AND trigger_name NOT LIKE '%audit%' "
+        "ORDER BY action_timing, event_manipulation, action_order"
+    )
+    for name, timing, event, table, body in cursor.fetchall():
+        text = f"CREATE TRIGGER IF NOT EXISTS {name} {timing} {event} ON {table} FOR EACH ROW\n{body}"
+        blocks.append((f"trigger_{name}", text))
+    return "".join(f"\n-- name: {name}\n{text}\n" for name, text in blocks)
+
+
 def main() -> None:
     """Migrate the database and write its file."""
     (url,) = sys.argv[1:]
     vendor = urlsplit(url).scheme
     migrate(url)
-    text = {"postgresql": postgresql, "sqlite": sqlite}[vendor](url)
+    text = {"postgresql": postgresql, "mysql": mysql, "sqlite": sqlite}[vendor](url)
     (TARGET / f"tables_{vendor}.sql").write_text(HEAD + text, encoding="utf-8")
 
 

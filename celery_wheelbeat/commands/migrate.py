@@ -27,16 +27,26 @@ WORKERS_TABLES = ("wheelbeat_claim", "wheelbeat_lease")
 _BEGIN = {
     # The lock makes a second migrate wait for the first.
     "postgresql": "SELECT pg_advisory_xact_lock(1463113812, -1)",
+    "mysql": "SELECT get_lock('wheelbeat migrate', 60)",
     "sqlite": "BEGIN IMMEDIATE",
 }
-_SCHEMA = {"postgresql": "SELECT quote_ident(current_schema())", "sqlite": "SELECT 'main'"}
+_WITHOUT_TRANSACTIONS = ("mysql",)
+"""Here each statement is a transaction, and leaves alone what exists: a migrate that failed can be repeated."""
+_SCHEMA = {
+    "postgresql": "SELECT quote_ident(current_schema())",
+    "mysql": "SELECT database()",
+    "sqlite": "SELECT 'main'",
+}
 _TABLES = {
     "postgresql": "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()",
+    "mysql": "SELECT table_name FROM information_schema.tables WHERE table_schema = database()",
     "sqlite": "SELECT name FROM sqlite_master WHERE type = 'table'",
 }
 _BY_DJANGO = "SELECT count(*) FROM django_migrations WHERE app = 'wheelbeat'"
+_INSTALLED = "SELECT count(*) FROM wheelbeat_installation"
 _INSTALL = {
     "postgresql": "INSERT INTO wheelbeat_installation (uuid, schema_version) VALUES (%(uuid)s, 1)",
+    "mysql": "INSERT INTO wheelbeat_installation (uuid, schema_version) VALUES (%(uuid)s, 1)",
     "sqlite": "INSERT INTO wheelbeat_installation (uuid, schema_version) VALUES (:uuid, 1)",
 }
 
@@ -57,7 +67,7 @@ def migrate(context: click.Context) -> None:
 
 
 def make_tables(connection: Any) -> list[str]:
-    """Make the tables that are missing, in one transaction, and return their names.
+    """Make the tables that are missing, in one transaction (not on MariaDB), and return their names.
 
     Raises ``SourceError`` if Django has migrated the database.
     """
@@ -66,7 +76,7 @@ def make_tables(connection: Any) -> list[str]:
     before = _tables(caller)
     if "django_migrations" in before and caller.rows(_BY_DJANGO, {})[0][0]:
         raise SourceError("the tables of this database belong to Django: run manage.py migrate instead")
-    if "wheelbeat_monitor" not in before:
+    if "wheelbeat_monitor" not in before or caller.vendor in _WITHOUT_TRANSACTIONS:
         _make_monitors(caller, before)
     create_tables(connection)
     caller.rows(statement_of(caller.vendor, "create_table"), {})
@@ -80,7 +90,8 @@ def _make_monitors(caller: Caller, present: set[str]) -> None:
     for name, statement in statements.items():
         if not any(table in name for table in kept):
             caller.rows(statement.replace("{schema}", schema), {})
-    caller.rows(_INSTALL[caller.vendor], {"uuid": str(uuid.uuid4())})
+    if not caller.rows(_INSTALLED, {})[0][0]:
+        caller.rows(_INSTALL[caller.vendor], {"uuid": str(uuid.uuid4())})
 
 
 def _tables(caller: Caller) -> set[str]:

@@ -12,11 +12,12 @@ import psycopg
 import pytest
 from celery import Celery
 from click.testing import CliRunner
-from services import OWN_NAME, postgres_database_beside
+from services import OWN_NAME, mysql_database_beside, postgres_database_beside
 from support.site.databases import as_default, set_up_django, site_database
 
 from celery_wheelbeat import later
 from celery_wheelbeat.commands.migrate import migrate
+from celery_wheelbeat.settings.urls import mysql_parameters
 from celery_wheelbeat.worker.stores.drivers import sql_store
 
 if TYPE_CHECKING:
@@ -58,6 +59,31 @@ SQLITE_CATALOGUE = {
 }
 
 
+MARIADB_CATALOGUE = {
+    "columns": """
+        SELECT table_name, column_name, column_type, is_nullable, column_default, extra, collation_name
+        FROM information_schema.columns WHERE table_schema = database() AND table_name LIKE 'wheelbeat%'
+    """,
+    "indexes": """
+        SELECT table_name, index_name, non_unique, seq_in_index, column_name FROM information_schema.statistics
+        WHERE table_schema = database() AND table_name LIKE 'wheelbeat%'
+    """,
+    "constraints": """
+        SELECT table_name, constraint_name, check_clause FROM information_schema.check_constraints
+        WHERE constraint_schema = database() AND table_name LIKE 'wheelbeat%'
+    """,
+    "parts": """
+        SELECT table_name, partition_name, partition_description FROM information_schema.partitions
+        WHERE table_schema = database() AND table_name LIKE 'wheelbeat%'
+    """,
+    "triggers": """
+        SELECT trigger_name, action_timing, event_manipulation, action_order, action_statement
+        FROM information_schema.triggers WHERE trigger_schema = database() AND trigger_name NOT LIKE '%audit%'
+    """,
+    "installation": "SELECT schema_version, pruned_xid, pruned_id FROM wheelbeat_installation",
+}
+
+
 def run(url: str | None, code: int = 0) -> str:
     app = Celery("proj", set_as_current=False)
     app.conf.wheelbeat_database_url = url
@@ -68,7 +94,11 @@ def run(url: str | None, code: int = 0) -> str:
 
 def catalogue(connection: Any, queries: dict[str, str]) -> dict[str, list[Any]]:
     with closing(connection):
-        found = {what: connection.execute(query).fetchall() for what, query in queries.items()}
+        cursor = connection.cursor()
+        found = {}
+        for what, query in queries.items():
+            cursor.execute(query)
+            found[what] = cursor.fetchall()
     return {what: sorted(_comparable(repr(row)) for row in rows) for what, rows in found.items()}
 
 
@@ -93,6 +123,23 @@ def test_postgresql_gets_what_the_migrations_make(postgres_url: str) -> None:
         with site_database(by_django):
             wanted = catalogue(psycopg.connect(by_django), POSTGRES_CATALOGUE)
         assert catalogue(psycopg.connect(by_command), POSTGRES_CATALOGUE) == wanted
+        assert min(map(len, wanted.values())) > 0
+        assert "belong to Django" in run(by_django, code=1)
+
+
+@pytest.mark.mysql
+def test_mariadb_gets_what_the_migrations_make(mysql_url: str) -> None:
+    import MySQLdb
+
+    with (
+        mysql_database_beside(mysql_url, f"{OWN_NAME}_by_django") as by_django,
+        mysql_database_beside(mysql_url, f"{OWN_NAME}_by_command") as by_command,
+    ):
+        assert run(by_command) == f"Made {MADE}\n"
+        assert run(by_command) == "Nothing to do: every table exists.\n"
+        with site_database(by_django):
+            wanted = catalogue(MySQLdb.connect(**mysql_parameters("url", by_django)), MARIADB_CATALOGUE)
+        assert catalogue(MySQLdb.connect(**mysql_parameters("url", by_command)), MARIADB_CATALOGUE) == wanted
         assert min(map(len, wanted.values())) > 0
         assert "belong to Django" in run(by_django, code=1)
 
@@ -151,4 +198,4 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_what_it_needs_is_named() -> None:
     assert "wheelbeat_database_url: not set; with django_wheelbeat, run manage.py migrate" in run(None, code=1)
-    assert "expected PostgreSQL or SQLite" in run("mysql://root@127.0.0.1/x", code=1)
+    assert "expected PostgreSQL, MariaDB or SQLite" in run("oracle://root@127.0.0.1/x", code=1)
