@@ -59,7 +59,7 @@ def migrate(context: click.Context) -> None:
     try:
         if not Settings.from_conf(app.conf).database_url:
             raise InvalidSetting("wheelbeat_database_url: not set; with django_wheelbeat, run manage.py migrate")
-        with command_connection(app) as connection:
+        with command_connection(app, of_monitors=True) as connection:
             made = make_tables(connection)
     except WheelbeatError as error:
         raise click.ClickException(str(error)) from error

@@ -195,7 +195,10 @@ def _ms_of(at: Any) -> int:
 @contextmanager
 def _writer(using: str | None, connection: Any, app: Any = None) -> Iterator[LaterWriter]:
     if connection is not None:
-        yield writer_of(caller_of(connection))
+        caller = caller_of(connection)
+        if caller.vendor != "redis" and Settings.from_conf((app or current_app).conf).later_url is not None:
+            raise InvalidRequest("connection: wheelbeat_later_url is set, so one-off runs do not lie in a database")
+        yield writer_of(caller)
         return
     with application_connection(using, app) as opened:
         yield writer_of(caller_of(opened))

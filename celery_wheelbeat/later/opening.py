@@ -14,7 +14,8 @@ from celery import current_app
 
 from celery_wheelbeat.errors import InvalidRequest, SourceError, WheelbeatError, reason_of
 from celery_wheelbeat.later.connections import caller_of
-from celery_wheelbeat.later.kept_connections import KeptConnections
+from celery_wheelbeat.later.connections.kept import KeptConnections
+from celery_wheelbeat.later.connections.redis import SCHEMES, RedisKeys, RedisSession, redis_client
 from celery_wheelbeat.runtime.statements import read_statements
 from celery_wheelbeat.settings import Settings
 from celery_wheelbeat.settings.urls import conninfo_of, mysql_parameters, scheme_of, split_url
@@ -29,6 +30,8 @@ READ_TIMEOUT_S = 60
 _URL = "wheelbeat_database_url"
 _kept: dict[str, KeptConnections] = {}
 """URL → connections."""
+_clients: dict[str, Any] = {}
+"""URL → client of redis-py, whose pool of connections threads and forked processes may use."""
 _same: dict[tuple[str, str], bool] = {}
 """(database of Django, URL) → whether the URL names that database."""
 
@@ -58,7 +61,17 @@ def application_connection(using: str | None, app: Any = None, *, savepoint: boo
 
     ``savepoint``: see ``Lend``.
     """
-    url = Settings.from_conf((app or current_app).conf).database_url
+    app = app or current_app
+    settings = Settings.from_conf(app.conf)
+    if settings.later_url is not None:
+        if using is not None:
+            raise InvalidRequest(
+                f"using: {using!r}: wheelbeat_later_url is set, so one-off runs do not lie in a database"
+            )
+        with _redis(settings, app) as session:
+            yield session
+        return
+    url = settings.database_url
     if _lend is not None:
         with _lend(using, savepoint=savepoint) as lent:
             if url:
@@ -74,12 +87,13 @@ def application_connection(using: str | None, app: Any = None, *, savepoint: boo
 
 
 @contextmanager
-def command_connection(app: Any) -> Iterator[Any]:
-    """Yield a connection to the database that the beats of ``app`` read, for one command, and commit at the end.
+def command_connection(app: Any, *, of_monitors: bool = False) -> Iterator[Any]:
+    """Yield a connection to where the beats of ``app`` read one-off runs, for one command, and commit at the end.
 
-    Every error of a driver becomes a ``SourceError``.
+    ``of_monitors``: to the database of the monitors. Every error of a driver becomes a ``SourceError``.
     """
-    url = Settings.from_conf(app.conf).database_url
+    settings = Settings.from_conf(app.conf)
+    url = settings.database_url if of_monitors or not settings.later_url else None
     try:
         with _opened(url) if url else application_connection(None, app) as connection:
             yield connection
@@ -87,6 +101,25 @@ def command_connection(app: Any) -> Iterator[Any]:
         raise
     except Exception as error:
         raise SourceError(f"one-off runs: {reason_of(error)}") from error
+
+
+def keys_of(settings: Settings, app: Any) -> RedisKeys:
+    """Return the names of the keys in ``wheelbeat_later_url``, the same in every process of an app."""
+    return RedisKeys(settings.namespace or app.main or "celery")
+
+
+@contextmanager
+def _redis(settings: Settings, app: Any) -> Iterator[RedisSession]:
+    url = str(settings.later_url)
+    if scheme_of(url) not in SCHEMES:
+        raise InvalidRequest(f"wheelbeat_later_url ({scheme_of(url)}): expected redis://, rediss:// or unix://")
+    if url not in _clients:
+        _clients.setdefault(url, redis_client("wheelbeat_later_url", url))
+    session = RedisSession(_clients[url], keys_of(settings, app))
+    try:
+        yield session
+    finally:
+        session.commit()
 
 
 def is_database_of(url: str, connection: Any) -> bool:
@@ -99,7 +132,10 @@ def close_all() -> None:
     """Close the connections that are kept and not in use."""
     for kept in _kept.values():
         kept.close()
+    for client in _clients.values():
+        client.close()
     _kept.clear()
+    _clients.clear()
     _same.clear()
 
 

@@ -153,6 +153,11 @@ class Settings:
         low=0,
         high=315_360_000,
     )
+    later_url: str | None = _setting(
+        None,
+        str,
+        "Redis or Valkey that keeps one-off runs, as redis:// or rediss:// URL; None = the database of the monitors.",
+    )
     reconcile_period: float = _setting(
         3_600.0,
         float,

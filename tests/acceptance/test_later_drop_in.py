@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import uuid
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 from support.processes import DjangoProject, Project, redis_conf
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ SHAPES = """
 """
 
 
-@pytest.fixture(params=["redis", pytest.param("amqp", marks=pytest.mark.amqp)])
+@pytest.fixture(params=["redis", pytest.param("amqp", marks=pytest.mark.amqp), "redis keeps them"])
 def project(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str) -> Iterator[Project]:
     conf = redis_conf(
         redis_url,
@@ -85,6 +87,8 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str) -> I
         wheelbeat_later_from=0,
         wheelbeat_tick=0.25,
     )
+    if request.param == "redis keeps them":
+        conf |= {"wheelbeat_later_url": redis_url, "wheelbeat_namespace": str(uuid.uuid4())}
     if request.param == "amqp":
         conf |= {"broker_url": request.getfixturevalue("amqp_url"), "broker_transport_options": {}}
     with Project(tmp_path, conf, extra=TASKS) as project:
@@ -93,6 +97,18 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str) -> I
 
 
 def stored(project: Project) -> list[Any]:
+    """Return task, args and options of every row."""
+    if "wheelbeat_later_url" in project.conf:
+        with redis.Redis.from_url(project.conf["wheelbeat_later_url"]) as client:
+            pattern = f"wb:later:{{{project.conf['wheelbeat_namespace']}}}:s:*"
+            texts = [
+                value
+                for key in client.scan_iter(pattern)
+                for name, value in client.hgetall(key).items()
+                if name != b"v"
+            ]
+        rows = sorted(json.loads(text) for text in texts)
+        return [(task, args, options) for _, _, task, args, _, options in rows]
     with closing(sqlite3.connect(project.folder / "wheelbeat.sqlite3", timeout=10)) as connection:
         return connection.execute("SELECT task, args, options FROM wheelbeat_later WHERE task <> ''").fetchall()
 
@@ -142,6 +158,8 @@ def test_a_revoked_task_is_not_sent(project: Project) -> None:
 
 
 def test_a_store_that_is_away_loses_nothing(project: Project) -> None:
+    if "wheelbeat_later_url" in project.conf:
+        pytest.skip("the same Redis is the broker")
     (project.folder / "wheelbeat.sqlite3").rename(project.folder / "elsewhere")
     (project.folder / "wheelbeat.sqlite3").mkdir()  # cannot be opened
     code = """

@@ -168,6 +168,7 @@ class Project:
 
     def __init__(self, folder: Path, conf: Mapping[str, Any], *, extra: str = "", python: str = sys.executable) -> None:
         self.folder = folder
+        self.conf = dict(conf)
         self.runs_file = folder / "runs.jsonl"
         self.python = python
         self.env = {

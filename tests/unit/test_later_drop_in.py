@@ -23,9 +23,9 @@ from celery_wheelbeat.errors import InvalidRequest
 from celery_wheelbeat.jobs.rows import Limits
 from celery_wheelbeat.later import drop_in, opening
 from celery_wheelbeat.later.checks import sending_of
+from celery_wheelbeat.later.connections.kept import KEPT, KeptConnections
 from celery_wheelbeat.later.drop_in import wraps
 from celery_wheelbeat.later.drop_in.routing import REASONS, due_ms
-from celery_wheelbeat.later.kept_connections import KEPT, KeptConnections
 from celery_wheelbeat.later.ring import due_ms_of
 from celery_wheelbeat.later.tables import create_tables
 
@@ -313,7 +313,7 @@ def test_a_connection_serves_one_call_at_a_time_and_is_kept(monkeypatch: pytest.
     with pytest.raises(OSError, match="of the caller"), kept.lent() as broken:
         raise OSError("of the caller")
     assert broken.closed
-    monkeypatch.setattr("celery_wheelbeat.later.kept_connections.TRUSTED_S", -1.0)
+    monkeypatch.setattr("celery_wheelbeat.later.connections.kept.TRUSTED_S", -1.0)
     with kept.lent() as idle:
         idle.answers = False
     with kept.lent() as new:

@@ -42,11 +42,14 @@ from celery_wheelbeat.jobs.compile_columns import Shapes
 from celery_wheelbeat.jobs.definitions import Misfire, misfire_of, overlap_of
 from celery_wheelbeat.jobs.rows import Limits
 from celery_wheelbeat.jobs.send_options import MAX_TEXT
-from celery_wheelbeat.later.ahead.meter import StoreMeter
+from celery_wheelbeat.later.ahead.meter import MEASURED, StoreMeter
+from celery_wheelbeat.later.connections.redis import redis_client
 from celery_wheelbeat.later.feed import LaterFeed
 from celery_wheelbeat.later.in_wheel import LaterRuns
+from celery_wheelbeat.later.opening import keys_of
 from celery_wheelbeat.later.readers.mariadb import MariadbReader
 from celery_wheelbeat.later.readers.postgres import PostgresReader
+from celery_wheelbeat.later.readers.redis import RedisReader
 from celery_wheelbeat.later.readers.sqlite import SqliteReader
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.runtime.clock import Clock, ClockGuard, SystemClock
@@ -70,6 +73,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.engine.shards import JobView
+    from celery_wheelbeat.later.open_seconds import Resume
     from celery_wheelbeat.later.readers import LaterReader
     from celery_wheelbeat.schedules.kinds import Int64s
     from celery_wheelbeat.settings import Settings
@@ -121,7 +125,7 @@ def assemble(
         sources = edges.sources(sources)
     entries = EntryChanges(scheduler.schedule, Entries(_timezone(app), crons), monitor_entries)
     run_ids: dict[int, str] = {}
-    feed = _later_feed(database, settings, clock, wake, limits=Limits.of(settings, loads))
+    feed = _later_feed(app, database, settings, clock, wake)
     scheduler.schedule.monitors = monitor_entries
     beat = Beat(
         sources,
@@ -223,14 +227,21 @@ def _liveness(app: Any, settings: Settings, dispatcher: Dispatcher, sources: Sou
 
 
 def _later_feed(
-    database: MonitorDatabase | None, settings: Settings, clock: Clock, wake: Wake, *, limits: Limits
+    app: Any, database: MonitorDatabase | None, settings: Settings, clock: Clock, wake: Wake
 ) -> LaterFeed | None:
-    reader_of = _LATER_READERS.get("" if database is None else database.vendor)
-    if database is None or database.connect is None or reader_of is None:
-        return None
+    limits = Limits.of(settings, loads)
     most_bytes = settings.max_payload_bytes + 2 * MAX_TEXT + 2_000
-    open_reader = partial(reader_of, database.connect, most_bytes=most_bytes)
-    meter = StoreMeter(database.connect)
+    open_reader: Callable[[Resume | None], LaterReader]
+    meter = None
+    if settings.later_url is not None:
+        connect = partial(redis_client, "wheelbeat_later_url", settings.later_url)
+        open_reader = partial(RedisReader, connect, keys_of(settings, app), most_bytes=most_bytes)
+    elif database is None or database.connect is None or database.vendor not in _LATER_READERS:
+        return None
+    else:
+        open_reader = partial(_LATER_READERS[database.vendor], database.connect, most_bytes=most_bytes)
+        if database.vendor in MEASURED:
+            meter = StoreMeter(database.connect)
     return LaterFeed(open_reader, clock, wake.ring, limits=limits, most_runs=settings.backlog_max // 2, meter=meter)
 
 

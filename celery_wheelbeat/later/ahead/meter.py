@@ -13,6 +13,8 @@ from celery_wheelbeat.runtime.statements import read_statements
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+MEASURED = ("postgresql", "sqlite")
+"""Vendors of databases that count inserted rows."""
 COUNTED_MAX = 100_000
 """Rows that are counted; more are estimated on PostgreSQL."""
 

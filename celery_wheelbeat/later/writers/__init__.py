@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from celery_wheelbeat.later.connections.redis import RedisSession
 from celery_wheelbeat.later.run import LaterRun
 
 if TYPE_CHECKING:
@@ -80,6 +81,10 @@ class LaterWriter(Protocol):
 
 def writer_of(caller: Caller) -> LaterWriter:
     """Return the writer for the application's connection."""
+    if isinstance(caller, RedisSession):
+        from celery_wheelbeat.later.writers.redis import RedisWriter  # noqa: PLC0415 - it imports this module
+
+        return RedisWriter(caller)
     if caller.vendor == "postgresql":
         from celery_wheelbeat.later.writers.postgres import PostgresWriter  # noqa: PLC0415 - it imports this module
 

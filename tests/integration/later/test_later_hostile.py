@@ -19,6 +19,7 @@ import redis
 from support.lanes.fast_lane import make_app
 from support.lanes.later import LaterBench
 
+from celery_wheelbeat.later.connections.redis import RedisKeys
 from celery_wheelbeat.later.ring import due_id, part_of
 from celery_wheelbeat.later.tables import create_tables, drop_tables
 from celery_wheelbeat.settings.urls import mysql_parameters
@@ -214,3 +215,36 @@ def test_a_second_that_holds_more_than_there_is_room_for_is_read_in_pieces(
         assert sorted(arrived(client)) == list(range(3_000))
     assert 0 < most < 2_000
     assert bench.ledger.difference(0) == 0
+
+
+def test_what_a_client_of_redis_writes_affects_only_itself(redis_url: str) -> None:
+    rng, keys, second = random.Random("redis"), RedisKeys("tests"), int(time.time()) + 3
+    texts = [b"", b"\xff", b"[]", b"null", b"{}", b"[1,2,3,4,5,6,7]", b'[1,null,"",[],{},""]', b"[" * 5_000]
+    for _ in range(ROWS):
+        row = hostile_row(rng, second, sqlite=False)
+        texts.append(
+            json.dumps([row["at_ms"], None, *(row[n] for n in ("task", "args", "kwargs", "options"))]).encode()
+        )
+    with (
+        redis.Redis.from_url(redis_url) as client,
+        LaterBench(
+            make_app(redis_url, task_default_queue="later"), None, later_url=redis_url, namespace="tests"
+        ) as bench,
+    ):
+        client.flushdb()
+        for number in range(ROWS):
+            row = sound_row(number, second + number % 3)
+            text = json.dumps([row["at_ms"], None, *(row[n] for n in ("task", "args", "kwargs", "options"))])
+            client.hset(keys.second(row["second"]), row["id"], text)
+        for number, text in enumerate(texts):
+            client.hset(keys.second(second), str(uuid.uuid4()) if number % 2 else f"{number}\xff", text)
+        for number in range(3):
+            client.hset(keys.second(second + number), "v", "changed")
+        client.set(keys.second(second + 3), "of another type")
+        client.zadd(keys.seconds, {"no second": second})
+        wanted = set(range(ROWS))
+        bench.settle(lambda: wanted <= set(arrived(client)), "the sending of every sound row")
+        bench.settle(lambda: not len(bench.later) and not bench.lanes.pending, "the end of every run")
+        assert sorted(n for n in arrived(client) if n >= 0) == sorted(wanted)
+    assert bench.ledger.difference(0) == 0
+    assert bench.ledger.skipped["error"] > ROWS // 2

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 import MySQLdb
 import psycopg
 import pytest
+import redis
 import sqlalchemy
 import sqlalchemy.orm
 from celery import Celery
 
 from celery_wheelbeat import later
 from celery_wheelbeat.errors import InvalidRequest, KeyInUse
+from celery_wheelbeat.later.connections.redis import RedisKeys, RedisSession
 from celery_wheelbeat.later.open_seconds import Resume
 from celery_wheelbeat.later.readers.mariadb import MariadbReader
 from celery_wheelbeat.later.readers.postgres import PostgresReader
+from celery_wheelbeat.later.readers.redis import RedisReader
 from celery_wheelbeat.later.readers.sqlite import SqliteReader
 from celery_wheelbeat.later.ring import BEYOND, PARTS, due_id, due_ms_of, part_of, parts_of, table_of
 from celery_wheelbeat.later.tables import create_tables, drop_tables
@@ -49,10 +52,14 @@ class Site:
     """Opens a connection of the driver; it is in a transaction from its first statement on."""
     url: str
     """For SQLAlchemy."""
+    empty: Callable[[Any], object] = lambda connection: connection.cursor().execute("DELETE FROM wheelbeat_later")
     readers: list[LaterReader] = field(default_factory=list)
 
     def reader(self, resume: Resume | None = None) -> LaterReader:
         """Return a reader as a beat has it."""
+        if self.vendor == "redis":
+            self.readers.append(RedisReader(lambda: redis.Redis.from_url(self.url), KEYS, resume))
+            return self.readers[-1]
         kind = {"sqlite": SqliteReader, "postgresql": PostgresReader, "mysql": MariadbReader}[self.vendor]
         self.readers.append(kind(lambda: _autocommit(self.connect()), resume))
         return self.readers[-1]
@@ -68,11 +75,15 @@ def _autocommit(connection: Any) -> Any:
     return connection
 
 
-VENDORS = [
+DATABASES = [
     pytest.param("postgresql", marks=pytest.mark.postgres),
     pytest.param("mysql", marks=pytest.mark.mysql),
     "sqlite",
 ]
+VENDORS = [*DATABASES, pytest.param("redis", marks=pytest.mark.redis)]
+KEYS = RedisKeys("tests")
+in_a_database = pytest.mark.parametrize("tables", DATABASES, indirect=True)
+"""What Redis does not promise: it knows no transaction of the application."""
 
 
 @pytest.fixture(scope="module", params=VENDORS)
@@ -81,6 +92,11 @@ def tables(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "sqlite":
         path = tmp_path_factory.mktemp("later") / "later.sqlite3"
         made = Site("sqlite", lambda: sqlite3.connect(path, timeout=10), f"sqlite:///{path}")
+    elif request.param == "redis":
+        url = request.getfixturevalue("redis_url")
+        with redis.Redis.from_url(url) as client:
+            yield Site("redis", lambda: RedisSession(client, KEYS), url, lambda _: client.flushdb())
+        return
     elif request.param == "mysql":
         url = request.getfixturevalue("mysql_url")
         given = mysql_parameters("url", url)
@@ -106,7 +122,7 @@ def tables(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def site(tables: Site) -> Iterator[Site]:
     """The same, empty."""
     with closing(tables.connect()) as connection:
-        connection.cursor().execute("DELETE FROM wheelbeat_later")
+        tables.empty(connection)
         connection.commit()
     yield tables
     while tables.readers:
@@ -137,6 +153,7 @@ def test_a_run_is_read_once_in_its_second_with_what_was_given(site: Site) -> Non
     assert reader.poll(50).rows == []
 
 
+@in_a_database
 def test_nothing_is_sent_of_a_transaction_that_rolls_back(site: Site) -> None:
     reader = site.reader()
     with closing(site.connect()) as connection:
@@ -148,7 +165,7 @@ def test_nothing_is_sent_of_a_transaction_that_rolls_back(site: Site) -> None:
     assert read_ids(reader) == [kept]
 
 
-@pytest.mark.parametrize("tables", VENDORS[:2], indirect=True)
+@pytest.mark.parametrize("tables", DATABASES[:2], indirect=True)
 def test_a_transaction_that_commits_late_is_read_late_and_only_its_rows(site: Site) -> None:
     reader = site.reader()
     with closing(site.connect()) as slow, closing(site.connect()) as fast:
@@ -162,7 +179,7 @@ def test_a_transaction_that_commits_late_is_read_late_and_only_its_rows(site: Si
         assert read_ids(reader) == []
 
 
-@pytest.mark.parametrize("tables", VENDORS[:2], indirect=True)
+@pytest.mark.parametrize("tables", DATABASES[:2], indirect=True)
 def test_a_second_stays_open_while_a_transaction_is_that_may_have_written_into_it(site: Site) -> None:
     reader = site.reader()
     with closing(site.connect()) as slow:
@@ -214,6 +231,7 @@ def test_a_cancelled_run_leaves_a_tombstone_that_every_reader_sees(site: Site) -
     assert (other.id, other.task) == (not_read, "")
 
 
+@in_a_database
 def test_a_cancel_that_rolls_back_cancels_nothing(site: Site) -> None:
     with closing(site.connect()) as connection:
         run_id = later.apply_at(remind.s(), in_s(30), key="k", connection=connection)
@@ -325,8 +343,8 @@ def test_a_beat_goes_on_where_the_last_one_stopped(site: Site) -> None:
         connection.commit()
     again = Resume.read(resume._asdict())
     assert again == resume
-    # MariaDB has no snapshots to go by: open seconds are read again, and workers drop the copies.
-    again_ids = {waiting, late, settled} if site.vendor == "mysql" else {waiting, late}
+    # MariaDB and Redis have no snapshots to go by: open seconds are read again, and workers drop the copies.
+    again_ids = {waiting, late, settled} if site.vendor in ("mysql", "redis") else {waiting, late}
     assert sorted(read_ids(site.reader(again))) == sorted(again_ids)
 
 
@@ -411,6 +429,7 @@ def test_a_spread_moves_a_run_later_and_a_key_always_by_the_same(site: Site) -> 
     assert 0 <= min(moved_s) < 30 < max(moved_s) < 60.1
 
 
+@in_a_database
 def test_a_connection_of_sqlalchemy_begins_and_commits_as_ever(site: Site) -> None:
     engine = sqlalchemy.create_engine(site.url)
     try:

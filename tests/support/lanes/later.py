@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class LaterBench(FastBench):
     """A ``FastBench`` that follows the clock and reads one-off runs from ``database_url``."""
 
-    def __init__(self, app: Celery, database_url: str, resume: Resume | None = None, **settings: Any) -> None:
+    def __init__(self, app: Celery, database_url: str | None, resume: Resume | None = None, **settings: Any) -> None:
         super().__init__(app, start_ms=round(time.time() * 1000), database_url=database_url, **settings)
         self.later = self.beat.later
         self.lanes.name_runs(self.beat.startup._naming.rendering_of("tests"))

@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_wheelbeat.errors import InvalidRequest
+from celery_wheelbeat.later.connections.redis import RedisSession
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ class Caller(Protocol):
     """A connection of the application."""
 
     vendor: str
-    """``postgresql``, ``mysql`` or ``sqlite``."""
+    """``postgresql``, ``mysql``, ``sqlite`` or ``redis``."""
 
     def rows(self, statement: str, parameters: Mapping[str, Any]) -> list[Sequence[Any]]:
         """Run one statement with named parameters and return its rows; errors of the driver are not wrapped."""
@@ -75,6 +76,8 @@ class _SqlAlchemy:
 
 def caller_of(connection: Any) -> Caller:
     """Return ``connection`` as the writers use it; raises ``InvalidRequest`` for an unknown kind or vendor."""
+    if isinstance(connection, RedisSession):
+        return connection
     if isinstance(connection, sqlite3.Connection):
         return _Cursors("sqlite", connection, colons=True)
     if hasattr(connection, "vendor") and hasattr(connection, "settings_dict"):
