@@ -12,6 +12,7 @@ from celery.signals import after_task_publish, task_sent
 from kombu.utils.json import loads
 
 from celery_wheelbeat.beat.assembly.fast_lane import assemble_fast
+from celery_wheelbeat.beat.assembly.later_feed import later_feed
 from celery_wheelbeat.beat.assembly.membership import DueRuns, SendGuard, assemble_member
 from celery_wheelbeat.beat.beat import Beat
 from celery_wheelbeat.beat.entry_changes import EntryChanges
@@ -41,16 +42,7 @@ from celery_wheelbeat.jobs.compile import compile_rows
 from celery_wheelbeat.jobs.compile_columns import Shapes
 from celery_wheelbeat.jobs.definitions import Misfire, misfire_of, overlap_of
 from celery_wheelbeat.jobs.rows import Limits
-from celery_wheelbeat.jobs.send_options import MAX_TEXT
-from celery_wheelbeat.later.ahead.meter import MEASURED, StoreMeter
-from celery_wheelbeat.later.connections.redis import redis_client
-from celery_wheelbeat.later.feed import LaterFeed
 from celery_wheelbeat.later.in_wheel import LaterRuns
-from celery_wheelbeat.later.opening import keys_of
-from celery_wheelbeat.later.readers.mariadb import MariadbReader
-from celery_wheelbeat.later.readers.postgres import PostgresReader
-from celery_wheelbeat.later.readers.redis import RedisReader
-from celery_wheelbeat.later.readers.sqlite import SqliteReader
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.runtime.clock import Clock, ClockGuard, SystemClock
 from celery_wheelbeat.runtime.mailbox import Wake
@@ -73,20 +65,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from celery_wheelbeat.engine.shards import JobView
-    from celery_wheelbeat.later.open_seconds import Resume
-    from celery_wheelbeat.later.readers import LaterReader
     from celery_wheelbeat.schedules.kinds import Int64s
     from celery_wheelbeat.settings import Settings
     from celery_wheelbeat.sources import MonitorDatabase
     from celery_wheelbeat.sources.messages import SourceIO
 
 logger = logging.getLogger("celery.beat")
-
-_LATER_READERS: Mapping[str, Callable[..., LaterReader]] = {
-    "postgresql": PostgresReader,
-    "mysql": MariadbReader,
-    "sqlite": SqliteReader,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +109,7 @@ def assemble(
         sources = edges.sources(sources)
     entries = EntryChanges(scheduler.schedule, Entries(_timezone(app), crons), monitor_entries)
     run_ids: dict[int, str] = {}
-    feed = _later_feed(app, database, settings, clock, wake)
+    feed = later_feed(app, database, settings, clock, wake)
     scheduler.schedule.monitors = monitor_entries
     beat = Beat(
         sources,
@@ -224,25 +208,6 @@ def _liveness(app: Any, settings: Settings, dispatcher: Dispatcher, sources: Sou
     liveness.watch("publisher", lambda: dispatcher.health().stamp_s, patient=eager)
     liveness.watch("sources", sources.stamp_s)
     return liveness
-
-
-def _later_feed(
-    app: Any, database: MonitorDatabase | None, settings: Settings, clock: Clock, wake: Wake
-) -> LaterFeed | None:
-    limits = Limits.of(settings, loads)
-    most_bytes = settings.max_payload_bytes + 2 * MAX_TEXT + 2_000
-    open_reader: Callable[[Resume | None], LaterReader]
-    meter = None
-    if settings.later_url is not None:
-        connect = partial(redis_client, "wheelbeat_later_url", settings.later_url)
-        open_reader = partial(RedisReader, connect, keys_of(settings, app), most_bytes=most_bytes)
-    elif database is None or database.connect is None or database.vendor not in _LATER_READERS:
-        return None
-    else:
-        open_reader = partial(_LATER_READERS[database.vendor], database.connect, most_bytes=most_bytes)
-        if database.vendor in MEASURED:
-            meter = StoreMeter(database.connect)
-    return LaterFeed(open_reader, clock, wake.ring, limits=limits, most_runs=settings.backlog_max // 2, meter=meter)
 
 
 def _naming(app: Any, settings: Settings, entries: EntryChanges, run_ids: Mapping[int, str]) -> Naming:

@@ -67,7 +67,7 @@ class SearchedRows(NamedTuple):
 
 
 def counts(caller: Caller, periods: Sequence[Period], most: int | None = None) -> list[Count]:
-    """Return how many runs lie in each of ``periods``, which ascend; up to three statements, on others than PostgreSQL one.
+    """Return how many runs lie in each of ``periods``, which ascend; up to three statements on PostgreSQL, else one.
 
     ``most``: rows that are counted in each (default: ``COUNTED_MAX``).
     """

@@ -39,7 +39,7 @@ CLOCK_MARGIN_S = 2
 """The server reports ages of transactions in whole seconds."""
 
 
-class _Second:
+class _MariadbSecond:
     """An open second: what was read of it."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class _Second:
         return len(self.rows), sum(self.rows.values())
 
 
-class _Poll:
+class _MariadbPoll:
     """A poll that may take several calls."""
 
     def __init__(self, now_s: int, oldest_s: int, until_s: int, *, is_full: bool) -> None:
@@ -78,10 +78,10 @@ class MariadbReader:
         self._closed_s: int | None = None if resume is None else resume.closed_s
         """None before the first poll of a first start, which begins with the oldest row."""
         self._opened_s = 0 if resume is None else resume.closed_s
-        self._open: dict[int, _Second] = {}
+        self._open: dict[int, _MariadbSecond] = {}
         self._full_s = 0
         self._sees_transactions = True
-        self._poll: _Poll | None = None
+        self._poll: _MariadbPoll | None = None
         """The poll that is not complete."""
         self._state: Resume | None = None
         """After the last complete poll."""
@@ -125,7 +125,7 @@ class MariadbReader:
         """See ``LaterReader``."""
         self._connection.close()
 
-    def _begun(self, ahead_s: int, oldest_age_s: int) -> _Poll:
+    def _begun(self, ahead_s: int, oldest_age_s: int) -> _MariadbPoll:
         now_s = int(self._connection.rows("clock")[0][0])
         if self._closed_s is None:
             period = {"from_s": now_s - BACK_S, "until_s": now_s, "parts": parts_between(now_s - BACK_S, now_s)}
@@ -133,10 +133,10 @@ class MariadbReader:
             self._closed_s = self._opened_s = min(now_s if oldest is None else int(oldest), now_s) - 1
         is_full = now_s - self._full_s >= OLDER_EVERY_S
         until_s = max(self._opened_s, min(now_s + ahead_s, self._opened_s + SECONDS_AT_ONCE))
-        poll = _Poll(now_s, now_s - oldest_age_s, until_s, is_full=is_full)
+        poll = _MariadbPoll(now_s, now_s - oldest_age_s, until_s, is_full=is_full)
         new = range(self._opened_s + 1, until_s + 1)
         compared = [second for second in self._open if is_full or second > now_s - RECENT_S]
-        self._open.update({second: _Second() for second in new if second not in self._open})
+        self._open.update({second: _MariadbSecond() for second in new if second not in self._open})
         for second in self._changed([*compared, *new]):
             found = self._connection.rows("ids", {"parts": parts_of(second), "second": second})
             known = self._open[second].rows
@@ -158,7 +158,7 @@ class MariadbReader:
         asked: Mapping[str, Any] = {"parts": parts_of(second), "second": second, "ids": ids}
         return [LaterRow._make(row) for row in self._connection.rows("rows", {**asked, "most_bytes": self._most_bytes})]
 
-    def _complete(self, poll: _Poll) -> None:
+    def _complete(self, poll: _MariadbPoll) -> None:
         self._opened_s = poll.until_s
         if poll.is_full:
             self._full_s = poll.now_s

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.later.connections.redis import RedisKeys
 
 
-class _Second:
+class _RedisSecond:
     """An open second: what was read of it."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class _Second:
         """Number of cancelled ids that were read."""
 
 
-class _Poll:
+class _RedisPoll:
     """A poll that may take several calls."""
 
     def __init__(self, now_s: int, until_s: int) -> None:
@@ -57,8 +57,8 @@ class RedisReader:
         self._closed_s: int | None = None if resume is None else resume.closed_s
         """None before the first poll of a first start, which begins with the oldest row."""
         self._opened_s = 0 if resume is None else resume.closed_s
-        self._open: dict[int, _Second] = {}
-        self._poll: _Poll | None = None
+        self._open: dict[int, _RedisSecond] = {}
+        self._poll: _RedisPoll | None = None
         """The poll that is not complete."""
         self._state: Resume | None = None
         """After the last complete poll."""
@@ -113,7 +113,7 @@ class RedisReader:
         self._complete(poll)
         return Read(poll.now_s, rows, self._state)
 
-    def _begun(self, ahead_s: int) -> _Poll:
+    def _begun(self, ahead_s: int) -> _RedisPoll:
         client = self._connected()
         now_s = int(client.time()[0])
         if self._closed_s is None:
@@ -121,8 +121,8 @@ class RedisReader:
             self._closed_s = self._opened_s = (int(oldest[0][1]) if oldest else now_s) - 1
         until_s = max(self._opened_s, min(now_s + ahead_s, self._opened_s + SECONDS_AT_ONCE))
         for second in range(self._opened_s + 1, until_s + 1):
-            self._open.setdefault(second, _Second())
-        poll = _Poll(now_s, until_s)
+            self._open.setdefault(second, _RedisSecond())
+        poll = _RedisPoll(now_s, until_s)
         pipeline = client.pipeline(transaction=False)
         for second in self._open:
             pipeline.hget(self._keys.second(second), VERSION)
@@ -132,7 +132,7 @@ class RedisReader:
                 self._compare(second, poll)
         return poll
 
-    def _compare(self, second: int, poll: _Poll) -> None:
+    def _compare(self, second: int, poll: _RedisPoll) -> None:
         """Note what is new in a second; all three answers are of one moment."""
         known, name = self._open[second], self._keys.second(second)
         pipeline = self._connected().pipeline(transaction=True)
@@ -154,7 +154,7 @@ class RedisReader:
         """Return a row; any client may have written the text, and what cannot be read is refused later."""
         try:
             at_ms, _, task, args, kwargs, options = json.loads(text)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return LaterRow(second, _text(run_id), 0, "?", None, None, None)
         if len(text) > self._most_bytes:
             args = kwargs = options = None
@@ -162,7 +162,7 @@ class RedisReader:
             at_ms = None  # no tombstone: those are in the list
         return LaterRow(second, _text(run_id), at_ms, task or "?", args, kwargs, options)
 
-    def _complete(self, poll: _Poll) -> None:
+    def _complete(self, poll: _RedisPoll) -> None:
         self._poll = None
         self._opened_s = poll.until_s
         for second in [second for second in self._open if second + MARGIN_S <= poll.now_s]:

@@ -151,3 +151,15 @@ def _text_of(run: LaterRun) -> str:
 def _found_in(run_id: str, text: bytes, now_ms: int) -> Found:
     run = LaterRun(run_id, *json.loads(text))
     return Found(run, run.at_ms < now_ms + IN_FORCE_MS)
+
+
+def _readable(run_id: bytes, text: bytes, now_ms: int) -> Found | None:
+    """Return a row, or None if another client has written what is no run: a beat counts it as an error."""
+    try:
+        return _found_in(run_id.decode(), text, now_ms)
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _is_wanted(row: Found, wanted: Wanted) -> bool:
+    return wanted.key in (None, row.run.key) and wanted.task in (None, row.run.task)
