@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +43,18 @@ class Site:
         found: Counter[tuple[str, int]] = Counter()
         for raw in self._redis.lrange(self._queue, 0, -1):
             headers: dict[str, Any] = json.loads(raw)["headers"]
-            if headers["periodic_task_name"].startswith("each second"):
+            if headers.get("periodic_task_name", "").startswith("each second"):
                 found[headers["periodic_task_name"], headers["wheelbeat_fire_ms"]] += 1
+        return found
+
+    def one_off_runs(self) -> Counter[int]:
+        """Count the messages of each one-off run, by its argument."""
+        found: Counter[int] = Counter()
+        for raw in self._redis.lrange(self._queue, 0, -1):
+            message = json.loads(raw)
+            arguments = json.loads(base64.b64decode(message["body"]))[0]
+            if not message["headers"].get("periodic_task_name", "").startswith("each second") and arguments:
+                found[arguments[0]] += 1
         return found
 
     def newest_ms(self) -> int:
@@ -142,3 +155,47 @@ def test_one_of_two_beats_stands_by(site: Site) -> None:
     site.wait_for_seconds(3)
     assert second.stop() == 0
     assert site.lost() == []
+
+
+@pytest.mark.parametrize("site", [{}], indirect=True)
+def test_a_beat_that_was_stopped_looks_before_it_sends(site: Site) -> None:
+    """SIGSTOP: the other beat takes its share. On waking, it lets that go and gives away what has come due."""
+    first = site.beat("first")
+    first.wait_for("256 shards taken")
+    second = site.beat("second")
+    second.wait_for("128 shards taken")
+    site.wait_for_seconds(3)
+    first.send(signal.SIGSTOP)
+    stopped_ms = site.newest_ms()
+    second.wait_for("128 of a beat that is gone")
+    site.wait_for_seconds(3)
+    first.send(signal.SIGCONT)
+    first.wait_for("128 shards were taken by another beat while this one had them")
+    first.wait_for("waiting runs are left to their owners")
+    site.wait_for_seconds(3)
+    assert site.lost() == []
+    assert site.copied(stopped_ms + 2_000) == []
+
+
+@pytest.mark.parametrize("site", [{}], indirect=True)
+def test_each_one_off_run_is_sent_by_one_of_two_beats(site: Site) -> None:
+    """They lie in the second they are due in; a kill of one beat loses none."""
+    first, second = site.beat("first"), site.beat("second")
+    site.project.wait_for(
+        lambda: all(re.search("128 shards (taken|let go)", beat.output) for beat in (first, second)), "two shares"
+    )
+    site.project.django(
+        """
+        from datetime import datetime, timedelta, UTC
+        from celery_wheelbeat import later
+        from proj import note
+        for n in range(200):
+            later.apply_at(note.s(n), datetime.now(UTC) + timedelta(seconds=1 + n % 15))
+        """
+    )
+    site.project.wait_for(lambda: len(site.one_off_runs()) >= 50, "some one-off runs")
+    first.kill()
+    site.project.wait_for(lambda: len(site.one_off_runs()) >= 200, "all one-off runs")
+    site.wait_for_seconds(2)
+    assert sorted(site.one_off_runs()) == list(range(200))
+    assert second.stop() == 0

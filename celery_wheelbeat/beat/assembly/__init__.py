@@ -92,7 +92,7 @@ def assemble(
 ) -> tuple[Beat, Supervision]:
     """Construct the beat of ``scheduler`` (a ``WheelScheduler``) and its supervision."""
     app, clock, wake, send_log = scheduler.app, clock or SystemClock(), edges.wake or Wake(), SendLog()
-    guard = SendGuard()
+    guard = SendGuard(shares_work=bool(settings.rolls))
     crons, lateness = CronTable(), Lateness()
     engine = Engine(_engine_config(app, settings), crons, Ledger(), PolledJobs(clock.monotonic_s))
     monitor_entries = MonitorEntries(app, scheduler.Entry, engine)
@@ -104,7 +104,7 @@ def assemble(
     else:
         dispatcher = edges.dispatcher(engine, _backlog(settings, engine), lateness)
     database = database_of(app, settings)
-    sources = _sources(scheduler, database, settings=settings, clock=clock, wake=wake, crons=crons)
+    sources = _sources(scheduler, database, settings=settings, clock=clock, wake=wake, crons=crons, guard=guard)
     if edges.sources is not None:
         sources = edges.sources(sources)
     entries = EntryChanges(scheduler.schedule, Entries(_timezone(app), crons), monitor_entries)
@@ -263,6 +263,7 @@ def _sources(
     clock: Clock,
     wake: Wake,
     crons: CronTable,
+    guard: SendGuard,
 ) -> SourceIO:
     path = scheduler.schedule_filename or scheduler.app.conf.beat_schedule_filename
     if database is None:
@@ -292,6 +293,8 @@ def _sources(
         namespace=settings.namespace,
         reconcile_period_s=settings.reconcile_period,
         memory=InstallationFile(path),
+        beat_id=guard.beat_id,
+        shares_work=guard.shares_work,
     )
 
 

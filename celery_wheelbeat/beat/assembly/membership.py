@@ -38,8 +38,10 @@ FOLDER_SUFFIX: Final = ".wheelbeat.d"
 class SendGuard:
     """The identity of this process, and whether it may write to the broker now."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shares_work: bool) -> None:
         self.beat_id = str(uuid.uuid4())
+        self.shares_work = shares_work
+        """Whether this process may be one of several that send."""
         self.ask: Callable[[], bool] = lambda: True
 
     def may_send(self) -> bool:

@@ -70,7 +70,7 @@ class Holdings:
         return {shard: mark for shard in shards if (mark := int(self.marks_ms[shard])) != UNKNOWN_MS}
 
     def hear(self, lines: Collection[BeatLine], destination: str) -> None:
-        """Take over the marks that other beats say, and forget what their owners have sent."""
+        """Take over the marks that other beats say."""
         heard = np.full(self.shards, UNKNOWN_MS)
         for line in lines:
             for said in (line.marks, line.left) if line.shards == self.shards else ():
@@ -80,6 +80,9 @@ class Holdings:
                     heard[shards] = np.maximum(heard[shards], np.fromiter(marks.values(), np.int64, len(marks)))
         self.left = frozenset(shard for shard in self.left if heard[shard] < self.marks_ms[shard])
         self.marks_ms = np.maximum(self.marks_ms, heard)
+
+    def forget_sent(self) -> None:
+        """Forget the kept runs that the marks have passed, and the oldest beyond the bound."""
         self._engine.forget_followed(self.marks_ms)
 
     def move_marks(self, limit_ms: int) -> None:

@@ -37,6 +37,7 @@ logger = logging.getLogger("celery.beat")
 ALONE_S: Final = 10.0
 """A beat that no roll has answered for so long after its start goes on alone."""
 MARK_EVERY_S: Final = 0.2
+TRIM_EVERY_S: Final = 1.0
 PATIENT_BEATS: Final = 5.0
 """T + 2 H: while another beat can send, a broker that this one cannot reach costs no run before it is gone for so long.
 """
@@ -88,7 +89,7 @@ class Member:
         self._has_looked = False
         self._is_alone = False
         self._was_connected = False
-        self._moved_s = self._said_s = float("-inf")
+        self._moved_s = self._said_s = self._trimmed_s = float("-inf")
         self._said_own: frozenset[int] | None = None
         self._was_cut_off = False
         self._unowned: frozenset[int] = frozenset()
@@ -148,6 +149,9 @@ class Member:
         if looks or self.holdings.frozen:
             due += self._decide(now_s)
         self.holdings.give_away()
+        if now_s - self._trimmed_s >= TRIM_EVERY_S:
+            self._trimmed_s = now_s
+            self.holdings.forget_sent()
         self._watch_rolls(now_s)
         if looks:
             self._rolls.pulse.looked(max(look.began_s for look in looks))

@@ -55,7 +55,10 @@ class ChangeLogReader:
         namespace: str | None = None,
         reconcile_period_s: float = 3_600.0,
         memory: InstallationFile | None = None,
+        beat_id: str | None = None,
+        shares_work: bool = False,
     ) -> None:
+        """``beat_id``: identity of the process. ``shares_work``: other beats of the namespace are welcome."""
         self._database = database
         self._definitions = definitions
         self._clock = clock
@@ -65,8 +68,8 @@ class ChangeLogReader:
         self._follower = Follower(
             database.source, definitions, reconcile_period_s=reconcile_period_s, open_reader=database.open_reader
         )
-        self._outbox = Outbox(str(uuid.uuid4()))
-        self._neighbours = Neighbours(clock)
+        self._outbox = Outbox(beat_id or str(uuid.uuid4()))
+        self._neighbours = None if shares_work else Neighbours(clock)
         self._messages: Mailbox[SourceMessage] = Mailbox()
         self._room = Wake()
         """Rung when the scheduling thread has taken messages."""
@@ -219,7 +222,7 @@ class ChangeLogReader:
             with self._at_the_database():
                 self._outbox.write_status(self._database.store)
                 self._outbox.write_rest(self._database.store)
-                if self._opened and not self._thread.is_stopping:
+                if self._opened and not self._thread.is_stopping and self._neighbours is not None:
                     namespace = self._namespace or self._installation or ""
                     self._neighbours.look(self._database.store, namespace, self._outbox.beat_id)
         except SourceError as error:
