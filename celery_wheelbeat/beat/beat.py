@@ -278,6 +278,7 @@ class Beat:
         if self.startup.namespace is not None:
             stored = self.startup.stored
             self.member.begin(self.startup.namespace, None if stored is None else stored.mark_ms)
+        self.member.know(self.entries.hashes())
         due = self.member.turn(loaded=self.state == "running" and not self.entries.is_first)
         if due:
             self._enqueue(due)

@@ -14,6 +14,7 @@ from celery_wheelbeat.beat.schedule_view import private_entry
 from celery_wheelbeat.jobs.compile import REPLACEABLE_ENTRY
 from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 from celery_wheelbeat.jobs.rows import key_of as monitor_key
+from celery_wheelbeat.membership.line import entry_hash
 from celery_wheelbeat.sources.beat_schedule.entries import key_of as entry_key
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class EntryChanges:
         self.in_force = entries
         """The compiled entries."""
         self._monitors = monitors
+        self._hashed: Mapping[str, EntryMark] = {}
+        self._hashes: Mapping[str, int] = {}
         self._replaced_by: int | None = None
         """Id of the monitor that replaces the default entry ``celery.backend_cleanup``."""
         self.is_first = True
@@ -54,6 +57,19 @@ class EntryChanges:
         if self._replaced_by is not None:
             entries.pop(REPLACEABLE_ENTRY, None)
         return self.in_force.changes(entries, now_ms, dict(self.view.broken))
+
+    def hashes(self) -> Mapping[str, int]:
+        """Return ``entry_hash`` → job id of the entries in force; the same object until they change."""
+        marks = self.in_force.marks()
+        if marks != self._hashed:
+            self._hashed = marks
+            self._hashes = {
+                entry_hash(name, str(getattr(self.view.data.get(name), "task", "")), mark.definition_hash): (
+                    self.in_force.id_of(name)
+                )
+                for name, mark in marks.items()
+            }
+        return self._hashes
 
     def recompile(self, ids: Iterable[int] | None) -> None:
         """Return these entries, None = all, again with the next ``changes``."""

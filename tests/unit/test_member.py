@@ -10,7 +10,8 @@ import pytest
 from support.engine.definitions import Job, changes_of
 
 from celery_wheelbeat.beat.standing.holdings import Holdings
-from celery_wheelbeat.beat.standing.member import ALONE_S, Member, Rolls
+from celery_wheelbeat.beat.standing.member import ALONE_S, Member
+from celery_wheelbeat.beat.standing.rolls import Rolls
 from celery_wheelbeat.dispatch import PublisherHealth
 from celery_wheelbeat.dispatch.backlog import Backlog
 from celery_wheelbeat.engine import EngineConfig
@@ -315,6 +316,37 @@ def test_without_its_broker_it_lets_go_at_once_if_another_beat_can_send(post: Po
     post.look(1.0)
     assert post.own == frozenset()
     assert post.line.left["broker"].keys() >= mine
+
+
+def test_an_entry_that_its_owner_does_not_know_is_sent_by_the_most_senior_beat_that_does(post: Post):
+    """Nothing is lost when that beat is gone: the next one goes on from the mark of the entry."""
+    held_beside_her(post)
+    (entry, _) = sorted(ALL - post.own)
+    hers = {"entries": frozenset({"other"}), "marks": {"broker": dict.fromkeys(ALL - post.own, NOW_MS + 10**9)}}
+    post.member.know({"mine": entry})
+    third = {"order": 0, "entries": frozenset({"mine"}), "damped": True}
+    post.other("her", *(ALL - post.own), **hers)
+    post.other("third", **third, odd={"mine": NOW_MS + 9_000})
+    post.look()
+    assert entry not in jobs_of(post.send())
+    first_s = (post.hands.wall_ms() - NOW_MS) // 1000
+    post.other("third", **third, odd={"mine": NOW_MS + 1000 * first_s})
+    post.silent.add("third")
+    runs = []
+    for _ in range(5):
+        post.look()
+        runs += post.send()
+    last_s = (post.hands.wall_ms() - NOW_MS) // 1000
+    assert [second for job_id, second in runs if job_id == entry] == list(range(first_s + 1, last_s + 1))
+    post.look()
+    assert post.line.odd == {"mine": NOW_MS + 1000 * (last_s + 1) - 1}  # before the run that waits
+    post.send()
+    post.other("her", *(ALL - post.own), **{**hers, "entries": frozenset({"mine"})})
+    post.look()
+    post.send()
+    post.look()
+    assert entry not in jobs_of(post.send())
+    assert post.engine.ledger.difference(0) == 0
 
 
 def test_leaving_gives_up_every_shard_with_a_mark_before_what_was_not_sent(post: Post):

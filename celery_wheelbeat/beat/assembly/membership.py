@@ -7,7 +7,8 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_wheelbeat.beat.standing.holdings import Holdings
-from celery_wheelbeat.beat.standing.member import Member, Rolls
+from celery_wheelbeat.beat.standing.member import Member
+from celery_wheelbeat.beat.standing.rolls import Rolls
 from celery_wheelbeat.dispatch.broker import driver_type, open_connection
 from celery_wheelbeat.membership.keeper import Keeper
 from celery_wheelbeat.membership.pulse import Pulse

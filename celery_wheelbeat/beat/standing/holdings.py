@@ -42,6 +42,10 @@ class Holdings:
         """Frozen shard → monotonic instant since when."""
         self.left: frozenset[int] = frozenset()
         """Shards let go whose mark no other beat has said yet."""
+        self.odd: dict[str, int] = {}
+        """Hash of an entry that is sent outside of the share → its job id."""
+        self.odd_marks: dict[str, int] = {}
+        """Hash of an entry that is sent outside of the share → its mark."""
         self._given_up: frozenset[int] = frozenset()
         """Shards let go of which runs may still be on their way."""
         self._engine = engine
@@ -88,9 +92,13 @@ class Holdings:
     def move_marks(self, limit_ms: int) -> None:
         """Move the marks of what this beat sends forward, none beyond ``limit_ms``."""
         own = self._mask(self.own)
-        allowed = np.minimum(self._dispatcher.oldest_by_shard(self.shards) - 1, self._stopped_ms)
+        oldest_ms = self._dispatcher.oldest_by_shard(self.shards)
+        allowed = np.minimum(oldest_ms - 1, self._stopped_ms)
         allowed = np.minimum(allowed, min(limit_ms, self._engine.cursor_ms))
         self.marks_ms = np.where(own, np.maximum(self.marks_ms, allowed), self.marks_ms)
+        for one, job_id in self.odd.items():
+            mark_ms = min(limit_ms, self._engine.cursor_ms, int(oldest_ms[job_id & (self.shards - 1)]) - 1)
+            self.odd_marks[one] = max(self.odd_marks[one], mark_ms)
 
     def take(self, shards: Collection[int]) -> list[DueBatch]:
         """Begin to send ``shards`` from their marks on; returns the runs that are owed."""
@@ -101,6 +109,26 @@ class Holdings:
         self.left -= self.own
         self._given_up -= self.own
         return due
+
+    def set_apart(self, marks_ms: Mapping[int, int]) -> None:
+        """Follow these jobs (job id → mark) by marks of their own."""
+        self._engine.share.followed.set_apart(marks_ms)
+
+    def send_outside(self, wanted: Mapping[str, int], apart_ms: Mapping[str, int]) -> list[DueBatch]:
+        """Send the entries of ``wanted`` (hash → job id), whose owners do not know them, and no others outside.
+
+        ``apart_ms``: hash of each entry that its owner does not know → its mark. Returns the runs that are owed.
+        """
+        share = self._engine.share
+        new = {one: job_id for one, job_id in wanted.items() if one not in self.odd}
+        if new or len(wanted) < len(self.odd):
+            share.outside = np.array(sorted(wanted.values()), np.int64)
+            self._engine.poll_lane.divide(ask_ms=self._engine.cursor_ms + 1)
+        self.odd = dict(wanted)
+        known = {one: apart_ms.get(one, UNKNOWN_MS) for one in wanted}
+        self.odd_marks = {one: max(self.odd_marks.get(one, mark), mark) for one, mark in known.items()}
+        runs = share.followed.take_jobs(np.array(sorted(new.values()), np.int64)) if new else None
+        return [] if runs is None else self._engine.misfires.offer_kept(self._engine.shards, runs)
 
     def freeze(self, shards: Collection[int], now_s: float) -> None:
         """Keep new runs of ``shards``; those that wait are still sent."""

@@ -9,28 +9,26 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from queue import Empty
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from celery_wheelbeat import __version__
-from celery_wheelbeat.dispatch.lane import FIRST_CONNECTION_S
-from celery_wheelbeat.membership.attendance import Attendance, Look, Unheard
-from celery_wheelbeat.membership.decision import Damping, Situation, decide
-from celery_wheelbeat.membership.line import BeatLine, Standing
+from celery_wheelbeat.beat.standing.holdings import UNKNOWN_MS
+from celery_wheelbeat.beat.standing.rolls import Tally
+from celery_wheelbeat.beat.standing.voice import Voice
+from celery_wheelbeat.membership.attendance import Attendance, Look
+from celery_wheelbeat.membership.decision import Damping, Situation, decide, entries_outside
+from celery_wheelbeat.membership.line import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping
 
     from celery_wheelbeat.beat.standing.holdings import Holdings
+    from celery_wheelbeat.beat.standing.rolls import Rolls
     from celery_wheelbeat.dispatch.dispatcher import Dispatcher
     from celery_wheelbeat.jobs.definitions import DueBatch
     from celery_wheelbeat.membership.attendance import Roster
     from celery_wheelbeat.membership.decision import Actions
-    from celery_wheelbeat.membership.keeper import Keeper
-    from celery_wheelbeat.membership.pulse import Pulse
     from celery_wheelbeat.runtime.clock import Clock
-    from celery_wheelbeat.runtime.mailbox import Mailbox
 
 logger = logging.getLogger("celery.beat")
 
@@ -43,30 +41,6 @@ PATIENT_BEATS: Final = 5.0
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Rolls:
-    """The rolls of a beat, and what guards its sends."""
-
-    open: Callable[[str], Sequence[Keeper]]
-    """Namespace → one keeper for each roll."""
-    reports: Mailbox[Look | Unheard]
-    """Where the keepers report."""
-    pulse: Pulse
-    heartbeat_s: float
-    active: int
-    stops_when_cut_off: bool = False
-
-
-@dataclass(slots=True)
-class Tally:
-    """What happened since the start, for metrics."""
-
-    takes: Counter[str] = field(default_factory=Counter)
-    """Shards taken, by the reason."""
-    taken_while_alive: int = 0
-    """Shards that another beat took while this one was alive."""
-
-
 class Member:
     """The standing of one beat among those of its namespace."""
 
@@ -76,21 +50,17 @@ class Member:
         self.tally = Tally()
         self.roster: Roster | None = None
         """As of the last decision."""
-        self.account: Callable[[], dict[str, Any]] = dict
-        """Sums of the ledger, for the view of all beats."""
         self._rolls = rolls
         self._dispatcher = dispatcher
         self._clock = clock
         self._attendance = Attendance(rolls.heartbeat_s)
         self._damping = Damping()
-        self._keepers: Sequence[Keeper] = ()
-        self._line = BeatLine(beat_id, shards=holdings.shards, active=rolls.active, release=__version__)
+        self.voice = Voice(beat_id, rolls, holdings, dispatcher, clock)
+        self._entries: Mapping[str, int] = {}
         self._begun_s: float | None = None
         self._has_looked = False
         self._is_alone = False
-        self._was_connected = False
-        self._moved_s = self._said_s = self._trimmed_s = float("-inf")
-        self._said_own: frozenset[int] | None = None
+        self._moved_s = self._trimmed_s = float("-inf")
         self._was_cut_off = False
         self._unowned: frozenset[int] = frozenset()
         self._owners: dict[int, str] = {}
@@ -102,7 +72,7 @@ class Member:
         """``waiting`` (for the first look), ``alone``, or the standing that it says."""
         if self.waits:
             return "waiting"
-        return "alone" if self._is_alone else self._line.standing.value
+        return "alone" if self._is_alone else self.voice.standing.value
 
     @property
     def waits(self) -> bool:
@@ -124,12 +94,9 @@ class Member:
         self._begun_s = self._clock.monotonic_s()
         if mark_ms is not None:
             self.holdings.remember(mark_ms)
-        self._keepers = self._rolls.open(namespace)
-        self._line = replace(self._line, rolls=tuple(keeper.name for keeper in self._keepers))
         self._rolls.pulse.start()
-        for keeper in self._keepers:
-            keeper.start(self._rolls.heartbeat_s)
-        self._say(self._clock.monotonic_s())
+        self.voice.open(namespace)
+        self._say()
 
     def turn(self, *, loaded: bool) -> list[DueBatch]:
         """Take in what the keepers have found, decide, and carry it out; returns the runs to send.
@@ -143,8 +110,8 @@ class Member:
         due = self._go_on_alone(now_s) if not looks else []
         if looks and not self._has_looked:
             self._meet(now_s)
-        if loaded and self._line.standing is Standing.JOINING:
-            self._line = replace(self._line, standing=Standing.READY)
+        if loaded and self.voice.standing is Standing.JOINING:
+            self.voice.change(standing=Standing.READY)
             logger.info("beat: Everything is loaded; this beat takes its share")
         if looks or self.holdings.frozen:
             due += self._decide(now_s)
@@ -164,11 +131,10 @@ class Member:
         loads stay.
         """
         now_s = self._clock.monotonic_s()
-        if loaded and (now_s - self._moved_s >= MARK_EVERY_S or self._line.standing is Standing.LEAVING):
+        if loaded and (now_s - self._moved_s >= MARK_EVERY_S or self.voice.standing is Standing.LEAVING):
             self._moved_s = now_s
             self.holdings.move_marks(limit_ms)
-        if self._keepers:
-            self._say(now_s)
+        self._say()
         return self.holdings.lowest_ms
 
     def may_send(self) -> bool:
@@ -179,12 +145,11 @@ class Member:
 
     def leave(self) -> None:
         """Say that this beat leaves, and send nothing new; what waits may still be sent."""
-        self._line = replace(self._line, standing=Standing.LEAVING)
+        self.voice.change(standing=Standing.LEAVING)
         holdings = self.holdings
         holdings.announced = frozenset()
         holdings.freeze(holdings.own - holdings.frozen.keys(), self._clock.monotonic_s())
-        self._said_own = None
-        self._say(self._clock.monotonic_s())
+        self._say()
 
     def say_last(self, timeout_s: float, *, settled: bool) -> None:
         """Give up every shard, and let the threads write the last line within ``timeout_s``.
@@ -195,15 +160,11 @@ class Member:
             self.holdings.let_go(self.holdings.own)
         else:
             self.holdings.give_up()
-        self._line = replace(self._line, standing=Standing.LEFT, number=self._line.number + 1)
-        last = self._full(self._line)
-        for keeper in self._keepers:
-            keeper.stop(last, timeout_s)
+        self.voice.say_last(timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Wait for the threads."""
-        for keeper in self._keepers:
-            keeper.join(timeout_s)
+        self.voice.close(timeout_s)
         self._rolls.pulse.close(timeout_s)
 
     # Parts of a turn.
@@ -217,8 +178,8 @@ class Member:
                     self._attendance.note(report)
                     looks.append(report)
         for look in looks:
-            order = self._line.order or look.now_ms or self._clock.wall_ms()
-            self._line = replace(self._line, order=order, offset_ms=look.offset_ms)
+            order = self.voice.line.order or look.now_ms or self._clock.wall_ms()
+            self.voice.change(order=order, offset_ms=look.offset_ms)
         return looks
 
     def _go_on_alone(self, now_s: float) -> list[DueBatch]:
@@ -226,7 +187,7 @@ class Member:
             return []
         self._is_alone = True
         logger.error("beat: No roll answers; this beat sends everything, as if there were no other")
-        return self.holdings.take(range(self._line.shards))
+        return self.holdings.take(range(self.holdings.shards))
 
     def _is_late(self, now_s: float) -> bool:
         return self._begun_s is not None and now_s - self._begun_s >= ALONE_S
@@ -236,7 +197,7 @@ class Member:
         self._has_looked = True
         others = self._attendance.roster(now_s).live.values()
         if all(line.standing is not Standing.READY for line in others):
-            self._line = replace(self._line, standing=Standing.READY)
+            self.voice.change(standing=Standing.READY)
         logger.info("beat: This beat is %s; %d others are here", self.beat_id, len(others))
 
     def _decide(self, now_s: float) -> list[DueBatch]:
@@ -244,14 +205,15 @@ class Member:
         before, self.roster = self.roster, roster
         self._log_gone(before, roster)
         holdings.hear([*roster.live.values(), *roster.gone.values()], self._dispatcher.destination)
-        self._line = replace(self._line, own=holdings.own, able=self._able(), damped=self._damping.damped(now_s))
+        self.voice.change(own=holdings.own, able=self.voice.able(), damped=self._damping.damped(now_s))
         woken = self._rolls.pulse.woken or self._was_cut_off or self._is_alone
-        actions = decide(Situation(self._line, holdings.announced, holdings.frozen, woken), roster, now_s)
+        actions = decide(Situation(self.voice.line, holdings.announced, holdings.frozen, woken), roster, now_s)
         self._is_alone = self._was_cut_off = False
         others_send = any(line.able and line.standing is Standing.READY for line in roster.live.values())
         self._dispatcher.have_patience(PATIENT_BEATS * self._rolls.heartbeat_s if others_send else 0.0)
         self._unowned = actions.unowned
         due = self._carry_out(actions, roster, now_s)
+        due += self._send_entries(roster)
         self._owners.update((shard, beat_id) for beat_id, line in roster.live.items() for shard in line.own)
         return due
 
@@ -272,13 +234,45 @@ class Member:
         holdings.announced = actions.announce | actions.take
         if actions.take:
             for beat_id in actions.fence:
-                for keeper in self._keepers:
+                for keeper in self.voice.keepers:
                     keeper.fence(beat_id)
             due += self._take(actions, roster)
-        forgettable = self._attendance.forgettable(self._full(self._line), now_s)
-        for keeper in self._keepers if forgettable else ():
+        forgettable = self._attendance.forgettable(self.voice.whole(), now_s)
+        for keeper in self.voice.keepers if forgettable else ():
             keeper.forget(forgettable)
         return due
+
+    def know(self, entries: Mapping[str, int]) -> None:
+        """Take note of the entries that this beat knows: ``entry_hash`` → job id."""
+        if entries is not self._entries:
+            self._entries = entries
+            self.voice.know(entries)
+
+    def _send_entries(self, roster: Roster) -> list[DueBatch]:
+        """Send the entries that fall to this beat because their owners do not know them."""
+        me, bits = self.voice.whole(), self.holdings.shards - 1
+        if not self._entries or self.voice.standing is not Standing.READY:
+            return []
+        owners = {shard: line for line in roster.live.values() for shard in line.own}
+        apart = {
+            one: job_id
+            for one, job_id in self._entries.items()
+            if (owner := owners.get(job_id & bits)) is not None and not owner.knows(one, me.digest)
+        }
+        marks: dict[str, int] = {}
+        for line in (*roster.live.values(), *roster.gone.values()):
+            for one, mark in line.odd.items():
+                marks[one] = max(mark, marks.get(one, mark))
+        self.holdings.set_apart({job_id: marks.get(one, UNKNOWN_MS) for one, job_id in apart.items()})
+        shards = {one: job_id & bits for one, job_id in apart.items()}
+        mine = entries_outside(shards, me, roster.live.values()) if shards else frozenset()
+        if mine - self.holdings.odd.keys():
+            logger.warning(
+                "beat: This beat sends %d entries outside of its share, since the beat that has their shards does not "
+                "know them. Do two applications use the namespace?",
+                len(mine),
+            )
+        return self.holdings.send_outside({one: apart[one] for one in mine}, marks)
 
     def _take(self, actions: Actions, roster: Roster) -> list[DueBatch]:
         causes = Counter(self._cause(self._owners.get(shard), roster) for shard in actions.take)
@@ -317,37 +311,7 @@ class Member:
             what = "sends nothing" if self._rolls.stops_when_cut_off else "goes on sending its share"
             logger.error("beat: No roll can be reached; this beat %s", what)
 
-    def _able(self) -> frozenset[str]:
-        """Return the destination if its connection is up, or was never up and this beat has just started."""
-        connected = self._dispatcher.health().connected
-        self._was_connected |= connected
-        since_s = self._clock.monotonic_s() - (self._begun_s or 0.0)
-        hopeful = not self._was_connected and since_s < FIRST_CONNECTION_S
-        return frozenset({self._dispatcher.destination}) if connected or hopeful else frozenset()
-
-    # The line.
-
-    def _say(self, now_s: float) -> None:
-        own = self.holdings.own | self.holdings.announced
-        changed = own != self._said_own
-        if not changed and now_s - self._said_s < MARK_EVERY_S:
-            return
-        self._said_s, self._said_own = now_s, own
-        self._line = replace(self._line, number=self._line.number + 1)
-        line = self._full(self._line)
-        waiting = bool(self.holdings.announced) or self._line.standing is Standing.LEAVING
-        within_s = 0.0 if changed else self._attendance.next_look_s(now_s, announced=waiting)
-        for keeper in self._keepers:
-            keeper.say(line, within_s)
-
-    def _full(self, line: BeatLine) -> BeatLine:
-        holdings, destination = self.holdings, self._dispatcher.destination
-        own = holdings.own | holdings.announced
-        return replace(
-            line,
-            own=own,
-            able=self._able(),
-            marks={destination: holdings.said(own)},
-            left={destination: holdings.said(holdings.left)},
-            account=self.account(),
-        )
+    def _say(self) -> None:
+        now_s = self._clock.monotonic_s()
+        waiting = bool(self.holdings.announced) or self.voice.standing is Standing.LEAVING
+        self.voice.say(self._attendance.next_look_s(now_s, announced=waiting))

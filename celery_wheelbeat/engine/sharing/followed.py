@@ -13,7 +13,7 @@ import numpy as np
 from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -62,6 +62,8 @@ class Followed:
         self._after_ms = np.full(shards, NEVER_MS)
         self._until_ms = np.full(shards, ALWAYS_MS)
         """By shard: the stretch that was not followed; empty if it ends before it begins."""
+        self._apart_ids: Int64s = np.empty(0, np.int64)
+        self._apart_ms: Int64s = np.empty(0, np.int64)
 
     def __len__(self) -> int:
         return self._count
@@ -85,13 +87,35 @@ class Followed:
         inside = where[shards] & (runs.fire_ms > self._after_ms[shards]) & (runs.fire_ms <= self._until_ms[shards])
         self._replace(runs.at(~inside))
 
+    def set_apart(self, marks_ms: Mapping[int, int]) -> None:
+        """Set the jobs with a mark of their own (job id → ms): the owners of their shards do not know them."""
+        self._apart_ids = np.array(sorted(marks_ms), np.int64)
+        self._apart_ms = np.array([marks_ms[job_id] for job_id in sorted(marks_ms)], np.int64)
+
+    def take_jobs(self, ids: Int64s) -> KeptRuns:
+        """Remove the runs of these jobs and return those after their own marks, ascending by fire time."""
+        runs = self._joined()
+        mine = np.isin(runs.ids, ids)
+        self._replace(runs.at(~mine))
+        runs = runs.at(mine)
+        runs = runs.at(runs.fire_ms > self._floor(runs.ids, np.full(len(self._after_ms), ALWAYS_MS)))
+        return runs.at(np.argsort(runs.fire_ms, kind="stable"))
+
+    def _floor(self, ids: Int64s, marks_ms: Int64s) -> Int64s:
+        """Return the mark of each job: its own one, or that of its shard."""
+        floor_ms: Int64s = marks_ms[ids & self._owner_bits]
+        if len(self._apart_ids):
+            place = np.minimum(np.searchsorted(self._apart_ids, ids), len(self._apart_ids) - 1)
+            floor_ms = np.where(self._apart_ids[place] == ids, self._apart_ms[place], floor_ms)
+        return floor_ms
+
     def trim(self, marks_ms: Int64s) -> KeptRuns:
         """Forget what the owners' marks have passed; then the oldest beyond the limit, which are returned.
 
         ``marks_ms``: by shard. The stretch of the returned runs counts as not followed.
         """
         runs = self._joined()
-        runs = runs.at(runs.fire_ms > marks_ms[runs.ids & self._owner_bits])
+        runs = runs.at(runs.fire_ms > self._floor(runs.ids, marks_ms))
         excess = len(runs.ids) - self._limit
         if excess <= 0:
             self._replace(runs)
@@ -110,7 +134,7 @@ class Followed:
         """
         runs = self._joined()
         shards = runs.ids & self._owner_bits
-        mine, late = where[shards], runs.fire_ms > floor_ms[shards]
+        mine, late = where[shards], runs.fire_ms > self._floor(runs.ids, floor_ms)
         self._replace(runs.at(~mine))
         runs = runs.at(np.flatnonzero(mine & late))
         after_ms = np.maximum(self._after_ms, floor_ms)

@@ -27,6 +27,8 @@ class Share:
         """By shard: whether this process answers for it. Changed by ``set``, replaced and never written into."""
         self.whole = True
         """Whether it answers for all of them."""
+        self.outside: Int64s = np.empty(0, np.int64)
+        """Jobs of other shards that this process sends: their owners do not know them."""
         self.followed = Followed(shards, limit)
         self._ledger = ledger
 
@@ -41,20 +43,24 @@ class Share:
         return one
 
     def owns(self, job_id: int) -> bool:
-        """Return whether a job lies in the share."""
-        return bool(self.mask[job_id & (len(self.mask) - 1)])
+        """Return whether a job is sent here."""
+        return bool(self.mask[job_id & (len(self.mask) - 1)]) or job_id in self.outside
 
     def has(self, ids: Int64s) -> NDArray[np.bool_]:
-        """Return which of the jobs lie in the share."""
+        """Return which of the jobs are sent here."""
         found: NDArray[np.bool_] = self.mask[ids & (len(self.mask) - 1)]
-        return found
+        return found | np.isin(ids, self.outside) if len(self.outside) else found
 
     def expect(self, due: list[DueBatch]) -> list[DueBatch]:
         """Enter due runs in the ledger and return those to send; keep the others."""
         if not self.whole:
             others = [batch for batch in due if not self.mask[batch.shard]]
+            due = [batch for batch in due if self.mask[batch.shard]]
+            if len(self.outside):
+                sent = [np.isin(batch.ids, self.outside) for batch in others]
+                due += [batch.take(where) for batch, where in zip(others, sent, strict=True) if where.any()]
+                others = [batch.take(~where) for batch, where in zip(others, sent, strict=True)]
             self._ledger.follow(sum(map(len, others)))
             self.followed.keep(others)
-            due = [batch for batch in due if self.mask[batch.shard]]
         self._ledger.expect(sum(map(len, due)))
         return due
