@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from celery.signals import after_task_publish, task_sent
-from kombu.utils.json import loads
 
 from celery_wheelbeat.beat.assembly.fast_lane import assemble_fast
 from celery_wheelbeat.beat.assembly.later_feed import later_feed
 from celery_wheelbeat.beat.assembly.membership import DueRuns, SendGuard, assemble_member
+from celery_wheelbeat.beat.assembly.sources import assemble_sources
 from celery_wheelbeat.beat.beat import Beat
 from celery_wheelbeat.beat.entry_changes import EntryChanges
 from celery_wheelbeat.beat.schedule_view import MonitorEntries
@@ -38,24 +38,15 @@ from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.engine import Engine
 from celery_wheelbeat.engine.ledger import Ledger
 from celery_wheelbeat.engine.poll_lane import PolledJobs
-from celery_wheelbeat.jobs.compile import compile_rows
-from celery_wheelbeat.jobs.compile_columns import Shapes
 from celery_wheelbeat.jobs.definitions import Misfire, misfire_of, overlap_of
-from celery_wheelbeat.jobs.rows import Limits
 from celery_wheelbeat.later.in_wheel import LaterRuns
 from celery_wheelbeat.observe.liveness import Liveness
 from celery_wheelbeat.runtime.clock import Clock, ClockGuard, SystemClock
 from celery_wheelbeat.runtime.mailbox import Wake
 from celery_wheelbeat.schedules.cron import CronTable
-from celery_wheelbeat.schedules.solar import SolarSchedule
 from celery_wheelbeat.sources.beat_schedule.celery_zones import NAMELESS, timezone_of
 from celery_wheelbeat.sources.beat_schedule.entries import Entries
-from celery_wheelbeat.sources.changelog.reader import ChangeLogReader
-from celery_wheelbeat.sources.changelog.translator import Translator
 from celery_wheelbeat.sources.databases.open import database_of
-from celery_wheelbeat.sources.files.file_io import FileIO
-from celery_wheelbeat.sources.files.installation_file import InstallationFile
-from celery_wheelbeat.sources.files.mark_file import MarkFile
 from celery_wheelbeat.sources.namespaces import namespace_of
 from celery_wheelbeat.worker.broker_dedup import name_runs
 
@@ -67,7 +58,6 @@ if TYPE_CHECKING:
     from celery_wheelbeat.engine.shards import JobView
     from celery_wheelbeat.schedules.kinds import Int64s
     from celery_wheelbeat.settings import Settings
-    from celery_wheelbeat.sources import MonitorDatabase
     from celery_wheelbeat.sources.messages import SourceIO
 
 logger = logging.getLogger("celery.beat")
@@ -104,7 +94,7 @@ def assemble(
     else:
         dispatcher = edges.dispatcher(engine, _backlog(settings, engine), lateness)
     database = database_of(app, settings)
-    sources = _sources(scheduler, database, settings=settings, clock=clock, wake=wake, crons=crons, guard=guard)
+    sources = assemble_sources(scheduler, database, settings=settings, clock=clock, wake=wake, crons=crons, guard=guard)
     if edges.sources is not None:
         sources = edges.sources(sources)
     entries = EntryChanges(scheduler.schedule, Entries(_timezone(app), crons), monitor_entries)
@@ -252,49 +242,6 @@ def _celery_publisher(
             may_batch=lambda: not _is_observed(app),
         ),
         window=min(settings.window, SUBMIT_MAX),
-    )
-
-
-def _sources(
-    scheduler: Any,
-    database: MonitorDatabase | None,
-    *,
-    settings: Settings,
-    clock: Clock,
-    wake: Wake,
-    crons: CronTable,
-    guard: SendGuard,
-) -> SourceIO:
-    path = scheduler.schedule_filename or scheduler.app.conf.beat_schedule_filename
-    if database is None:
-        return FileIO(MarkFile(path), clock, wake.ring)
-    compile_all = partial(
-        compile_rows,
-        crons=crons,
-        cron_jitter_s=settings.cron_jitter,
-        limits=Limits.of(settings, loads),
-        solar=SolarSchedule,
-    )
-    definitions = Translator(
-        partial(compile_all, entry_names=scheduler.schedule.names),
-        Shapes(
-            compile_all,
-            cron_jitter_s=settings.cron_jitter,
-            max_payload_bytes=settings.max_payload_bytes,
-            min_interval_ms=settings.min_interval_ms,
-        ),
-        taken_names=scheduler.schedule.names,
-    )
-    return ChangeLogReader(
-        database,
-        definitions,
-        clock,
-        wake.ring,
-        namespace=settings.namespace,
-        reconcile_period_s=settings.reconcile_period,
-        memory=InstallationFile(path),
-        beat_id=guard.beat_id,
-        shares_work=guard.shares_work,
     )
 
 
