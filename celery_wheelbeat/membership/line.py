@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -270,12 +271,19 @@ def _shards_of(mask: object, shards: int) -> frozenset[int]:
     _check(digits, f"a mask of {shards} shards", mask)
     bits = int(str(mask), 16)
     _check(bits < 1 << shards, f"a mask of {shards} shards", mask)
-    return frozenset(shard for shard in range(shards) if bits >> shard & 1)
+    return _shards_in(bits)
+
+
+@lru_cache(maxsize=1_024)
+def _shards_in(bits: int) -> frozenset[int]:
+    """Return the places of the bits that are set; each second the same masks are read."""
+    return frozenset(shard for shard, digit in enumerate(f"{bits:b}"[::-1]) if digit == "1")
 
 
 def _groups(said: object, shards: int) -> dict[int, int]:
     found: dict[int, int] = {}
-    for mask, mark in _object({"groups": said}, "groups", SHARDS_MAX):
+    for mask, value in _object({"groups": said}, "groups", SHARDS_MAX):
+        mark = _mark(value)
         for shard in _shards_of(mask, shards):
-            found[shard] = min(found.get(shard, _NUMBER_MAX), _mark(mark))
+            found[shard] = min(found.get(shard, mark), mark)
     return found
