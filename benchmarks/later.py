@@ -139,7 +139,7 @@ def reads(report: Report, url: str, rows: int) -> None:
             now_s = reader.poll(0).now_s  # first_s + 599 is open then, as after an outage
             buckets, polls, ranges = [], [], []
             statement = reader._connection.statements["read"]
-            table = f"wheelbeat_later_d{first_s // 86_400 % 32:02}"
+            table = reader._union([first_s])
             whole = statement.replace("{table}", table).replace("{rest}", "") + " LIMIT 256"
             for n in range(READS):
                 second = first_s + n

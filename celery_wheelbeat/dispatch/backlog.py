@@ -74,6 +74,8 @@ class Backlog:
         self.leases = RunLeases()
         """The runs in flight."""
         self._deferred = DeferredRuns()
+        self._oldest: dict[int, tuple[Int64s, int]] = {}
+        """Identity of a column of waiting fire times → the column, and its earliest; so each is looked through once."""
 
     @property
     def pending(self) -> int:
@@ -97,7 +99,14 @@ class Backlog:
 
     def oldest_fire_ms(self) -> int | None:
         """Return the earliest unsettled fire time, or None; the mark stays before it."""
-        return min(self._fires(), default=None)
+        known, self._oldest = self._oldest, {}
+        for fires_ms in self._waiting_fires():
+            if len(fires_ms):
+                entry = known.get(id(fires_ms))
+                self._oldest[id(fires_ms)] = entry or (fires_ms, least(fires_ms))
+        in_flight = self.leases.fires_ms()
+        flying = [*([least(in_flight)] if len(in_flight) else []), *(run.fire_ms for run in self._deferred)]
+        return min((*(oldest for _, oldest in self._oldest.values()), *flying), default=None)
 
     def oldest_by_shard(self, oldest_ms: Int64s) -> None:
         """Lower ``oldest_ms``, by shard, to the earliest unsettled fire time of each shard."""
@@ -106,8 +115,7 @@ class Backlog:
 
     def take_out(self, where: NDArray[np.bool_]) -> PendingRuns:
         """Give away the runs of the shards at ``where`` that are not in flight, and return them."""
-        for runs in self._drain_offered():
-            self._late.append(runs)
+        self._queue_offered()  # a run in the other queue than an older one of its job would overtake it
         waiting = joined([*self._late.chunks(), *self._fresh.chunks(), PendingRuns.of([*self._deferred])])
         ids = np.unique(waiting.ids[where[waiting.ids & (len(where) - 1)]])
         queued = [self._late.remove(ids), self._fresh.remove(ids)]
@@ -243,8 +251,8 @@ class Backlog:
 
     def shutdown(self) -> Leftover:
         """Skip all pending runs (``shutdown``). Read the mark before the call: these runs are not done."""
-        fires_ms = list(self._fires(newest=True))
-        leftover = Leftover(self.waiting + self.in_flight, self.oldest_fire_ms(), max(fires_ms, default=None))
+        newest_ms = max((int(runs.fire_ms.max()) for runs in self._unsettled() if len(runs.ids)), default=None)
+        leftover = Leftover(self.waiting + self.in_flight, self.oldest_fire_ms(), newest_ms)
         self._ledger.skip("shutdown", self._pending)
         self._pending = 0
         self._drain_offered()
@@ -261,9 +269,13 @@ class Backlog:
         self._pending -= len(counted.ids)
 
     def _sort_in(self) -> None:
-        """Queue the offered runs in order of fire times; jobs with late runs go to *late*, others to *fresh*."""
+        """Queue the offered runs, after a squeeze if too many wait."""
         if self.waiting > self.limit:
             self.squeeze()
+        self._queue_offered()
+
+    def _queue_offered(self) -> None:
+        """Queue the offered runs in order of fire times; jobs with late runs go to *late*, others to *fresh*."""
         if not self._offered:
             return
         offered = joined(self._drain_offered()).by_fire_time()
@@ -289,10 +301,10 @@ class Backlog:
         yield from (*self._offered, *self._late.chunks(), *self._fresh.chunks())
         yield from (*self.leases.runs(), PendingRuns.of([*self._deferred]))
 
-    def _fires(self, *, newest: bool = False) -> Iterable[int]:
-        chunks = (*self._offered, *self._late.chunks(), *self._fresh.chunks())
-        for fires_ms in (*(runs.fire_ms for runs in chunks), self.leases.fires_ms()):
-            if len(fires_ms):
-                yield int(fires_ms.max() if newest else fires_ms.min())
-        for run in self._deferred:
-            yield run.fire_ms
+    def _waiting_fires(self) -> Iterable[Int64s]:
+        return (runs.fire_ms for runs in (*self._offered, *self._late.chunks(), *self._fresh.chunks()))
+
+
+def least(fires_ms: Int64s) -> int:
+    """Return the earliest of at least one fire time."""
+    return int(fires_ms.min())

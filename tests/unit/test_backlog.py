@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from celery_wheelbeat.dispatch import backlog
 from celery_wheelbeat.dispatch.backlog import Backlog
 from celery_wheelbeat.dispatch.pending import PendingRun
 from celery_wheelbeat.engine.ledger import Ledger
@@ -220,6 +221,34 @@ def test_a_relived_fire_time_keeps_the_number_of_its_clock_step():
     desk.offer((1, 1000), step=3)
     (pair,) = desk.take(1).values()
     assert (pair.step, pair.reoffered) == (3, False)
+
+
+def test_the_oldest_run_is_found_without_looking_at_what_has_not_changed(monkeypatch: pytest.MonkeyPatch):
+    looked_at = 0
+
+    def counting(fires_ms: Int64s) -> int:
+        nonlocal looked_at
+        looked_at += len(fires_ms)
+        return int(fires_ms.min())
+
+    monkeypatch.setattr(backlog, "least", counting)
+    desk = Desk()
+    for chunk in range(50):
+        desk.offer(*((10_000 * chunk + n, 1_000 * chunk + n % 7) for n in range(2_000)))
+    taken = desk.take(10)
+    assert desk.backlog.oldest_fire_ms() == 0
+    looked_at = 0
+    assert desk.backlog.oldest_fire_ms() == 0
+    assert looked_at == 10, "those in flight"
+    desk.offer((5, 3))
+    desk.backlog.confirm(list(taken))
+    assert desk.backlog.oldest_fire_ms() == min(run.fire_ms for run in waiting(desk))
+    assert looked_at < 3_000
+
+
+def waiting(desk: Desk) -> list[PendingRun]:
+    """Return the runs that can be taken."""
+    return list(desk.take(desk.backlog.waiting).values())
 
 
 def test_drop_lets_the_waiting_runs_of_a_job_go():

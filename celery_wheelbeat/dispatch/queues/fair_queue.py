@@ -139,7 +139,7 @@ class FairQueue:
         else:
             origin = np.zeros(runs, np.int64)
         taken = np.bincount(origin, minlength=len(heads)).tolist()
-        left = [block.at(slice(n, None)) for block, n in zip(self._blocks, taken, strict=True)]
+        left = [block.at(slice(n, None)) if n else block for block, n in zip(self._blocks, taken, strict=True)]
         self._blocks = [block for block in left if len(block.rounds)]
         self._round = int(whole.rounds[-1])
         return whole.runs
