@@ -379,6 +379,17 @@ def test_a_beat_that_no_roll_answers_goes_on_alone_after_a_while(post: Post):
     assert post.own == frozenset()
 
 
+def test_a_beat_that_hears_nothing_says_that_it_is_not_able_and_keeps_what_it_has(post: Post):
+    held_beside_her(post)
+    own = post.own
+    post.hands.now_s += 3.1
+    post.turn()
+    assert (post.line.able, post.own) == (frozenset(), own)
+    post.look(0.1)
+    post.look()
+    assert (post.line.able, post.own) == ({"broker"}, own)
+
+
 @pytest.mark.parametrize(("stops", "may"), [(True, False), (False, True)])
 def test_cut_off_from_every_roll_it_goes_on_or_stops(stops: bool, may: bool):
     post = Post(stops_when_cut_off=stops)

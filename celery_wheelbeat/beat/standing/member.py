@@ -107,6 +107,7 @@ class Member:
             return []
         now_s = self._clock.monotonic_s()
         looks = self._take_looks()
+        self.voice.hears = not (looks or self._has_looked) or self._attendance.hears(now_s)
         due = self._go_on_alone(now_s) if not looks else []
         if looks and not self._has_looked:
             self._meet(now_s)

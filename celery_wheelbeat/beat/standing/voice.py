@@ -33,6 +33,8 @@ class Voice:
         self.line = BeatLine(beat_id, shards=holdings.shards, active=rolls.active, release=__version__)
         self.account: Callable[[], dict[str, Any]] = dict
         """Sums of the ledger, for the view of all beats."""
+        self.hears = True
+        """Whether a roll was read lately, or none yet: a beat that hears nothing cannot take what it is named for."""
         self.keepers: Sequence[Keeper] = ()
         self._rolls = rolls
         self._holdings = holdings
@@ -69,6 +71,8 @@ class Voice:
         """Return the destination if its connection is up, or was never up and this beat has just started."""
         connected = self._dispatcher.health().connected
         self._was_connected |= connected
+        if not self.hears:
+            return frozenset()
         hopeful = not self._was_connected and self._clock.monotonic_s() - self._began_s < FIRST_CONNECTION_S
         return frozenset({self._dispatcher.destination}) if connected or hopeful else frozenset()
 
