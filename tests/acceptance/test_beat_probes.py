@@ -42,7 +42,7 @@ HANG = """
         "asked": {"task": "proj.note", "schedule": Hanging(1.0)},
     }
 """
-WITHOUT_DATABASE = ("changelog_", "load_", "reconcile", "drift_")
+WITHOUT_DATABASE = ("changelog_", "load_", "reconcile", "drift_", "later_")
 ON_THE_CELERY_LANE = "wheelbeat_celery_lane_jobs"
 OK = (200, "ok\n")
 
