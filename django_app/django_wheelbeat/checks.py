@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from celery import current_app
 from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.db import connections, router
 
+from celery_wheelbeat.later.opening import is_database_of
+from celery_wheelbeat.settings import Settings
 from django_wheelbeat.database import triggers
 
 if TYPE_CHECKING:
@@ -67,3 +70,28 @@ def check_triggers(databases: Sequence[str] | None = None, **_kwargs: Any) -> li
                     )
                 )
     return found
+
+
+@checks.register(checks.Tags.database)
+def check_one_database(databases: Sequence[str] | None = None, **_kwargs: Any) -> list[checks.CheckMessage]:
+    """``wheelbeat.E003``: the beat reads another database than the one into which Django writes monitors."""
+    from django_wheelbeat.database.opening import monitor_alias  # noqa: PLC0415 - checks come before models
+
+    alias, url = monitor_alias(), Settings.from_conf(current_app.conf).database_url
+    if not url or alias not in (databases or ()):
+        return []
+    try:
+        is_same = is_database_of(url, connections[alias])
+    except Exception as error:  # of either driver
+        what = f"Whether wheelbeat_database_url is the database {alias!r} is unknown: {error}"
+        return [checks.Warning(what, id="wheelbeat.W002")]
+    if is_same:
+        return []
+    return [
+        checks.Error(
+            f"wheelbeat_database_url names another database than {alias!r}. The beat reads monitors and one-off runs "
+            "there, and Django writes them here.",
+            hint="Remove wheelbeat_database_url: with Django the beat finds the database by itself.",
+            id="wheelbeat.E003",
+        )
+    ]

@@ -12,6 +12,7 @@ from celery import Celery
 from support.site.databases import as_default, set_up_django, site_database
 
 from celery_wheelbeat import later
+from celery_wheelbeat.later import opening
 from celery_wheelbeat.later.writers.sqlite import SqliteWriter
 
 if TYPE_CHECKING:
@@ -100,3 +101,21 @@ def test_a_store_that_fails_leaves_the_open_transaction_usable(connection: Any) 
         Monitor.objects.create(name="after", task="proj.note", interval_ms=60_000)
     assert sent == [result.id]
     assert Monitor.objects.count() == 2
+
+
+def test_a_url_of_another_database_is_found_by_the_checks(
+    connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django_wheelbeat import checks
+
+    def ids(url: str | None) -> list[str | None]:
+        app = Celery("proj", set_as_current=False)
+        app.conf.wheelbeat_database_url = url
+        monkeypatch.setattr(checks, "current_app", app)
+        return [message.id for message in checks.check_one_database(databases=["default"])]
+
+    assert ids(None) == []
+    assert ids(f"sqlite:///{tmp_path}/site.sqlite3") == []
+    assert ids(f"sqlite:///{tmp_path}/other.sqlite3") == ["wheelbeat.E003"]
+    assert ids(f"sqlite:///{tmp_path}/no/folder.sqlite3") == ["wheelbeat.W002"]
+    opening.close_all()
