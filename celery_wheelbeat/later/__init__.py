@@ -18,9 +18,28 @@ Never: UPDATE a row; use the clock of an application host to place a row; commit
 
 from __future__ import annotations
 
+from celery_wheelbeat.later.awaited import aapply_at, aapply_many, acancel, acount, amove, anow, apending
 from celery_wheelbeat.later.calls import apply_at, apply_many, cancel, count, move, now, pending
 from celery_wheelbeat.later.drop_in import install
 from celery_wheelbeat.later.run import LaterRun
 from celery_wheelbeat.later.writers import Cancelled
 
-__all__ = ["Cancelled", "LaterRun", "apply_at", "apply_many", "cancel", "count", "install", "move", "now", "pending"]
+__all__ = [
+    "Cancelled",
+    "LaterRun",
+    "aapply_at",
+    "aapply_many",
+    "acancel",
+    "acount",
+    "amove",
+    "anow",
+    "apending",
+    "apply_at",
+    "apply_many",
+    "cancel",
+    "count",
+    "install",
+    "move",
+    "now",
+    "pending",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -119,3 +120,18 @@ def test_a_url_of_another_database_is_found_by_the_checks(
     assert ids(f"sqlite:///{tmp_path}/other.sqlite3") == ["wheelbeat.E003"]
     assert ids(f"sqlite:///{tmp_path}/no/folder.sqlite3") == ["wheelbeat.W002"]
     opening.close_all()
+
+
+@pytest.mark.usefixtures("connection")
+def test_coroutines_have_calls_of_their_own() -> None:
+    async def calls() -> Any:
+        first = await later.aapply_at(REMIND, in_s(60), key="k")
+        assert (await later.apending(key="k")).id == first
+        moved = await later.amove(in_s(90), key="k")
+        return moved, await later.acancel(id=moved), await later.acount(in_s(0), in_s(120)), await later.anow(REMIND)
+
+    moved, cancelled, count, now = asyncio.run(calls())
+    assert cancelled is later.Cancelled.CANCELLED
+    assert count == 0
+    assert later.anow.__name__ == "anow"
+    assert moved != now
