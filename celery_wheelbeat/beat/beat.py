@@ -261,6 +261,8 @@ class Beat:
         self.engine.step_back(reading.now_ms, reading.steps, right_ms)
         settled_ms = self.engine.relived.settled_ms
         self.mark.step_back(self.engine.cursor_ms, settled_ms)
+        if self.member is not None:
+            self.member.holdings.step_back(self.engine.cursor_ms)
         logger.critical(
             "beat: The clock was set back by %.1f s; following it. Crons and one-time jobs fire again after %s",
             reading.gap_ms / 1000,

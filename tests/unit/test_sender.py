@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from celery_wheelbeat.dispatch import FailureKind
 from celery_wheelbeat.dispatch.fast_lane.batches import NONCE_LENGTH, Batch, Outcome
 from celery_wheelbeat.dispatch.fast_lane.publisher import FastPublisher
 from celery_wheelbeat.runtime.clock import SystemClock
@@ -81,3 +82,36 @@ def test_a_stop_without_a_connection_tries_again_at_the_pace_of_the_backoff_and_
     assert not publisher._thread.is_alive
     assert [one.token for one in publisher.poll() if isinstance(one, Outcome)] == [2]
     assert 2 <= wire.attempts <= 20, "thousands if it did not rest between them"
+
+
+class OpenWire(LosingWire):
+    """A wire that connects and notes what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[int] = []
+
+    def connect(self) -> None:
+        self.blocked = ""
+
+    def send(self, batch: Batch) -> None:
+        self.written.append(batch.token)
+
+
+def test_a_batch_is_handed_back_unsent_if_the_process_may_not_send_at_the_moment_of_the_write() -> None:
+    """The process was paused between the order and the socket: a look at the other beats comes first."""
+    wire, connected, may = OpenWire(), threading.Event(), [True]
+    publisher = FastPublisher("test", wire, SystemClock(), connected.set, may_send=lambda: may[0])  # type: ignore[arg-type]
+    publisher.start()
+    assert connected.wait(PATIENCE_S)
+    assert publisher.capacity() > 0
+    may[0] = False
+    assert publisher.capacity() == 0
+    connected.clear()
+    publisher.submit(a_batch(1, publisher.epoch))
+    assert connected.wait(PATIENCE_S)
+    (outcome,) = publisher.poll()
+    assert isinstance(outcome, Outcome)
+    assert [failure.kind for failure in outcome.failures] == [FailureKind.NOT_SENT]
+    assert wire.written == []
+    publisher.close(PATIENCE_S)

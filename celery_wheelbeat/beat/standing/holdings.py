@@ -85,6 +85,11 @@ class Holdings:
         self.left = frozenset(shard for shard in self.left if heard[shard] < self.marks_ms[shard])
         self.marks_ms = np.maximum(self.marks_ms, heard)
 
+    def step_back(self, cursor_ms: int) -> None:
+        """Lower the marks of what this beat sends: its clock was set back to ``cursor_ms``."""
+        own = self._mask(self.own)
+        self.marks_ms = np.where(own, np.minimum(self.marks_ms, cursor_ms), self.marks_ms)
+
     def forget_sent(self) -> None:
         """Forget the kept runs that the marks have passed, and the oldest beyond the bound."""
         self._engine.forget_followed(self.marks_ms)
