@@ -6,7 +6,10 @@ A batch is immutable and belongs to the publisher until its outcome has been pol
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
 
 from celery_wheelbeat.dispatch.messages.envelope import Answer, Stamps
 from celery_wheelbeat.dispatch.messages.expiry import left_us
@@ -14,14 +17,13 @@ from celery_wheelbeat.dispatch.messages.template import Hole, delivery_tags, non
 from celery_wheelbeat.dispatch.messages.tracing import new_traces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from celery_wheelbeat.dispatch import FailureKind
-    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Declaring
+    from celery_wheelbeat.dispatch.fast_lane.envelope_registry import Declaring, Placed
     from celery_wheelbeat.dispatch.messages.envelope import Envelope
     from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
     from celery_wheelbeat.dispatch.messages.part_cache import PartColumns
@@ -179,9 +181,14 @@ class Draft:
         """Positions of the runs among those that were to be submitted, in the order of the messages."""
         self._nonces: list[bytes] = []
 
-    def add(self, made: Made, where: slice, positions: NDArray[np.intp]) -> None:
-        """Append the messages at ``where`` (at least one), which are of the runs at ``positions``."""
-        self.parcels.append(Parcel(made.key, where.stop - where.start, made.messages.part(where)))
+    def add(self, made: Made, where: slice, positions: NDArray[np.intp], key: bytes | None = None) -> None:
+        """Append the messages at ``where`` (at least one), which are of the runs at ``positions``.
+
+        ``key``: of their place, if it is not that of the envelope.
+        """
+        self.parcels.append(
+            Parcel(made.key if key is None else key, where.stop - where.start, made.messages.part(where))
+        )
         self.positions.append(positions)
         self._nonces.append(made.nonces[where].tobytes())
 
@@ -203,6 +210,30 @@ def make(load: Load, now: datetime) -> Made:
     return Made(
         envelope.key, envelope.render(load.columns.by_hole(envelope.texts, timed=envelope.has_expiries), stamps), fresh
     )
+
+
+def in_order(positions: NDArray[np.intp], ends: Sequence[int], placed: Placed | None) -> NDArray[np.intp]:
+    """Return ``positions``, which ascend, ordered by block and then by place; ``ends``: see ``block_ends``."""
+    if placed is None:
+        return positions
+    return positions[np.lexsort((placed.at[positions], np.searchsorted(ends, positions, side="right")))]
+
+
+def stretches(
+    positions: NDArray[np.intp], ends: Sequence[int], placed: Placed | None
+) -> Iterator[tuple[int, slice, bytes | None]]:
+    """Yield (block, slice of ``positions``, key) for the messages of each block and place; None: one key for all.
+
+    ``positions``: some of those that ``in_order`` returned, at least one.
+    """
+    if placed is None:
+        bounds = [0, *np.searchsorted(positions, ends).tolist()]
+        yield from ((at, slice(*pair), None) for at, pair in enumerate(pairwise(bounds)) if pair[0] < pair[1])
+        return
+    blocks, places = np.searchsorted(ends, positions, side="right"), placed.at[positions]
+    changes = np.flatnonzero((np.diff(blocks) != 0) | (np.diff(places) != 0)) + 1
+    for start, stop in pairwise([0, *changes.tolist(), len(positions)]):
+        yield int(blocks[start]), slice(start, stop), placed.keys[places[start]]
 
 
 BLOCK_BYTES = 1 << 20

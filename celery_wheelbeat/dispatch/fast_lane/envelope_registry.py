@@ -59,12 +59,22 @@ class Declaring(NamedTuple):
     question: int
 
 
+class Placed(NamedTuple):
+    """The places of messages that share an envelope."""
+
+    keys: Sequence[bytes]
+    at: Int64s
+    """Position → index in ``keys``; meaningless for positions of other groups."""
+
+
 class Group(NamedTuple):
     """Positions of the jobs that share a form."""
 
     form: Form
     answer: Answer | Pending | Declaring
     positions: NDArray[np.intp]
+    placed: Placed | None = None
+    """None: all messages go to the key of the envelope."""
 
 
 class _Pattern:

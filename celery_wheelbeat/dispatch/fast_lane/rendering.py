@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from kombu.utils.json import loads
 
-from celery_wheelbeat.dispatch.fast_lane.batches import Draft, Load, block_ends, make
+from celery_wheelbeat.dispatch.fast_lane.batches import Draft, Load, block_ends, in_order, make, stretches
 from celery_wheelbeat.dispatch.lane_rules import FORMS_MAX
 from celery_wheelbeat.dispatch.messages.envelope_maker import Arguments
 from celery_wheelbeat.dispatch.messages.part_cache import SKELETONS_MAX, PartCache, PartColumns
@@ -119,7 +119,8 @@ class JobMessages:
         drafts = [Draft() for _ in ends]
         composed = Composed(drafts, {}, {}, [], {})
         for group in (part for whole in groups for part in _by_use(whole, runs.pairs)):
-            rendered = self.render(group.form, group.answer, group.positions, runs)  # type: ignore[arg-type]
+            ordered = in_order(group.positions, ends, group.placed)
+            rendered = self.render(group.form, group.answer, ordered, runs)  # type: ignore[arg-type]
             composed.unfit.update(rendered.unfit)
             composed.unsendable.update(rendered.unsendable)
             load, expired = rendered.load.split_expired(now)
@@ -130,11 +131,9 @@ class JobMessages:
             if not len(positions):
                 continue
             composed.forms[group.form] = positions
-            made, start = make(load, now), 0
-            for draft, stop in zip(drafts, np.searchsorted(positions, ends).tolist(), strict=True):
-                if stop > start:
-                    draft.add(made, slice(start, stop), positions[start:stop])
-                start = stop
+            made = make(load, now)
+            for block, where, key in stretches(positions, ends, group.placed):
+                drafts[block].add(made, where, positions[where], key)
         return composed._replace(drafts=[draft for draft in drafts if draft.parcels])
 
     def block_ends(self, jobs: JobColumns, most_runs: int) -> list[int]:

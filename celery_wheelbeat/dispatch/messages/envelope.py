@@ -8,10 +8,9 @@ connection and one configuration; its holder checks that with ``hooks.Guard`` an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from copy import copy
 from datetime import UTC
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 
 from celery_wheelbeat.dispatch.messages.expiry import expiries, has_all_digits, lifetime_of, written_expiry
 from celery_wheelbeat.dispatch.messages.patterns import (
@@ -167,13 +166,6 @@ class Envelope(ABC):
     def key_in(self, queue: str, own: Own) -> bytes:
         """Return the key of the place for messages that were recorded for ``queue``."""
         return self.places.key_in(queue, own) if self.places is not None else self.key
-
-    def towards(self, key: bytes) -> Self:
-        """Return this envelope for the place ``key``; its messages are the same, so both share cached parts."""
-        other = copy(self)
-        other.__dict__["identity"] = self.identity
-        other.key = key
-        return other
 
     @property
     def has_expiries(self) -> bool:
