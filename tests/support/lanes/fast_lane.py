@@ -150,7 +150,7 @@ class Lane:
         ids = RUN_IDS.of_names(b"monitor:%d@%d" % (job, fire_ms) for job in jobs)
         load = Load(envelope, PartColumns.of(pieces), ids, np.full(len(jobs), fire_ms))
         draft = Draft()
-        draft.add(make(load, datetime.now(UTC)), slice(len(jobs)), np.arange(len(jobs)))
+        draft.add(make(load, datetime.now(UTC)), slice(0, len(jobs)), np.arange(len(jobs)))
         return draft.batch(self._token, self.sender.epoch)
 
     def send(self, *batches: Batch) -> list[Outcome]:
