@@ -21,7 +21,7 @@ LONG_AGO_S: Final = float("-inf")
 READABLE_BEATS: Final = 1.6
 """A roll can be read if the last good look was at most this many heartbeats ago."""
 GAP_BEATS: Final = 2.5
-"""After a longer gap between two looks, the silence of every beat on that roll begins anew."""
+"""After a longer gap between two looks, the silence of every beat on that roll begins again."""
 GONE_BEATS: Final = 3.0
 FORGET_S: Final = 60.0
 """The line of a beat that is gone is kept for this long."""
@@ -78,7 +78,7 @@ class _Seen:
 
     counter: int
     since_s: float
-    """The counter stands still since then at the earliest."""
+    """The counter has not changed since then, or since later."""
 
 
 @dataclass(slots=True)

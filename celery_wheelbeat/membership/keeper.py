@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery.beat")
 
 WEDGED_S: Final = 10.0
-"""A line that was said longer ago is not written any more."""
+"""An older line is not written any more."""
 
 
 class _Written(NamedTuple):
@@ -68,7 +68,7 @@ class Keeper:
     # The scheduling thread.
 
     def start(self, heartbeat_s: float) -> None:
-        """Start the thread; it looks for the first time when a line is said."""
+        """Start the thread; it looks for the first time after ``say``."""
         self._heartbeat_s = heartbeat_s
         self._thread.start()
 

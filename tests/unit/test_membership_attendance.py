@@ -103,7 +103,7 @@ def test_heard_on_one_roll_is_enough(reader: Reader) -> None:
 
 
 def test_silent_on_the_only_roll_that_can_be_read_is_gone(reader: Reader) -> None:
-    """The other roll is down: who stands still on it is not judged by it."""
+    """The other roll is down: a counter that does not change there is not counted."""
     reader.look(0, peer(1))
     reader.look(0, peer(1), roll="redis")
     for second in range(1, 4):

@@ -111,7 +111,7 @@ class AmqpRoll:
                 connection.drain_events(timeout=rest_s)
 
     def _exchange_lines(self, text: str) -> None:
-        """Say the line, and take what others said, until it has come back."""
+        """Publish the line, and take those of others, until it has come back."""
         if self._connection is None:
             self.listen()
         self._counter += 1

@@ -1,6 +1,6 @@
 """A roll in etcd 3.4 or newer: one key a beat, written and listed in one transaction through the JSON gateway.
 
-Needs no client library. etcd is a store with consensus: whoever has one gets lines that survive the loss of a machine.
+Needs no client library. etcd is a store with consensus: lines in it survive the loss of a machine.
 It tells no times, so a beat that ended long ago counts as live for three heartbeats after this one has started.
 """
 
