@@ -18,6 +18,7 @@ import numpy as np
 from celery_wheelbeat.beat.marks import Mark, MarkDocument
 from celery_wheelbeat.beat.quarantine import QuarantineReports
 from celery_wheelbeat.beat.startup import Startup
+from celery_wheelbeat.engine.sharing.shard_marks import ShardMarks
 from celery_wheelbeat.jobs.definitions import ChangeBatch, DueBatch
 from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 from celery_wheelbeat.observe.gap_log import GapLog
@@ -92,6 +93,8 @@ class Beat:
         self._guard = guard
         self._reading: Reading | None = None
         """The last reading of the clock."""
+        self._passed_ms: int | None = None
+        """Up to here every run was handed out, as of the last ``move_mark``; None before the first."""
         self._gaps = GapLog(engine.ledger)
         self._poll_lane_log = PollLaneLog(engine, entries.key_of)
         self.startup = Startup(
@@ -182,6 +185,7 @@ class Beat:
             limit_ms = NEVER_MS if reading.mark_limit_ms is None else reading.mark_limit_ms
             passed_ms = self.member.move_marks(min(limit_ms, ask_ms - 1), loaded=self.state == "running")
         if self.state == "running" and passed_ms is not None:
+            self._passed_ms = min(passed_ms, ask_ms - 1, reading.mark_limit_ms or NEVER_MS)
             self.mark.move(
                 passed_ms,
                 oldest_fire_ms=self.dispatcher.oldest_fire_ms(),
@@ -250,9 +254,18 @@ class Beat:
             reached_ms=self.engine.cursor_ms if held_ms else 0,
             entries=self.startup.stored_entries if self.entries.is_first else self.entries.in_force.marks(),
             later=self.later.resume(),
+            shards=self._shard_marks(),
         )
 
     # Parts of the steps.
+
+    def _shard_marks(self) -> ShardMarks | None:
+        """Return the mark of each shard; None while only one for all of them is known."""
+        if self.member is not None:
+            return ShardMarks(self.member.holdings.marks_ms).capped(self.engine.cursor_ms)
+        if self._passed_ms is not None:
+            self.mark.move_shards(self._passed_ms, self.dispatcher.oldest_by_shard(self.engine.config.shards))
+        return self.mark.shards
 
     def _step_back(self, reading: Reading) -> None:
         right_ms = NEVER_MS if reading.mark_limit_ms is None else reading.mark_limit_ms
@@ -261,6 +274,7 @@ class Beat:
         self.engine.step_back(reading.now_ms, reading.steps, right_ms)
         settled_ms = self.engine.relived.settled_ms
         self.mark.step_back(self.engine.cursor_ms, settled_ms)
+        self._passed_ms = None
         if self.member is not None:
             self.member.holdings.step_back(self.engine.cursor_ms)
         logger.critical(
@@ -279,7 +293,7 @@ class Beat:
             return
         if self.startup.namespace is not None:
             stored = self.startup.stored
-            self.member.begin(self.startup.namespace, None if stored is None else stored.mark_ms)
+            self.member.begin(self.startup.namespace, None if stored is None else self.startup.marks)
         self.member.know(self.entries.hashes())
         due = self.member.turn(loaded=self.state == "running" and not self.entries.is_first)
         if due:

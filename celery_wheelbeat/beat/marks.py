@@ -6,16 +6,22 @@ it must never be too late (runs would be lost). Pure: the I/O thread stores mark
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from celery_wheelbeat.engine.sharing.shard_marks import ShardMarks
 from celery_wheelbeat.errors import WheelbeatError
 from celery_wheelbeat.jobs.definitions import EntryMark
 from celery_wheelbeat.later.open_seconds import Resume
+from celery_wheelbeat.schedules.kinds import NEVER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from celery_wheelbeat.schedules.kinds import Int64s
 
 VERSION: Final = 1
 AHEAD_MS: Final = 5_000
@@ -36,6 +42,7 @@ class MarkDocument:
     """The stored document of one destination."""
 
     mark_ms: int
+    """True for every shard, so at most the earliest of ``shards``; all that earlier releases stored."""
     steps: int = 0
     """Number of backward clock steps of more than 5 s; part of the ids of re-lived interval runs."""
     relived_until_ms: int = 0
@@ -49,6 +56,8 @@ class MarkDocument:
     entries: Mapping[str, EntryMark] = field(default_factory=dict)
     later: Resume | None = None
     """Where the reader of one-off runs goes on; None if it never read any."""
+    shards: ShardMarks | None = None
+    """The mark of each shard; None in a document of an earlier release, whose ``mark_ms`` holds for all shards."""
     age_s: float = 0.0
     """Seconds since its beat was last seen, by the clock of the database; not stored."""
 
@@ -63,7 +72,18 @@ class MarkDocument:
             **({"held_ms": self.held_ms, "reached_ms": self.reached_ms} if self.held_ms else {}),
             "entries": {name: list(entry) for name, entry in self.entries.items()},
             **({} if self.later is None else {"later": self.later._asdict()}),
+            **({} if self.shards is None else {"shards": self.shards.encoded()}),
         }
+
+    @property
+    def by_shard(self) -> ShardMarks:
+        """The mark of each shard; a single value if it holds for all of them."""
+        return ShardMarks.uniform(1, self.mark_ms) if self.shards is None else self.shards
+
+    @property
+    def latest_ms(self) -> int:
+        """The latest mark."""
+        return max(self.mark_ms, self.by_shard.latest_ms or self.mark_ms)
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> MarkDocument:
@@ -84,6 +104,7 @@ class MarkDocument:
                     for name, (definition_hash, effective_from_ms) in dict(stored.get("entries", {})).items()
                 },
                 later=Resume.read(dict(stored.get("later") or {})),
+                shards=ShardMarks.read(stored["shards"]) if stored.get("shards") else None,
                 age_s=float(stored.get("age_s", 0.0)),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -111,21 +132,24 @@ class KnownMarks(NamedTuple):
 
 
 def choose(documents: Iterable[MarkDocument], now_ms: int) -> Chosen:
-    """Return the latest of ``documents``, leaving out those more than 5 s ahead of ``now_ms``.
+    """Return the latest of ``documents`` with the latest mark of each shard, without those 5 s ahead of ``now_ms``.
 
     Marks of beats that ended before the beat of such a mark are left out, too: the later beat has sent what was due
     after them. The number of clock steps is the maximum over all documents.
     """
     every = list(documents)
-    ignored = [document for document in every if document.mark_ms > now_ms + AHEAD_MS]
+    ignored = [document for document in every if document.latest_ms > now_ms + AHEAD_MS]
     oldest_s = min((document.age_s for document in ignored), default=float("inf")) + OUTDATED_S
-    usable = [document for document in every if document.mark_ms <= now_ms + AHEAD_MS and document.age_s < oldest_s]
+    usable = [document for document in every if document.latest_ms <= now_ms + AHEAD_MS and document.age_s < oldest_s]
     if not usable:
         return Chosen(None, ignored)
-    latest = max(usable, key=lambda document: document.mark_ms)
+    latest = max(usable, key=lambda document: document.latest_ms)
+    shards = reduce(ShardMarks.merged, (document.by_shard for document in usable))
     steps = max(document.steps for document in every)
     chosen = replace(
         latest,
+        mark_ms=latest.mark_ms if shards.lowest_ms is None else shards.lowest_ms,
+        shards=None if len(shards) == 1 else shards,
         steps=steps,
         relived_until_ms=max(document.relived_until_ms for document in usable),
         settled_until_ms=max(document.settled_until_ms for document in usable),
@@ -139,6 +163,8 @@ class Mark:
 
     def __init__(self, mark_ms: int | None = None) -> None:
         self.mark_ms = mark_ms
+        self.shards: ShardMarks | None = None
+        """The mark of each shard, as of the last ``move_shards``; none is earlier than ``mark_ms``."""
         self.settled_until_ms = 0
         """Every run of a cron and every single run up to here is confirmed or counted; see ``step_back``."""
         self._settles_until_ms = 0
@@ -167,6 +193,14 @@ class Mark:
         self.settled_until_ms = max(self.settled_until_ms, min(self._settles_until_ms, settled_ms))
         return self.mark_ms
 
+    def move_shards(self, passed_ms: int, oldest_ms: Int64s) -> ShardMarks | None:
+        """Move the mark of each shard up to ``passed_ms`` or its oldest open run; None without a mark."""
+        if self.mark_ms is None:
+            return None
+        before = self.shards or ShardMarks.uniform(len(oldest_ms), self.mark_ms)
+        self.shards = before.moved(self.mark_ms, NEVER_MS, where=True).moved(passed_ms, oldest_ms, where=True)
+        return self.shards
+
     def remember(self, settled_until_ms: int) -> None:
         """Take over the value of an earlier process."""
         self.settled_until_ms = self._settles_until_ms = settled_until_ms
@@ -181,6 +215,8 @@ class Mark:
         if self.mark_ms is not None:
             self.settled_until_ms = max(self.settled_until_ms, min(self.mark_ms, settled_ms))
             self.mark_ms = min(self.mark_ms, now_ms)
+        if self.shards is not None:
+            self.shards = self.shards.capped(now_ms)
 
 
 def known_marks(stored: Mapping[str, Sequence[Mapping[str, Any]]], now_ms: int) -> KnownMarks:
@@ -207,3 +243,31 @@ def _steps_of(values: Mapping[str, Any]) -> int:
     """Return the number of clock steps of any document, even of one that cannot be read otherwise."""
     steps = values.get("steps")
     return steps if isinstance(steps, int) else 0
+
+
+class NeededRows:
+    """The marks of the rows that were seen so far, by namespace and destination."""
+
+    def __init__(self) -> None:
+        self._covered: dict[tuple[str, str], ShardMarks] = {}
+        self._seen: set[str] = set()
+
+    def takes(self, namespace: str, marks: str) -> bool:
+        """Return whether a row is needed; the latest row of a namespace, which comes first, always is."""
+        needed = namespace not in self._seen
+        self._seen.add(namespace)
+        for destination, document in _documents(marks).items():
+            key, own = (namespace, destination), document.by_shard
+            covered = self._covered.get(key)
+            needed |= covered is None or not covered.covers(own)
+            self._covered[key] = own if covered is None else covered.merged(own)
+        return needed
+
+
+def _documents(marks: str) -> dict[str, MarkDocument]:
+    """Return what can be read of the marks of one row."""
+    try:
+        stored = json.loads(marks)
+        return {str(name): MarkDocument.from_json(values) for name, values in stored.items()}
+    except (InvalidMark, ValueError, AttributeError):
+        return {}

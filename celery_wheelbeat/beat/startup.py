@@ -16,6 +16,7 @@ from celery_wheelbeat.beat.first_mark import FirstMark
 from celery_wheelbeat.beat.loading import Loading
 from celery_wheelbeat.beat.marks import MarkDocument, choose, known_marks
 from celery_wheelbeat.engine.shards import Relived
+from celery_wheelbeat.engine.sharing.shard_marks import ShardMarks
 from celery_wheelbeat.later.open_seconds import Resume
 from celery_wheelbeat.runtime.clock import WAIT_MS
 from celery_wheelbeat.sources.messages import Opened
@@ -88,7 +89,7 @@ class Startup:
         self._constructed_s = clock.monotonic_s()
         self._begun_ms = 0
         """Cursor of the engine at its start. A first start misses only fire times that pass during the load."""
-        self._marks: dict[str, int | None] = {}
+        self._marks: dict[str, ShardMarks] = {}
         """The marks by destination, for jobs that are loaded."""
         self._installation: str | None = None
         """The installation's namespace as an earlier start stored it."""
@@ -100,6 +101,11 @@ class Startup:
     def has_begun(self) -> bool:
         """Whether the engine is started."""
         return self.state != "starting"
+
+    @property
+    def marks(self) -> ShardMarks | None:
+        """The stored marks of this beat's destination; None before the start."""
+        return self._marks.get(self._dispatcher.destination)
 
     @property
     def stored_entries(self) -> Mapping[str, EntryMark]:
@@ -188,10 +194,12 @@ class Startup:
             self._start_engine(marks, now_ms)
             self.state = "loading" if opened.loading else "running"
         self._engine.misfires.first_start = not known
-        latest_ms = max((document.mark_ms for document in known.values()), default=None)
+        latest_ms = max((document.latest_ms for document in known.values()), default=None)
         self._gaps.begin_start(None if latest_ms is None else self._begun_ms - latest_ms)
         destination = self._dispatcher.destination
-        self._marks = {destination: self._begun_ms, **{to: document.mark_ms for to, document in known.items()}}
+        shards = self._engine.config.shards
+        self._marks = {to: _complete(document.by_shard.resized(shards), to) for to, document in known.items()}
+        self._marks.setdefault(destination, ShardMarks.uniform(shards, self._begun_ms))
 
     def _start_engine(self, marks: KnownMarks, now_ms: int) -> None:
         self.stored = choose(marks.documents.values(), now_ms).document
@@ -211,7 +219,20 @@ class Startup:
         self._begun_ms = self._engine.cursor_ms
         if self.stored is not None:  # a fast clock may have stored a mark later than now
             self._mark.mark_ms = min(self.stored.mark_ms, self._begun_ms)
+            shards = self.stored.by_shard.resized(self._engine.config.shards).filled()
+            self._mark.shards = shards.capped(self._begun_ms)
 
     def _set_namespace(self, installation: str | None) -> None:
         self.namespace = self._naming.namespace_of(installation)
         self._dispatcher.name_runs(self._naming.rendering_of(self.namespace))
+
+
+def _complete(marks: ShardMarks, destination: str) -> ShardMarks:
+    """Return the marks of all shards; one that is missing while others are known is an error of ours."""
+    if not marks.known.all():
+        logger.error(
+            "beat: A mark is missing: %d shards of %s have none, though others have; the earliest known one is used",
+            int(np.count_nonzero(~marks.known)),
+            destination,
+        )
+    return marks.filled()

@@ -27,11 +27,12 @@ from celery_wheelbeat.schedules.columns import ScheduleColumns, next_fires, span
 from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from celery_wheelbeat.engine.ledger import Ledger
+    from celery_wheelbeat.engine.misfire import Marks
     from celery_wheelbeat.engine.shard import Shard
     from celery_wheelbeat.engine.watchdog import SweepReport
     from celery_wheelbeat.jobs.definitions import ChangeBatch, DefinitionBatch
@@ -99,7 +100,7 @@ class Engine:
         for shard in self.shards:
             shard.table.reserve(share + share // 64)
 
-    def load(self, batch: DefinitionBatch, marks: Mapping[str, int | None]) -> list[DueBatch]:
+    def load(self, batch: DefinitionBatch, marks: Marks) -> list[DueBatch]:
         """Add jobs of a snapshot, settle what each missed since its destination's mark, and return the runs to offer.
 
         No mark = first start of that destination: nothing was missed. The fast path needs ids that ascend from call to

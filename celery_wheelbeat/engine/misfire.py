@@ -6,11 +6,12 @@ for. ``Misfires`` applies it and writes to the ledger. ``LateOnce`` holds one-ti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from celery_wheelbeat.engine.packing import ENABLED, ONCE, POLLED
+from celery_wheelbeat.engine.sharing.shard_marks import UNKNOWN_MS, ShardMarks
 from celery_wheelbeat.jobs.definitions import MISFIRE_SHIFT, Flag, Misfire, Offer
 from celery_wheelbeat.schedules.columns import NOT_CRON, ScheduleColumns, fires_between, next_fires, spans
 from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS, Kind
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from celery_wheelbeat.schedules.kinds import Int64s
 
 
+Marks: TypeAlias = "Mapping[str, ShardMarks | int | None]"
+"""By destination: a mark of each shard, or one for all of them."""
 NO_MARK_MS = NEVER_MS
 """The mark of a destination without one (first start): nothing was missed."""
 
@@ -204,13 +207,21 @@ def _newest_of_all(gap: Gap, counts: Int64s, all_max: int, crons: CronTable) -> 
     return after_ms
 
 
-def marks_of(batch: DefinitionBatch, marks: Mapping[str, int | None], routes: RouteTable) -> Int64s:
-    """Return the mark of each job's destination, ``NO_MARK_MS`` if it has none."""
+def marks_of(batch: DefinitionBatch, marks: Marks, routes: RouteTable) -> Int64s:
+    """Return the mark of each job's destination and shard, ``NO_MARK_MS`` if there is none."""
     mark_of = np.full(int(batch.route_index.max(initial=0)) + 1, NO_MARK_MS)
+    by_shard: list[tuple[int, ShardMarks]] = []
     for index in np.flatnonzero(np.bincount(batch.route_index)).tolist() if marks else ():
-        mark_ms = marks.get(routes[index].destination)
-        mark_of[index] = NO_MARK_MS if mark_ms is None else mark_ms
+        known = marks.get(routes[index].destination)
+        if isinstance(known, ShardMarks):
+            by_shard.append((index, known))
+        elif known is not None:
+            mark_of[index] = known
     found: Int64s = mark_of[batch.route_index]
+    for index, shard_marks in by_shard:
+        where = batch.route_index == index
+        of_job = shard_marks.of(batch.ids[where])
+        found[where] = np.where(of_job == UNKNOWN_MS, NO_MARK_MS, of_job)
     return found
 
 

@@ -282,6 +282,12 @@ class Auditor:
         self._poisoned.discard(job_id)
         self.fates.outdate(job_id)
 
+    def _latest_of_each_shard(self, documents: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the greatest stored mark of each shard; empty without a usable document."""
+        usable = [doc for doc in documents if latest_of(doc) <= self.now_ms + AHEAD_MS]
+        shards = range(len(self.beat.engine.shards)) if usable else ()
+        return [max(mark_of(doc, shard) for doc in usable) for shard in shards]
+
     def _check_first_mark(self) -> None:
         """A first start sends its first run only after its mark is stored, or could not be."""
         if self._first_mark_s is None:
@@ -293,16 +299,17 @@ class Auditor:
         self._first_mark_s = None
 
     def _begin(self, documents: Sequence[Mapping[str, Any]], *, opened: bool) -> None:
+        self.expectation.shard_marks = self._latest_of_each_shard(documents)
         demand(bool(documents) or not self._marked or not opened, "what a first start has stored is found again")
-        if opened and not any(doc["mark_ms"] <= self.now_ms + AHEAD_MS for doc in documents):
+        if opened and not any(latest_of(doc) <= self.now_ms + AHEAD_MS for doc in documents):
             self._first_mark_s, self._refused_before = self.clock.monotonic_s(), self.table.refused_reports
         if self._started:
-            usable = [doc["mark_ms"] for doc in documents if doc["mark_ms"] <= self.now_ms + AHEAD_MS]
+            usable = [latest_of(doc) for doc in documents if latest_of(doc) <= self.now_ms + AHEAD_MS]
             self.expectation.mark_ms = max(usable, default=self._start_ms)
             self.expectation.first_start = not usable
             return
-        usable = [doc for doc in documents if doc["mark_ms"] <= self.now_ms + AHEAD_MS]
-        newest = max(usable, key=lambda doc: doc["mark_ms"], default=None)
+        usable = [doc for doc in documents if latest_of(doc) <= self.now_ms + AHEAD_MS]
+        newest = max(usable, key=latest_of, default=None)
         steps = max((doc["steps"] for doc in documents), default=0)
         relived_ms = max((doc["relived_until_ms"] for doc in usable), default=0)
         settled_ms = max((doc["settled_until_ms"] for doc in usable), default=0)
@@ -413,6 +420,16 @@ class Auditor:
         if self._looks.motion is not Motion.BACK:
             demand(all(run.fire_ms > settled_ms or run.step for run in again),
                    "waiting runs are not reported as settled", settled_ms=settled_ms, waiting=again)  # fmt: skip
+        stored_now = self.table.beats.get(self.supervision.beat_id)
+        document = json.loads(stored_now["marks"]).get("broker") if stored_now else None
+        if document is not None and document["steps"] == self.expectation.step:  # written by the clock of now
+            shards = len(self.beat.engine.shards)
+            untrue = [
+                run
+                for run, _ in self.fates.unsettled()
+                if not self.fates.is_of_once(run) and mark_of(document, run.job_id % shards) >= run.fire_ms
+            ]
+            demand(not untrue, "a stored mark is true for its shard", untrue=untrue, document=document)
         if self.overdue():
             self._behind_ms = self.clock.elapsed_ms
         if self.calm_for(70_000) and self.clock.elapsed_ms - self._behind_ms > MARK_AGE_MS:
@@ -426,6 +443,21 @@ class Auditor:
     def _check_bounds(self) -> None:
         backlog = self.beat.dispatcher
         demand(backlog.waiting <= 2 * self.rules.backlog_max, "the backlog is bounded", waiting=backlog.waiting)
+
+
+def mark_of(document: Mapping[str, Any], shard: int) -> int:
+    """Return what a stored document says of one shard."""
+    said = document.get("shards")
+    if not said:
+        return int(document["mark_ms"])
+    behind = [mark for mask, mark in said["behind"].items() if int(mask, 16) >> shard & 1]
+    return min([said["mark_ms"], *behind])
+
+
+def latest_of(document: Mapping[str, Any]) -> int:
+    """Return the latest mark of a stored document."""
+    said = document.get("shards")
+    return max(int(document["mark_ms"]), said["mark_ms"]) if said else int(document["mark_ms"])
 
 
 def run_id(key: str, run: Offered) -> str:

@@ -64,6 +64,8 @@ class Expectation:
     cursor_ms: int = 0
     mark_ms: int | None = None
     """Mark that the start goes by; None = nothing is offered of what passed."""
+    shard_marks: list[int] = field(default_factory=list)
+    """The same for each shard; empty = ``mark_ms`` for all."""
     first_start: bool = False
     """The mark is where this process began: nobody can have sent what came after it."""
     relived_until_ms: int = 0
@@ -90,12 +92,13 @@ class Expectation:
         self._set(job)
         if self.mark_ms is None or not job.enabled:
             return
-        begin = max(self.mark_ms, job.effective_from_ms - 1)
+        mark_ms = self.shard_marks[job.id % len(self.shard_marks)] if self.shard_marks else self.mark_ms
+        begin = max(mark_ms, job.effective_from_ms - 1)
         if job.plan.kind != "interval":
             begin = max(begin, self.settled_until_ms)
         if job.plan.kind == "once" and job.misfire != "skip":
             begin = -NEVER_MS  # late rather than never
-        certain_from = min(self.mark_ms + self.rules.lookback_ms, self.cursor_ms)
+        certain_from = min(mark_ms + self.rules.lookback_ms, self.cursor_ms)
         again = job.plan.fires(begin, certain_from)
         self.expected += len(again) if self.first_start else 0
         reoffered = not self.first_start

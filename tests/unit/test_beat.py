@@ -16,15 +16,17 @@ from celery.schedules import crontab
 from kombu import Queue
 from support.beat.bench import Bench
 from support.changelog.table import PLAIN
+from support.engine.definitions import Job, batch_of
 
 from celery_wheelbeat import run_id
 from celery_wheelbeat.beat.marks import MarkDocument
 from celery_wheelbeat.beat.startup import OPENING_S
+from celery_wheelbeat.engine.sharing.shard_marks import UNKNOWN_MS, ShardMarks
 from celery_wheelbeat.errors import InvalidMonitor
 from celery_wheelbeat.jobs.compile import compile_rows
-from celery_wheelbeat.jobs.definitions import ChangeBatch
+from celery_wheelbeat.jobs.definitions import ChangeBatch, Misfire, Route
 from celery_wheelbeat.observe.status import REFUSED_SHOWN
-from celery_wheelbeat.schedules.cron import CronTable
+from celery_wheelbeat.schedules.cron import Cron, CronTable
 from celery_wheelbeat.sources.files.installation_file import InstallationFile
 from celery_wheelbeat.sources.messages import Changed, Opened
 
@@ -406,6 +408,25 @@ def test_a_mark_ahead_of_the_clock_falls_back_to_where_the_engine_begins(make: C
     ahead = MarkDocument(now_ms + 2_000).to_json()
     bench.beat.startup._begin(Opened(None, {"broker": [ahead]}, loading=True), now_ms)
     assert bench.beat.mark.mark_ms == bench.engine.cursor_ms == now_ms - 846
+
+
+@pytest.mark.promise("missed-runs-follow-one-rule")
+def test_a_start_offers_what_came_after_the_mark_of_each_shard(
+    make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two beats had half of the shards each; one of them died an hour ago, and one shard has no mark at all."""
+    bench = make(wheelbeat_shards=4)
+    now_ms = bench.clock.wall_ms()
+    hour_ms = now_ms // 3_600_000 * 3_600_000
+    shards = ShardMarks(np.array([hour_ms + 1, hour_ms - 1, hour_ms - 1, UNKNOWN_MS]))
+    document = MarkDocument(hour_ms - 1, shards=shards).to_json()
+    bench.beat.startup._begin(Opened(None, {"broker": [document]}, loading=False), now_ms)
+    assert "A mark is missing: 1 shards of broker have none" in caplog.text
+    bench.engine.routes.intern(Route("probe"))
+    jobs = [Job(number, cron=Cron("0 * * * *"), misfire=Misfire.LATEST) for number in range(8)]
+    bench.beat.startup.load(batch_of(jobs, bench.engine.crons))
+    offered = {job_id for due in bench.beat.startup.take_due() for job_id in due.ids.tolist()}
+    assert offered == {1, 2, 3, 5, 6, 7}
 
 
 def test_a_start_without_a_usable_mark_goes_on_counting_clock_steps(make: Callable[..., Bench]) -> None:

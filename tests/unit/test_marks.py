@@ -7,10 +7,13 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from celery_wheelbeat.beat.marks import InvalidMark, Mark, MarkDocument, choose, known_marks
+from celery_wheelbeat.beat.marks import InvalidMark, Mark, MarkDocument, NeededRows, choose, known_marks
+from celery_wheelbeat.engine.sharing.shard_marks import UNKNOWN_MS, ShardMarks
 from celery_wheelbeat.jobs.definitions import EntryMark
+from celery_wheelbeat.schedules.kinds import NEVER_MS
 from celery_wheelbeat.sources.files.mark_file import MarkFile
 
 if TYPE_CHECKING:
@@ -107,6 +110,57 @@ def test_a_mark_of_a_beat_that_ended_before_one_under_a_fast_clock_is_out_of_dat
     assert choose([ended, ahead], NOW_MS) == (None, [ahead])
     assert choose([ended, beside, ahead], NOW_MS).document == MarkDocument(beside.mark_ms)
     assert choose([ended, beside], NOW_MS).document == MarkDocument(beside.mark_ms)
+
+
+def of_shards(*marks_ms: int | None) -> ShardMarks:
+    return ShardMarks(np.array([UNKNOWN_MS if mark_ms is None else mark_ms for mark_ms in marks_ms]))
+
+
+def test_a_start_goes_by_the_latest_mark_of_each_shard():
+    """The latest mark of any beat would pass over what the other beat had not sent yet."""
+    one = MarkDocument(NOW_MS - 900, shards=of_shards(NOW_MS - 900, NOW_MS - 10, None, None))
+    other = MarkDocument(NOW_MS - 70, shards=of_shards(None, None, NOW_MS - 50, NOW_MS - 70))
+    whole = MarkDocument(NOW_MS - 60)
+    document = choose([one, other], NOW_MS).document
+    assert document is not None
+    assert document.by_shard == of_shards(NOW_MS - 900, NOW_MS - 10, NOW_MS - 50, NOW_MS - 70)
+    assert document.mark_ms == NOW_MS - 900, "an earlier release goes by this one, for all shards"
+    document = choose([one, whole, other], NOW_MS).document
+    assert document is not None
+    assert document.by_shard == of_shards(NOW_MS - 60, NOW_MS - 10, NOW_MS - 50, NOW_MS - 60)
+
+
+def test_marks_of_shards_survive_json():
+    document = MarkDocument(NOW_MS - 900, shards=of_shards(NOW_MS - 900, NOW_MS, None, NOW_MS - 50))
+    assert MarkDocument.from_json(json.loads(json.dumps(document.to_json()))) == document
+    with pytest.raises(InvalidMark, match="cannot be read"):
+        MarkDocument.from_json({**document.to_json(), "shards": {"mask": "x"}})
+
+
+def test_each_shard_moves_up_to_its_own_oldest_run():
+    mark = Mark(10_000)
+    assert mark.move_shards(20_000, np.array([15_000, NEVER_MS, 30_000, 5_000])) == of_shards(
+        14_999, 20_000, 20_000, 10_000
+    )
+    mark.move(21_000, oldest_fire_ms=15_000)
+    mark.step_back(12_000, 12_000)
+    assert mark.shards == of_shards(12_000, 12_000, 12_000, 10_000)
+    assert Mark().move_shards(20_000, np.array([NEVER_MS])) is None
+
+
+def test_a_row_is_needed_while_it_has_the_latest_mark_of_a_shard():
+    needed = NeededRows()
+
+    def row(document: MarkDocument, namespace: str = "a") -> bool:
+        return needed.takes(namespace, json.dumps({"broker": document.to_json()}))
+
+    assert row(MarkDocument(NOW_MS - 9, shards=of_shards(NOW_MS - 9, None)))
+    assert not row(MarkDocument(NOW_MS - 10, shards=of_shards(NOW_MS - 10, None)))
+    assert row(MarkDocument(NOW_MS - 900, shards=of_shards(NOW_MS - 900, NOW_MS - 800)))
+    assert not row(MarkDocument(NOW_MS - 1_000))
+    assert row(MarkDocument(NOW_MS - 1_000), namespace="b")
+    assert needed.takes("c", "no JSON")
+    assert not needed.takes("b", "no JSON")
 
 
 def test_the_number_of_clock_steps_is_kept_without_a_usable_mark():

@@ -17,6 +17,7 @@ from celery_wheelbeat.dispatch.backlog import Backlog
 from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.engine import Engine
 from celery_wheelbeat.engine.ledger import Ledger
+from celery_wheelbeat.engine.sharing.shard_marks import ShardMarks
 from celery_wheelbeat.jobs.definitions import Route
 from celery_wheelbeat.membership.attendance import HeardLine, Look
 from celery_wheelbeat.membership.line import BeatLine, Standing
@@ -137,7 +138,7 @@ class Post:
         """Begin, with a job that fires each second in each shard."""
         jobs = [Job(job_id, interval_ms=1_000, offset_ms=0) for job_id in range(SHARDS)]
         self.engine.apply(changes_of(self.engine.crons, *jobs))
-        self.member.begin("site", mark_ms)
+        self.member.begin("site", None if mark_ms is None else ShardMarks.uniform(self.member.holdings.shards, mark_ms))
 
     def other(self, beat_id: str, *own: int, mark_ms: int = NOW_MS, **values: Any) -> None:
         """Let another beat say a line."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.dispatch.dispatcher import Dispatcher
     from celery_wheelbeat.engine.engine import Engine
+    from celery_wheelbeat.engine.sharing.shard_marks import ShardMarks
     from celery_wheelbeat.jobs.definitions import DueBatch
     from celery_wheelbeat.membership.line import BeatLine
     from celery_wheelbeat.schedules.kinds import Int64s
@@ -55,9 +56,9 @@ class Holdings:
         self._stopped_ms: Int64s = np.full(self.shards, NEVER_MS)
         """By shard: the cursor when it was frozen."""
 
-    def remember(self, marks_ms: Int64s | int) -> None:
-        """Take over marks that earlier beats have stored, by shard or for all."""
-        self.marks_ms = np.maximum(self.marks_ms, marks_ms)
+    def remember(self, marks: ShardMarks) -> None:
+        """Take over marks that earlier beats have stored."""
+        self.marks_ms = np.maximum(self.marks_ms, marks.ms)
 
     def follow_all(self) -> None:
         """Send nothing yet."""

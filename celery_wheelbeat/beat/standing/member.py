@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.beat.standing.holdings import Holdings
     from celery_wheelbeat.beat.standing.rolls import Rolls
     from celery_wheelbeat.dispatch.dispatcher import Dispatcher
+    from celery_wheelbeat.engine.sharing.shard_marks import ShardMarks
     from celery_wheelbeat.jobs.definitions import DueBatch
     from celery_wheelbeat.membership.attendance import Roster
     from celery_wheelbeat.membership.decision import Actions
@@ -84,16 +85,16 @@ class Member:
             return False
         return (not self._has_looked or bool(self.holdings.announced)) and not self._is_late(self._clock.monotonic_s())
 
-    def begin(self, namespace: str, mark_ms: int | None) -> None:
+    def begin(self, namespace: str, marks: ShardMarks | None) -> None:
         """Say for the first time that this beat is here; further calls do nothing.
 
-        ``mark_ms``: the mark that earlier beats have stored, None if there is none.
+        ``marks``: those that earlier beats have stored, None if there are none.
         """
         if self._begun_s is not None:
             return
         self._begun_s = self._clock.monotonic_s()
-        if mark_ms is not None:
-            self.holdings.remember(mark_ms)
+        if marks is not None:
+            self.holdings.remember(marks)
         self._rolls.pulse.start()
         self.voice.open(namespace)
         self._say()

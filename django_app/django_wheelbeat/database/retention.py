@@ -15,9 +15,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
-from django.db.models import F, OuterRef, Subquery
 from django.utils import timezone
 
+from celery_wheelbeat.beat.marks import NeededRows
 from django_wheelbeat.models import Audit, Beat
 
 if TYPE_CHECKING:
@@ -84,11 +84,12 @@ def prune_audit(connection: Any, older_than: timedelta) -> int:
 
 
 def prune_beats(connection: Any, older_than: timedelta) -> int:
-    """Delete old status rows of beats; the latest of each namespace is kept, because the next start reads its marks."""
+    """Delete old status rows of beats; those that the next start of any namespace needs for a mark are kept."""
     beats = Beat.objects.using(connection.alias)
-    latest = beats.filter(namespace=OuterRef("namespace")).order_by("-seen_at").values("pk")[:1]
-    old = beats.filter(seen_at__lt=timezone.now() - older_than).annotate(latest=Subquery(latest))
-    ids = list(old.exclude(pk=F("latest")).values_list("pk", flat=True))
+    before, needed = timezone.now() - older_than, NeededRows()
+    rows = beats.order_by("-seen_at").values_list("pk", "namespace", "seen_at", "marks")
+    needs = [(pk, seen_at, needed.takes(namespace, marks)) for pk, namespace, seen_at, marks in rows]
+    ids = [pk for pk, seen_at, is_needed in needs if seen_at < before and not is_needed]
     return beats.filter(pk__in=ids).delete()[0]
 
 

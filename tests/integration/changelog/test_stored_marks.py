@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from django.core.management import call_command
 from django.utils import timezone
@@ -14,6 +15,7 @@ from support.beat.stepped import SteppedBeat
 from support.changelog.places import monitor
 
 from celery_wheelbeat.beat.marks import MarkDocument
+from celery_wheelbeat.engine.sharing.shard_marks import ShardMarks
 from django_wheelbeat.models import Beat
 
 if TYPE_CHECKING:
@@ -52,6 +54,21 @@ def test_a_prune_keeps_the_mark_of_every_namespace(place: Place) -> None:
     ((document,),) = database.store.marks("stepped").values()
     assert document["age_s"] == pytest.approx(30 * DAY_S, abs=600)
     database.source.close()
+
+
+def test_a_prune_keeps_every_row_that_has_the_latest_mark_of_a_shard(place: Place) -> None:
+    """Two beats had half of the shards each and were stopped; a third one ran before them."""
+    for beat_id, ago_s, has in (("before", 40, 0b1111), ("first half", 30, 0b0011), ("second half", 20, 0b1100)):
+        ended(beat_id, ago_s=ago_s * DAY_S)
+        row = Beat.objects.get(beat_id=beat_id)
+        document = json.loads(row.marks)["broker"]
+        where = np.array([has >> shard & 1 for shard in range(4)], np.bool_)
+        document["shards"] = ShardMarks.uniform(4, document["mark_ms"]).only(where).encoded()
+        Beat.objects.filter(pk=row.pk).update(
+            marks=json.dumps({"broker": document}), seen_at=row.seen_at + timedelta(seconds=SKEW_S)
+        )
+    call_command("wheelbeat_prune", verbosity=0)
+    assert sorted(Beat.objects.values_list("beat_id", flat=True)) == ["first half", "second half"]
 
 
 @pytest.mark.parametrize("beside_s", [None, 100], ids=["one after the other", "two at once"])
