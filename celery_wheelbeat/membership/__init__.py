@@ -9,7 +9,7 @@ How the beat uses it, on the scheduling thread::
     attendance.note(look, now_s)                    # for each report of a keeper
     actions = decide(Situation(...), attendance.roster(now_s))
     # do: let_go, freeze, thaw, announce, take; then say the new line
-    keeper.say(line, within_s=attendance.next_look_s(now_s, waiting=...))
+    keeper.say(line, within_s=attendance.next_look_s(now_s, announced=...))
 
 Sets of shards are ``frozenset[int]``, marks are ms, instants of this process are monotonic seconds (``_s``).
 
@@ -23,8 +23,8 @@ States of a shard in one beat::
         └── left, once another line has its mark
 
 Never. No lock and no leader: two owners of a shard are harmless, and end with the next looks. No clock of another host
-is compared with this one's. An exception of a store never leaves a keeper, and never ends the process. Runs, jobs and
-the broker are not known here.
+is compared with this one's. An exception of a store never leaves a keeper, and never ends the process. Runs and jobs
+are not known here; what is needed to reach the database and the broker is passed in.
 """
 
 from __future__ import annotations
