@@ -93,6 +93,7 @@ class StatusReport:
             shards=self._settings.shards,
             cold_start=beat.startup.loading.done,
             later=beat.later.as_json(now_ms),
+            member=None if beat.member is None else beat.member.as_json(),
         )
 
     def _jobs(self) -> Jobs:

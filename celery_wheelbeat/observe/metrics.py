@@ -153,6 +153,19 @@ def _later(key: str) -> Read:
     return read
 
 
+def _member(key: str) -> Read:
+    def read(status: Mapping[str, Any]) -> Iterator[Sample]:
+        if status["member"] is not None:
+            yield Sample((), float(status["member"][key]))
+
+    return read
+
+
+def _takes(status: Mapping[str, Any]) -> Iterator[Sample]:
+    if status["member"] is not None:
+        yield from (Sample((reason,), float(shards)) for reason, shards in status["member"]["takes"].items())
+
+
 def _resyncs(status: Mapping[str, Any]) -> Iterator[Sample]:
     counts = status["source"].get("resyncs")
     if counts is not None:
@@ -303,6 +316,16 @@ FAMILIES: tuple[Family, ...] = (
         "reconciled_untriggered_total",
         "Monitors that changed without a row in the change log.",
         _field("source", "reconciled_untriggered"),
+    ),
+    _gauge("members", "Beats that are here, this one included.", _member("members")),
+    _gauge("share_shards", "Shards that this beat sends.", _member("shards")),
+    _gauge("unowned_shards", "Shards that no beat sends.", _member("unowned"), silent=True),
+    _counter("takes_total", "Shards that this beat has taken, by why they were free.", _takes, "reason"),
+    _counter(
+        "taken_while_alive_total",
+        "Shards that another beat has taken while this one had them.",
+        _member("taken_while_alive"),
+        silent=True,
     ),
     _gauge("later_rows_ahead", "One-off runs in the store that are not due yet, estimated if many.", _later("ahead")),
     _gauge("later_oldest_unsent_seconds", "Age of the oldest second with an unsent one-off run.", _later("oldest_s")),

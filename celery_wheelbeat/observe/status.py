@@ -121,6 +121,8 @@ class Observed(NamedTuple):
     """None before its end, and without a database."""
     later: Mapping[str, Any] | None = None
     """See ``later.in_wheel.LaterRuns.as_json``."""
+    member: Mapping[str, Any] | None = None
+    """This beat among others; None if it sends everything."""
 
 
 def document(seen: Observed) -> dict[str, Any]:
@@ -154,6 +156,7 @@ def document(seen: Observed) -> dict[str, Any]:
             "strays": seen.strays,
         },
         "later": None if seen.later is None else dict(seen.later),
+        "member": None if seen.member is None else dict(seen.member),
         "lateness": {
             "runs": seen.lateness.runs,
             "p50_s": round(seen.lateness.p50_s, 3),

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from contextlib import suppress
 from queue import Empty
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from celery_wheelbeat.beat.standing.holdings import UNKNOWN_MS
 from celery_wheelbeat.beat.standing.rolls import Tally
@@ -64,6 +64,7 @@ class Member:
         self._moved_s = self._trimmed_s = float("-inf")
         self._was_cut_off = False
         self._unowned: frozenset[int] = frozenset()
+        """Shards that no beat sends, as of the last decision."""
         self._owners: dict[int, str] = {}
         """Shard → the other beat that said last that it sends it."""
         holdings.follow_all()
@@ -74,6 +75,18 @@ class Member:
         if self.waits:
             return "waiting"
         return "alone" if self._is_alone else self.voice.standing.value
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the values of the status document."""
+        live = {} if self.roster is None else self.roster.live
+        return {
+            "state": self.state,
+            "shards": len(self.holdings.own),
+            "members": 1 + len(live),
+            "unowned": len(self._unowned),
+            "takes": dict(self.tally.takes),
+            "taken_while_alive": self.tally.taken_while_alive,
+        }
 
     @property
     def waits(self) -> bool:
