@@ -1,8 +1,8 @@
 """Cost of many distinct message shapes: ``python benchmarks/shapes.py [--full]``.
 
 Compares monitors of which each has its own value of an option to the same number of one shape, in separate processes,
-one after the other. Headers, texts with signatures, and routing keys are a job's own; each value of ``expires`` is a
-kind of message, so that beyond a thousand the celery lane sends. The interval is a minute, so a sixtieth is due per
+one after the other. All of these values are a job's own; new queues beyond a thousand at a time take the celery lane
+until they are declared. The interval is a minute, so a sixtieth is due per
 second. Each second is offered, and awaited until a private Redis has confirmed all of it; the longest second shows
 whether every run is on time. The first minute renders everything for the first time, the second is the normal case, and
 before the third the connection is cut.
@@ -51,6 +51,8 @@ OPTIONS: Mapping[str, Callable[[int], Mapping[str, Any]]] = {
     "queues": lambda number: {"queue": f"tenant-{number}"},
 }
 """What is distinct → options of monitor n."""
+SLOW = ("queues",)
+"""What may take the celery lane in the first minute."""
 TOPICS = Queue("topics", Exchange("topics", "topic"), "customer.#")
 
 
@@ -89,7 +91,7 @@ def measure(jobs: int, distinct: str) -> dict[str, Any]:
             found["resident"] = (resident_bytes() - before) / jobs
             found["forms"] = len(bench.fast.forms.answers())
             found["slow"] = bench.slow_runs
-    if found["slow"]:
+    if found["slow"] and distinct not in SLOW:
         raise SystemExit(f"{found['slow']:,} runs took the celery lane")
     return found
 
