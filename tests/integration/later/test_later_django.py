@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from celery import Celery
 from support.site.databases import as_default, set_up_django, site_database
 
@@ -130,7 +130,7 @@ def test_coroutines_have_calls_of_their_own() -> None:
         moved = await later.amove(in_s(90), key="k")
         return moved, await later.acancel(id=moved), await later.acount(in_s(0), in_s(120)), await later.anow(REMIND)
 
-    moved, cancelled, count, now = asyncio.run(calls())
+    moved, cancelled, count, now = async_to_sync(calls)()
     assert cancelled is later.Cancelled.CANCELLED
     assert count == 0
     assert later.anow.__name__ == "anow"
