@@ -203,7 +203,8 @@ def _listed(caller: Caller, request: HttpRequest, form: SearchForm) -> dict[str,
     text, go_on = given["text"], None
     if text and given["by"] in ("id", "key"):
         writer = writer_of(caller)
-        found = writer.of_id(text.lower()) if given["by"] == "id" else writer.of_key(text, lock=False)
+        by_id = given["by"] == "id"
+        found = writer.of_id(text.lower(), lock=False) if by_id else writer.of_key(text, lock=False)
         rows = [found] if found else []
     else:
         from_s = now_ms() // 1000 if given["start"] is None else (to_ms(given["start"]) or 0) // 1000
