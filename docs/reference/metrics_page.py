@@ -22,7 +22,8 @@ Names, types and labels are an API: none is renamed or removed without a new maj
 * No job, task or monitor is ever a label: the number of series does not grow with the number of jobs.
 * A series is missing where a beat has nothing of the kind: `changelog_*`, `reconcile*` and `drift*` without a database,
   `*lane*` and `envelope_*` without a fast lane, `mark_*` until the first mark, `later_*` where the database keeps no
-  one-off runs. `later_rows_ahead` and `later_inserted_total` are of the whole store and measured once a minute, on PostgreSQL and SQLite.
+  one-off runs. `later_rows_ahead` and `later_inserted_total` are of the whole store and measured once a minute, on
+  PostgreSQL and SQLite.
 * **0** in the last column: any other value is a fault of this package or of the machine.
 
 | metric | type | labels | meaning | good |
