@@ -192,7 +192,8 @@ class World:
                 self.join(self.random.choice((0, 1_000, 4_000)))
         elif fault == "pause":
             member.advance()
-            pause_ms = self.random.choice((800, 1_600, 2_500, 3_500, 6_000, 15_000))
+            longest_ms = self.settings.length_ms - self.now_ms + 2_000
+            pause_ms = min(longest_ms, self.random.choice((800, 1_600, 2_500, 3_500, 6_000, 15_000)))
             member.paused_until_ms = self.now_ms + pause_ms
             self.at(pause_ms, None, self._end, int)
         else:
@@ -231,7 +232,6 @@ class World:
             member.advance()
             member.cut.clear()
             member.slow_until_ms = member.skew_ms = 0
-            member.paused_until_ms = min(member.paused_until_ms, self.now_ms)
         if not any(member.alive for member in self.members):
             self.join(0)
 
