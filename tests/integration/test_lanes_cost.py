@@ -34,5 +34,5 @@ def test_following_messages_take_no_step_each(redis_url: str, benchmark: Callabl
 def test_a_run_is_submitted_in_one_pass(redis_url: str, benchmark: Callable[[str], Any]) -> None:
     """The lane takes, looks up, chooses, renders and submits; it is not a hub that every helper returns to."""
     found = benchmark("trace_of_a_run").traced(redis_url)["submit_due"].row()
-    bounds = {"files": 21, "rooms": 12, "hub": 12}  # 20 without the guard of several beats
+    bounds = {"files": 20, "rooms": 12, "hub": 12}
     assert {name: found[name] for name in bounds if found[name] > bounds[name]} == {}

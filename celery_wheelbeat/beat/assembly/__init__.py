@@ -159,7 +159,7 @@ def _dispatcher(
     broker = driver_type(scheduler.app)
     options = {"mandatory": True} if broker == "amqp" and settings.amqp_mandatory else {}
     publisher = _celery_publisher(
-        scheduler, settings, clock, wake, send_log=send_log, options=options, may_send=guard.may_send
+        scheduler, settings, clock, wake, send_log=send_log, options=options, may_send=guard.question or (lambda: True)
     )
     if settings.broker_dedup:
         name_runs(broker)

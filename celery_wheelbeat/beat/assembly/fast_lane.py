@@ -91,7 +91,7 @@ def assemble_fast(
     messages = JobMessages(engine, limit_bytes=settings.envelope_bytes)
     block_runs = min(BLOCK_RUNS, settings.window)
     window = settings.window // block_runs
-    publisher = FastPublisher("fast-lane", wire, clock, wake.ring, window=window, may_send=guard.may_send)
+    publisher = FastPublisher("fast-lane", wire, clock, wake.ring, window=window, may_send=guard.question)
     queues = QueueRegistry(publisher.declare, lasting=kind == "redis" or settings.amqp_mandatory)
     return FastLane(
         engine,

@@ -49,6 +49,11 @@ class SendGuard:
         """Return whether a sender may write; called from any thread."""
         return self.ask()
 
+    @property
+    def question(self) -> Callable[[], bool] | None:
+        """What senders ask before each write; None if no other beat can share the work."""
+        return self.may_send if self.shares_work else None
+
 
 class DueRuns:
     """The runs that are due and not settled, here or by the beats that this one follows."""

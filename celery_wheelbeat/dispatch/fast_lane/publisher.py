@@ -62,11 +62,12 @@ class FastPublisher:
         wake: Callable[[], None],
         *,
         window: int = 2,
-        may_send: Callable[[], bool] = lambda: True,
+        may_send: Callable[[], bool] | None = None,
     ) -> None:
         """``window``: most batches in flight; ``wake`` is called from the thread after each outcome or answer.
 
-        ``may_send`` is asked before each write; False while it is not certain that this process may still send.
+        ``may_send`` is asked before each write; False while it is not certain that this process may still send. None:
+        no other beat sends, so nothing is asked.
         """
         self.epoch = 0
         """Number of the connection, 0 before the first; envelopes of another connection are invalid."""
@@ -74,7 +75,7 @@ class FastPublisher:
         self._clock = clock
         self._wake = wake
         self.window = window
-        self._may_send = may_send
+        self._may_send = may_send or (lambda: True)
         self._inbox: Mailbox[Batch | _Question | _Declaration] = Mailbox()
         self._outbox: Mailbox[Report] = Mailbox()
         self._unsettled: dict[int, Batch] = {}
