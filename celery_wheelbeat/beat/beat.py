@@ -262,7 +262,8 @@ class Beat:
     def _shard_marks(self) -> ShardMarks | None:
         """Return the mark of each shard; None while only one for all of them is known."""
         if self.member is not None:
-            return ShardMarks(self.member.holdings.marks_ms).capped(self.engine.cursor_ms)
+            marks = ShardMarks(self.member.holdings.marks_ms)
+            return marks.capped(self.engine.cursor_ms) if marks.known.any() else self.mark.shards
         if self._passed_ms is not None:
             self.mark.move_shards(self._passed_ms, self.dispatcher.oldest_by_shard(self.engine.config.shards))
         return self.mark.shards

@@ -22,6 +22,8 @@ from celery_wheelbeat.observe.health import HealthView
 from celery_wheelbeat.observe.otel import instruments
 from celery_wheelbeat.observe.probes import ProbeAnswers, Probes
 from celery_wheelbeat.observe.status import document
+from celery_wheelbeat.runtime.clock import Motion
+from celery_wheelbeat.sources.messages import Receipt
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -120,12 +122,14 @@ class Supervision:
             self._sweep(reading.now_ms)
         if self._beat.state == "running" and self._engine.caught_up(reading.now_ms):
             self._status.surveyor.turn(reading.now_ms)
-        if now_s >= self._report_due_s or self._beat.startup.first_mark.is_due:
+        stepped_back = reading.motion is Motion.BACK
+        first_mark_due = self._beat.startup.first_mark.is_due and not self._beat.entries.is_first
+        if stepped_back or first_mark_due or now_s >= self._report_due_s:
             self._report_due_s = now_s + REPORT_EVERY_S
             self._route_sweep.scan()
             if self.lane_report is not None:
                 self.lane_report.update(now_s, loading=self._beat.state != "running")
-            self.report(reading.now_ms)
+            self.report(reading.now_ms, urgent=stepped_back)
         self.health_view = self.health_view._replace(turned_s=now_s, wedged=tuple(wedged))
 
     def _outage(self) -> str:
@@ -168,8 +172,12 @@ class Supervision:
         """Whether a thread has not completed a loop within the live timeout."""
         return bool(self._wedged)
 
-    def report(self, now_ms: int) -> None:
-        """Publish the status to ``health_view``, and once the namespace is known, status and mark to the I/O thread."""
+    def report(self, now_ms: int, *, urgent: bool = False) -> None:
+        """Publish the status to ``health_view``, and once the namespace is known, status and mark to the I/O thread.
+
+        ``urgent``: the row is to be stored at once. After a backward step of the clock, the stored mark lies ahead: a
+        process that started now would ignore it and treat its start as the first one.
+        """
         beat = self._beat
         mark = beat.mark_document()
         status = document(self.observe(now_ms))
@@ -187,10 +195,10 @@ class Supervision:
             "marks": json.dumps({} if mark is None else {beat.dispatcher.destination: mark.to_json()}),
             "status": json.dumps(status),
         }
-        receipt = beat.startup.first_mark.receipt
+        receipt = None if beat.entries.is_first else beat.startup.first_mark.receipt  # a mark includes the entries
         if receipt is not None:
             receipt.asked = True
-        beat.sources.report(row, receipt)
+        beat.sources.report(row, Receipt() if receipt is None and urgent else receipt)
 
     def observe(self, now_ms: int) -> Observed:
         """Return the values of the status document."""

@@ -11,8 +11,10 @@ import pytest
 from celery.schedules import crontab
 from support.beat.bench import Bench
 
+from celery_wheelbeat.beat import supervision
 from celery_wheelbeat.beat.first_mark import RECORD_S
 from celery_wheelbeat.commands.migrate import make_tables
+from celery_wheelbeat.sources.changelog import reader
 from celery_wheelbeat.sources.databases.store import SqlBeatStore
 from celery_wheelbeat.sources.files.mark_file import MarkFile
 
@@ -119,6 +121,35 @@ def test_a_store_that_does_not_take_the_mark_delays_the_first_runs_for_a_moment(
     bench.turn_until(lambda: bench.ledger.sent)
     assert caplog.text.count("The mark of this first start is not stored yet") == 1
     assert bench.ledger.difference(bench.dispatcher.pending) == 0
+
+
+def test_a_clock_set_back_moves_the_stored_mark_at_once(
+    make: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mark ahead of the clock is ignored by the next start, which would then be a first start."""
+    monkeypatch.setattr(supervision, "REPORT_EVERY_S", 1e9)
+    monkeypatch.setattr(reader, "WRITE_S", 1e9)
+    bench = make()
+    bench.turn_until(lambda: bench.ledger.sent)
+    bench.clock.wall_s -= 3_600
+    bench.turn_until(lambda: bench.engine.relived.step)
+    bench.turn_until(lambda: (stored_mark_ms(tmp_path) or 0) <= bench.clock.wall_ms())
+    after = make(later_s=-3_500)
+    after.turn_until(lambda: after.ledger.sent)
+    assert after.beat.startup.stored is not None
+
+
+def test_a_first_start_with_rolls_stores_the_mark_of_every_shard_and_its_entries(
+    make: Callable[..., Bench], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It waits for a look before it loads its entries; a mark without them would make them new to the next start."""
+    killed = make(wheelbeat_rolls=str(tmp_path / "roll.d"))
+    killed.turn_until(lambda: killed.ledger.sent)
+    killed.beat.sources.report = lambda *_: None  # type: ignore[method-assign] - nothing more is written
+    after = make(later_s=1_000)
+    after.turn_until(lambda: after.beat.state == "running" and after.ledger.sent)
+    assert "A mark is missing" not in caplog.text
+    assert after.ledger.skipped["restart"] >= 990
 
 
 def test_a_restart_waits_for_no_mark(make: Callable[..., Bench]) -> None:
