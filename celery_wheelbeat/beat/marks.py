@@ -16,7 +16,7 @@ from celery_wheelbeat.engine.sharing.shard_marks import ShardMarks
 from celery_wheelbeat.errors import WheelbeatError
 from celery_wheelbeat.jobs.definitions import EntryMark
 from celery_wheelbeat.later.open_seconds import Resume
-from celery_wheelbeat.schedules.kinds import NEVER_MS
+from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 AHEAD_MS: Final = 5_000
 """A mark further ahead of the clock than this was written under a wrong clock."""
+STEPS_MAX: Final = 1_000_000
+"""No clock was set back more often."""
 OUTDATED_S: Final = 60.0
 """A beat that was last seen so much earlier than another one had ended before the other began to send."""
 
@@ -93,21 +95,21 @@ class MarkDocument:
             if version > VERSION:
                 raise InvalidMark(f"mark of version {version}: this release reads up to {VERSION}, use a newer one")
             return cls(
-                mark_ms=int(stored["mark_ms"]),
-                steps=int(stored.get("steps", 0)),
-                relived_until_ms=int(stored.get("relived_until_ms", 0)),
-                settled_until_ms=int(stored.get("settled_until_ms", stored.get("relived_until_ms", 0))),
-                held_ms=int(stored.get("held_ms", 0)),
-                reached_ms=int(stored.get("reached_ms", 0)),
+                mark_ms=_instant(stored["mark_ms"]),
+                steps=_count(stored.get("steps", 0)),
+                relived_until_ms=_instant(stored.get("relived_until_ms", 0)),
+                settled_until_ms=_instant(stored.get("settled_until_ms", stored.get("relived_until_ms", 0))),
+                held_ms=_instant(stored.get("held_ms", 0)),
+                reached_ms=_instant(stored.get("reached_ms", 0)),
                 entries={
-                    str(name): EntryMark(str(definition_hash), int(effective_from_ms))
+                    str(name): EntryMark(str(definition_hash), _instant(effective_from_ms))
                     for name, (definition_hash, effective_from_ms) in dict(stored.get("entries", {})).items()
                 },
                 later=Resume.read(dict(stored.get("later") or {})),
                 shards=ShardMarks.read(stored["shards"]) if stored.get("shards") else None,
                 age_s=float(stored.get("age_s", 0.0)),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             if isinstance(error, InvalidMark):
                 raise
             raise InvalidMark(f"mark {stored!r:.200} cannot be read ({error!r})") from None
@@ -241,8 +243,26 @@ def known_marks(stored: Mapping[str, Sequence[Mapping[str, Any]]], now_ms: int) 
 
 def _steps_of(values: Mapping[str, Any]) -> int:
     """Return the number of clock steps of any document, even of one that cannot be read otherwise."""
-    steps = values.get("steps")
-    return steps if isinstance(steps, int) else 0
+    try:
+        return _count(values.get("steps", 0))
+    except (TypeError, ValueError, OverflowError):
+        return 0
+
+
+def _instant(value: Any) -> int:
+    """Return a stored instant in ms; raises ``ValueError`` for one that no clock shows."""
+    instant_ms = int(value)
+    if not ALWAYS_MS < instant_ms < NEVER_MS:
+        raise ValueError(f"{value!r:.40} is not an instant in ms")
+    return instant_ms
+
+
+def _count(value: Any) -> int:
+    """Return a stored number of clock steps; raises ``ValueError`` for another number."""
+    steps = int(value)
+    if not 0 <= steps <= STEPS_MAX:
+        raise ValueError(f"{value!r:.40} is not a number of clock steps")
+    return steps
 
 
 class NeededRows:
@@ -269,5 +289,5 @@ def _documents(marks: str) -> dict[str, MarkDocument]:
     try:
         stored = json.loads(marks)
         return {str(name): MarkDocument.from_json(values) for name, values in stored.items()}
-    except (InvalidMark, ValueError, AttributeError):
+    except (InvalidMark, ValueError, AttributeError, RecursionError):
         return {}

@@ -77,6 +77,13 @@ def test_a_document_survives_json():
         {"version": 1, "mark_ms": 1, "entries": {"a": 3}},
         {"version": 1, "mark_ms": 1, "entries": [1]},
         {"version": None, "mark_ms": 1},
+        {"version": 1, "mark_ms": float("inf")},
+        {"version": 1, "mark_ms": 10**30},
+        {"version": 1, "mark_ms": -(2**62)},
+        {"version": 1, "mark_ms": 1, "settled_until_ms": 10**30},
+        {"version": 1, "mark_ms": 1, "steps": 10**12},
+        {"version": 1, "mark_ms": 1, "steps": -1},
+        {"version": 1, "mark_ms": 1, "entries": {"a": ["hash", 10**30]}},
     ],
 )
 def test_a_broken_document_is_refused(stored: dict[str, object]):
@@ -87,6 +94,12 @@ def test_a_broken_document_is_refused(stored: dict[str, object]):
 def test_a_document_of_a_newer_release_is_refused():
     with pytest.raises(InvalidMark, match="mark of version 2: this release reads up to 1"):
         MarkDocument.from_json({"version": 2, "mark_ms": 1})
+
+
+def test_a_start_goes_on_whatever_was_stored_as_a_mark():
+    stored = [{"version": 1, "mark_ms": mark_ms, "steps": 10**12} for mark_ms in (10**30, float("nan"), NOW_MS)]
+    assert known_marks({"broker": stored}, NOW_MS) == ({}, 0)
+    assert NeededRows().takes("namespace", "[" * 100_000)
 
 
 def test_no_mark_is_a_first_start():

@@ -116,7 +116,7 @@ def stored_key(key: str) -> str:
 def _documents(text: str) -> dict[str, Mapping[str, Any]]:
     try:
         return {str(destination): dict(document) for destination, document in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         logger.warning("mark.ignored: a status row holds marks that are not JSON objects: %.80r", text)
         return {}
 
