@@ -117,9 +117,10 @@ class StillPulse:
 class Post:
     """A member with its engine, and the other beats as a list of lines."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, backlog_max: int = 1_000_000, **options: Any) -> None:
         self.hands, self.keeper, self.pulse = Hands(), OneKeeper(), StillPulse()
-        self.engine = Engine(EngineConfig(shards=SHARDS, window_ms=60_000), CronTable(), Ledger())
+        config = EngineConfig(shards=SHARDS, window_ms=60_000, backlog_max=backlog_max)
+        self.engine = Engine(config, CronTable(), Ledger())
         self.engine.routes.intern(Route("probe"))
         self.engine.start(NOW_MS)
         self.dispatcher = OneBacklog(
@@ -400,3 +401,21 @@ def test_cut_off_from_every_roll_it_goes_on_or_stops(stops: bool, may: bool):
     assert post.member.may_send() is may
     post.look(0.1)
     assert post.member.may_send()
+
+
+def test_what_it_follows_is_bounded_before_it_has_begun():
+    """Without a namespace, it says nothing and takes nothing for as long as the database is away."""
+    post = Post(backlog_max=10)
+    post.engine.apply(changes_of(post.engine.crons, Job(1, interval_ms=1_000, offset_ms=0)))
+    for _ in range(30):
+        post.hands.now_s += 1
+        post.turn()
+        assert len(post.engine.share.followed) <= 11
+
+
+def test_a_clock_set_back_lowers_the_marks_of_what_it_sends_outside_of_its_share(post: Post):
+    """Others would lower them to the present instead, and forget what is not sent yet."""
+    post.begin(NOW_MS)
+    post.member.holdings.odd_marks = {"hash": NOW_MS}
+    post.member.holdings.step_back(NOW_MS - 60_000)
+    assert post.member.holdings.odd_marks == {"hash": NOW_MS - 60_000}

@@ -90,6 +90,7 @@ class Holdings:
         """Lower the marks of what this beat sends: its clock was set back to ``cursor_ms``."""
         own = self._mask(self.own)
         self.marks_ms = np.where(own, np.minimum(self.marks_ms, cursor_ms), self.marks_ms)
+        self.odd_marks = {one: min(mark, cursor_ms) for one, mark in self.odd_marks.items()}
 
     def forget_sent(self) -> None:
         """Forget the kept runs that the marks have passed, and the oldest beyond the bound."""

@@ -117,9 +117,12 @@ class Member:
 
         ``loaded``: all definitions are in the engine.
         """
+        now_s = self._clock.monotonic_s()
+        if now_s - self._trimmed_s >= TRIM_EVERY_S:
+            self._trimmed_s = now_s
+            self.holdings.forget_sent()
         if self._begun_s is None:
             return []
-        now_s = self._clock.monotonic_s()
         looks = self._take_looks()
         self.voice.hears = not (looks or self._has_looked) or self._attendance.hears(now_s)
         due = self._go_on_alone(now_s) if not looks else []
@@ -131,9 +134,6 @@ class Member:
         if looks or self.holdings.frozen:
             due += self._decide(now_s)
         self.holdings.give_away()
-        if now_s - self._trimmed_s >= TRIM_EVERY_S:
-            self._trimmed_s = now_s
-            self.holdings.forget_sent()
         self._watch_rolls(now_s)
         if looks:
             self._rolls.pulse.looked(max(look.began_s for look in looks))

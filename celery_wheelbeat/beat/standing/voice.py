@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.runtime.clock import Clock
 
 SAY_EVERY_S: Final = 0.2
-"""A line is made anew so often at most, unless what this beat sends has changed."""
+"""Shortest time between two lines, unless what this beat sends has changed."""
 
 
 class Voice:
