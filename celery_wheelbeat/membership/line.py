@@ -23,6 +23,8 @@ VERSION: Final = 1
 LINE_BYTES: Final = 65_536
 ENTRIES_LISTED: Final = 2_000
 """A beat with more entries than this says only the digest of all."""
+ODD_LISTED: Final = 500
+"""Marks of entries sent outside of the share that a line holds; without its mark, an entry is sent again at a take."""
 GROUPS: Final = 16
 """Number of different marks per destination that a line holds."""
 SHARDS_MAX: Final = 256
@@ -102,7 +104,7 @@ class BeatLine:
                 "able": sorted(self.able),
                 "marks": {name: _grouped(marks) for name, marks in self.marks.items()},
                 "left": {name: _grouped(marks) for name, marks in self.left.items()},
-                "odd": dict(self.odd),
+                "odd": dict(sorted(self.odd.items())[:ODD_LISTED]),
                 "entries": None if self.entries is None else sorted(self.entries),
                 "digest": self.digest,
                 "active": self.active,

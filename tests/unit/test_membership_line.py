@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from celery_wheelbeat.membership.line import (
     ENTRIES_LISTED,
     GROUPS,
     LINE_BYTES,
+    ODD_LISTED,
     BeatLine,
     InvalidLine,
     Standing,
@@ -81,6 +83,10 @@ def test_the_longest_line_fits() -> None:
         account={"sent": 1 << 60},
     )
     assert len(line.to_text()) < LINE_BYTES * 3 // 4
+    odd = replace(line, odd={entry_hash(str(number), "other", "s"): 1 << 52 for number in range(10_000)})
+    read = BeatLine.from_text(odd.to_text(), "b").odd
+    assert len(read) == ODD_LISTED
+    assert read.items() <= odd.odd.items()
 
 
 def test_a_line_that_does_not_fit_is_refused() -> None:
