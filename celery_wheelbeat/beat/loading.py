@@ -106,15 +106,15 @@ def refusal(jobs: int, text_bytes: float, *, max_jobs: int, available_bytes: int
     """Return why ``jobs`` monitors do not fit, or None if they do; ``available_bytes`` None = unknown, not checked."""
     if jobs > max_jobs:
         return (
-            f"the table has about {jobs:,} monitors, wheelbeat_max_jobs allows {max_jobs:,}: raise it, or share the"
-            " monitors among several beats"
+            f"the table has about {jobs:,} monitors, wheelbeat_max_jobs allows {max_jobs:,}: raise it, or move some of"
+            " the monitors to another database; several beats of one database load all of them each"
         )
     needed = needed_bytes(jobs, text_bytes)
     if jobs >= MIN_CHECKED_JOBS and available_bytes is not None and needed > available_bytes:
         return (
             f"about {jobs:,} monitors need {needed / 1e9:.1f} GB ({JOB_BYTES} bytes each, and {text_bytes:.0f} of name"
             f" and arguments), but {available_bytes / 1e9:.1f} GB are available to this process: give it more memory,"
-            " or share the monitors among several beats"
+            " or move some of the monitors to another database; several beats of one database load all of them each"
         )
     return None
 
