@@ -57,6 +57,7 @@ class Keeper:
         self._wish = _Wish(float("-inf"), float("inf"))
         self._began_s = float("-inf")
         self._last: BeatLine | None = None
+        self._forgettable: frozenset[str] = frozenset()
         self._orders: Mailbox[Callable[[], object]] = Mailbox()
         self._rung = Wake()
         self._trouble = ""
@@ -83,11 +84,12 @@ class Keeper:
 
     def fence(self, beat_id: str) -> None:
         """End the connection to the broker of a beat that is gone, if the roll can."""
-        self._order(lambda: self._roll.fence(beat_id))
+        self._orders.put(lambda: self._roll.fence(beat_id))
+        self._rung.ring()
 
     def forget(self, beat_ids: Collection[str]) -> None:
-        """Delete the lines of these beats."""
-        self._order(lambda: self._roll.forget(beat_ids))
+        """Delete the lines of these beats, and of no others, after the next look that succeeds."""
+        self._forgettable = frozenset(beat_ids)
 
     def stop(self, last: BeatLine | None, timeout_s: float) -> None:
         """Ask the thread to write the ``last`` line and to end; ``join`` waits for it."""
@@ -102,10 +104,6 @@ class Keeper:
     def stamp_s(self) -> float:
         """Monotonic instant of the thread's last sign of life."""
         return self._thread.stamp_s
-
-    def _order(self, order: Callable[[], object]) -> None:
-        self._orders.put(order)
-        self._rung.ring()
 
     # The keeper's thread.
 
@@ -138,6 +136,9 @@ class Keeper:
         if self._trouble:
             self._trouble = ""
             logger.info("beat: The roll %s is read again", self.name)
+        forgettable, self._forgettable = self._forgettable, frozenset()
+        if forgettable:
+            self._roll.forget(forgettable)
 
     def _falls_silent(self, silent_s: float) -> bool:
         wedged = silent_s > WEDGED_S

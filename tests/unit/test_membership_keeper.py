@@ -160,15 +160,28 @@ def test_a_beat_whose_scheduling_thread_is_wedged_falls_silent(
         pass
 
 
-def test_orders_are_done_in_the_thread_without_a_look(bench: Bench) -> None:
-    bench.other("x")
+def test_a_connection_is_ended_in_the_thread_without_a_look(bench: Bench) -> None:
     bench.start()
     bench.next()
     bench.keeper.fence("other")
-    bench.keeper.forget(["other"])
-    wait_until(lambda: "other" not in bench.store.rows, "the line to be forgotten", PATIENCE_S)
-    assert bench.store.fenced == ["other"]
+    wait_until(lambda: bench.store.fenced == ["other"], "the connection to be ended", PATIENCE_S)
     assert bench.store.rows["me"].counter == 1
+
+
+def test_lines_to_forget_do_not_pile_up_while_the_store_is_away(bench: Bench) -> None:
+    """The scheduling thread asks with each decision, and each answer of a store that is away takes a second."""
+    bench.other("x")
+    bench.start()
+    bench.next()
+    bench.reaches = False
+    for _ in range(100):
+        bench.keeper.forget(["other"])
+    bench.keeper.say(replace(LINE, number=2), 0.0)
+    assert isinstance(bench.next(), Unheard)
+    bench.reaches = True
+    bench.keeper.say(replace(LINE, number=3), 0.0)
+    assert isinstance(bench.next(), Look), "a look comes first"
+    wait_until(lambda: "other" not in bench.store.rows, "the line to be forgotten", PATIENCE_S)
 
 
 def test_an_order_that_fails_is_a_report(bench: Bench) -> None:
