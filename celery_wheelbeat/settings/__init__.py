@@ -186,8 +186,8 @@ class Settings:
         tuple,
         "Where the beats of a namespace say that they are here, so that several of them share the work: `database`, "
         "`broker` (Redis or RabbitMQ), `folder`, the path of a folder, or a URL such as `etcd://host:2379` or "
-        "`redis://host/0`. `auto` = the database and the broker that the app has, else `folder`; empty = one beat "
-        "sends everything.",
+        "`redis://host/0`. `auto` = the database and the broker that the app has, else `folder`; empty = each beat "
+        "sends everything, whether or not others run.",
         alone=True,
     )
     active: int = _setting(
