@@ -18,7 +18,6 @@ import numpy as np
 from celery_wheelbeat.beat.marks import Mark, MarkDocument
 from celery_wheelbeat.beat.quarantine import QuarantineReports
 from celery_wheelbeat.beat.startup import Startup
-from celery_wheelbeat.engine.sharing.shard_marks import ShardMarks
 from celery_wheelbeat.jobs.definitions import ChangeBatch, DueBatch
 from celery_wheelbeat.jobs.identity import LATER_IDS_FROM
 from celery_wheelbeat.observe.gap_log import GapLog
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from celery_wheelbeat.beat.startup import Naming
     from celery_wheelbeat.dispatch.dispatcher import Dispatcher
     from celery_wheelbeat.engine.engine import Engine
+    from celery_wheelbeat.engine.sharing.shard_marks import ShardMarks
     from celery_wheelbeat.engine.watchdog import SweepReport
     from celery_wheelbeat.jobs.definitions import DefinitionBatch
     from celery_wheelbeat.later.in_wheel import LaterRuns
@@ -262,8 +262,7 @@ class Beat:
     def _shard_marks(self) -> ShardMarks | None:
         """Return the mark of each shard; None while only one for all of them is known."""
         if self.member is not None:
-            marks = ShardMarks(self.member.holdings.marks_ms)
-            return marks.capped(self.engine.cursor_ms) if marks.known.any() else self.mark.shards
+            return self.member.holdings.marks_until(self.engine.cursor_ms) or self.mark.shards
         if self._passed_ms is not None:
             self.mark.move_shards(self._passed_ms, self.dispatcher.oldest_by_shard(self.engine.config.shards))
         return self.mark.shards

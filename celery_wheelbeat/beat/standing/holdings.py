@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from celery_wheelbeat.dispatch.pending import STEP_SHIFT
-from celery_wheelbeat.schedules.kinds import ALWAYS_MS, NEVER_MS
+from celery_wheelbeat.engine.sharing.shard_marks import UNKNOWN_MS, ShardMarks
+from celery_wheelbeat.schedules.kinds import NEVER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -21,15 +22,11 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.dispatch.dispatcher import Dispatcher
     from celery_wheelbeat.engine.engine import Engine
-    from celery_wheelbeat.engine.sharing.shard_marks import ShardMarks
     from celery_wheelbeat.jobs.definitions import DueBatch
     from celery_wheelbeat.membership.line import BeatLine
     from celery_wheelbeat.schedules.kinds import Int64s
 
 logger = logging.getLogger("celery.beat")
-
-UNKNOWN_MS = ALWAYS_MS
-"""A shard without a mark."""
 
 
 class Holdings:
@@ -69,6 +66,11 @@ class Holdings:
         """The earliest mark of all shards; None while one has none."""
         lowest_ms = int(self.marks_ms.min())
         return None if lowest_ms == UNKNOWN_MS else lowest_ms
+
+    def marks_until(self, limit_ms: int) -> ShardMarks | None:
+        """Return the marks, none later than ``limit_ms``; None while no shard has one."""
+        marks = ShardMarks(self.marks_ms)
+        return marks.capped(limit_ms) if marks.known.any() else None
 
     def said(self, shards: Iterable[int]) -> dict[int, int]:
         """Return the known marks of ``shards``, for the line."""

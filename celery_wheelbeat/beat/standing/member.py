@@ -12,9 +12,9 @@ from contextlib import suppress
 from queue import Empty
 from typing import TYPE_CHECKING, Any, Final
 
-from celery_wheelbeat.beat.standing.holdings import UNKNOWN_MS
 from celery_wheelbeat.beat.standing.rolls import Tally
 from celery_wheelbeat.beat.standing.voice import Voice
+from celery_wheelbeat.engine.sharing.shard_marks import UNKNOWN_MS
 from celery_wheelbeat.membership.attendance import Attendance, Look
 from celery_wheelbeat.membership.decision import Damping, Situation, decide, entries_outside
 from celery_wheelbeat.membership.line import Standing

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_wheelbeat import __version__
-from celery_wheelbeat.beat.standing.holdings import UNKNOWN_MS
 from celery_wheelbeat.dispatch.lane import FIRST_CONNECTION_S
+from celery_wheelbeat.engine.sharing.shard_marks import UNKNOWN_MS
 from celery_wheelbeat.membership.line import BeatLine, Standing, entries_said
 
 if TYPE_CHECKING:
