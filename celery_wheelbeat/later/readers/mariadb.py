@@ -2,10 +2,14 @@
 
 Rows of a second are only inserted, or replaced by their tombstones, so the numbers of both show whether anything is
 new in it. Ids are compared then. A second is closed once every transaction that was open when it had passed has ended.
+
+The server's list of transactions is a copy, which it renews only when nobody has read it for 0.1 s. A list is current
+if it shows the statement that reads it.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +36,8 @@ RECENT_S = 60
 OLDER_EVERY_S = 30
 """All other open seconds are compared once in this time: a transaction has been open for a minute then."""
 UNKNOWN_AGE_S = 3_600
-"""Without the privilege to see transactions, one of this age is assumed: the time-out of a writer."""
+"""Where the list of transactions cannot be seen or is not current, one of this age is assumed: the time-out of a
+writer."""
 SECONDS_OF_STATEMENT = 500
 ACCESS_DENIED = 1227
 CLOCK_MARGIN_S = 2
@@ -179,10 +184,13 @@ class MariadbReader:
         if not self._sees_transactions:
             return UNKNOWN_AGE_S
         try:
-            found = self._connection.rows("oldest_transaction")[0][0]
+            with self._connection.transaction("begin_poll"):
+                ((found, is_current),) = self._connection.rows("oldest_transaction", {"nonce": uuid.uuid4().hex})
         except SourceError as error:
             if error.__cause__ is not None and error.__cause__.args[:1] == (ACCESS_DENIED,):
                 self._sees_transactions = False
                 return UNKNOWN_AGE_S
             raise
+        if not is_current:
+            return UNKNOWN_AGE_S
         return -CLOCK_MARGIN_S if found is None else int(found)

@@ -106,8 +106,9 @@ WHERE wanted OR n = searched ORDER BY n LIMIT %(limit)s
 SELECT database(), @@hostname, @@port, @@datadir
 
 -- name: oldest_transaction
-SELECT max(TIMESTAMPDIFF(SECOND, trx_started, now())) FROM information_schema.innodb_trx
-WHERE trx_mysql_thread_id <> connection_id()
+SELECT max(IF(trx_mysql_thread_id = connection_id(), NULL, TIMESTAMPDIFF(SECOND, trx_started, now()))),
+       max(trx_mysql_thread_id = connection_id() AND instr(trx_query, %(nonce)s) > 0)
+FROM information_schema.innodb_trx
 
 -- name: begin_poll
 START TRANSACTION READ ONLY, WITH CONSISTENT SNAPSHOT
