@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from celery_wheelbeat.errors import SourceError
 from celery_wheelbeat.later.checks import checked
+from celery_wheelbeat.later.readers import NO_NEW_SECOND
 from celery_wheelbeat.later.ring import DAY_PARTS, DAY_S
 from celery_wheelbeat.runtime.mailbox import Mailbox
 from celery_wheelbeat.runtime.owned_thread import OwnedThread, ThreadBody
@@ -39,6 +40,8 @@ READS_MAX = 8
 """Most reads that wait for the scheduling thread, or that it takes at once."""
 AHEAD_BYTES = 256 << 20
 """Most memory of runs that were read and are not settled; the rest stays in the database until there is room."""
+FULLEST = 1.25
+"""Share of the bounds up to which open seconds are followed: cancels count also while no further second is opened."""
 READ_BYTES = 8 << 20
 """Memory of the runs of one read: the scheduling thread takes them in one step."""
 COMPLAIN_S = 60.0
@@ -96,7 +99,9 @@ class LaterFeed:
         self._reader: LaterReader | None = None
         self._reads: Mailbox[ReadRuns] = Mailbox()
         self._full = False
-        """Whether there was no room; reading goes on when half of it is free."""
+        """Whether there was no room; further seconds are opened when half of it is free."""
+        self._incomplete = False
+        """Whether the last poll goes on with the next call."""
         self._problem = ""
         self._logged_s = 0.0
         self._complained_s = -COMPLAIN_S
@@ -132,10 +137,12 @@ class LaterFeed:
     def _turn(self) -> float:
         if self._reader is None or len(self._reads) >= READS_MAX:
             return POLL_S
-        if not self._has_room():
+        filled = self._filled()
+        if self._full and (self._incomplete or filled >= FULLEST):
             self._reader.pause()  # no transaction stays open meanwhile
             return POLL_S
-        read = self._reader.poll(AHEAD_S, READ_BYTES)
+        read = self._reader.poll(NO_NEW_SECOND if self._full else AHEAD_S, READ_BYTES)
+        self._incomplete = read.more
         if self._problem:
             logger.info("beat: One-off runs are read again")
             self._problem = ""
@@ -148,15 +155,16 @@ class LaterFeed:
         if not read.more:
             self._drop_old_days(self._reader)
             self._measure(read.now_s)
-        return 0.0 if behind else POLL_S
+        return 0.0 if behind and not self._full else POLL_S
 
-    def _has_room(self) -> bool:
+    def _filled(self) -> float:
+        """Return which share of the bounds is in use, and note whether that is too much."""
         waiting = self._reads.waiting()
         runs = self.held.runs + sum(len(read.runs.runs) for read in waiting)
         size = self.held.size + sum(read.size for read in waiting)
-        share = 2 if self._full else 1
-        self._full = size * share >= AHEAD_BYTES or runs * share >= self._most_runs
-        return not self._full
+        filled = max(size / AHEAD_BYTES, runs / self._most_runs)
+        self._full = filled >= (0.5 if self._full else 1.0)
+        return filled
 
     def _complain(self, problems: Sequence[tuple[str, str]]) -> None:
         self._refused += len(problems)

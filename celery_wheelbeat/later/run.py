@@ -52,8 +52,8 @@ class LaterRun(NamedTuple):
 
     @property
     def at(self) -> datetime:
-        """The due time, aware, in UTC."""
-        return datetime.fromtimestamp(self.at_ms / 1000, UTC)
+        """The due time, aware, in UTC; of a row that another client wrote, within the range of ``datetime``."""
+        return datetime.fromtimestamp(min(max(0, self.at_ms), LAST_MS) / 1000, UTC)
 
     def moved(self, at_ms: int) -> LaterRun:
         """Return the same run at another due time; raises ``InvalidRequest``."""

@@ -385,3 +385,35 @@ def test_a_call_through_a_connection_that_the_beat_does_not_read_is_refused(site
         later.now(site.add.s(1))
         site.add.apply_async((1,), countdown=60)
         assert len(site.stored()) == 2
+
+
+def test_without_the_setting_a_mistake_in_another_one_keeps_no_task_from_being_sent() -> None:
+    app = Celery("proj", broker="memory://", set_as_current=False)
+    app.conf.update(wheelbeat_tick="never", wheelbeat_nonsense=1)
+    sent: list[Any] = []
+    app.amqp.send_task_message = lambda *args, **_options: sent.append(args)
+    later.install(app)
+    app.send_task("proj.add", countdown=60)
+    assert len(sent) == 1
+    assert drop_in.drop_in_of(app).from_s is None
+
+
+def test_a_result_backend_that_fails_keeps_no_task_from_being_revoked(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_args: Any, **_options: Any) -> None:
+        raise ConnectionError("no backend")
+
+    ids = [site.add.apply_async((n,), countdown=60).id for n in range(2)]
+    monkeypatch.setattr(site.app.backend, "mark_as_revoked", fails)
+    broadcast: list[Any] = []
+    monkeypatch.setattr(site.app.control, "broadcast", lambda *args, **_options: broadcast.append(args))
+    site.app.control.revoke(ids)
+    assert len(broadcast) == 1
+    with closing(sqlite3.connect(site.path)) as connection:
+        assert set(connection.execute("SELECT task FROM wheelbeat_later")) == {("",)}
+    lines = [record.getMessage() for record in caplog.records if record.name == "celery_wheelbeat.later"]
+    assert (
+        len([line for line in lines if "is cancelled, its result is not stored: ConnectionError: no backend" in line])
+        == 2
+    )

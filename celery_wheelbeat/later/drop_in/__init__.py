@@ -26,7 +26,7 @@ __all__ = ["DropIn", "counts", "drop_in_of", "install", "install_into_every_app"
 def install(app: Any) -> None:
     """Let ``app`` store tasks with an eta or countdown, if ``wheelbeat_later_from`` is set; may be called again.
 
-    Neither reads the settings nor does I/O.
+    The settings are not read here, and no I/O is done.
     """
     wrap_celery(app)
 

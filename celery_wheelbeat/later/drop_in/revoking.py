@@ -31,7 +31,10 @@ def cancel(app: Any, task_ids: list[str]) -> None:
         logger.warning("wheelbeat: Tasks were revoked in workers only; one-off runs failed: %s", reason_of(error))
         return
     for task_id, run in found:
-        _store_result(app, task_id, run)
+        try:
+            _store_result(app, task_id, run)
+        except Exception as error:  # of any backend
+            logger.warning("wheelbeat: Task %s is cancelled, its result is not stored: %s", task_id, reason_of(error))
 
 
 def _cancelled(writer: LaterWriter, task_id: str) -> Found | None:

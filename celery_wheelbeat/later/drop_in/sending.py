@@ -39,7 +39,9 @@ class DropIn:
 
     @cached_property
     def from_s(self) -> float | None:
-        """``wheelbeat_later_from``."""
+        """``wheelbeat_later_from``. Without it, a mistake in another setting must not keep a task from being sent."""
+        if getattr(self.app.conf, "wheelbeat_later_from", None) is None:
+            return None
         return self._settings.later_from
 
     @cached_property

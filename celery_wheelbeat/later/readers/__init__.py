@@ -26,6 +26,8 @@ BACK_S = 32 * DAY_S
 PIECE = 256
 """Rows of one fetch."""
 NO_LIMIT = 1 << 62
+NO_NEW_SECOND = -(1 << 40)
+"""As ``ahead_s`` of a poll: it opens no second, and reads what is new in those that are open."""
 MAX_TEXTS = 1 << 20
 """Default of the most bytes of texts that are read of a row."""
 DROP_ROWS = 10_000

@@ -109,8 +109,8 @@ class PostgresReader:
     def pause(self) -> None:
         """See ``LaterReader``."""
         if self._in_transaction:
+            self._end()  # also if the connection is lost: the next call begins a transaction
             self._connection.rows("commit")
-            self._end()
 
     def drop(self, day: int) -> bool:
         """See ``LaterReader``."""

@@ -69,8 +69,8 @@ class RedisReader:
             return self._read(ahead_s, room)
         except Exception as error:
             self._poll = None
-            self._open.clear()  # what was read and not returned is read again
-            self._opened_s = self._closed_s or 0
+            for second in self._open.values():  # compared again: not everything that was read was returned
+                second.version, second.cancelled = None, 0
             self.close()
             raise SourceError(f"one-off runs in Redis: {reason_of(error)}") from error
 
@@ -100,14 +100,18 @@ class RedisReader:
         poll = self._poll or self._begun(ahead_s)
         self._poll = poll
         rows, poll.cancelled = poll.cancelled, []
+        pieces: list[tuple[int, list[bytes]]] = []
         while poll.wanted and room > 0:
             second, ids = poll.wanted[0]
             found = self._rows(second, ids[:PIECE])
+            pieces.append((second, ids[:PIECE]))
             rows += found
             room -= sum(map(size_of, found))
             del ids[:PIECE]
             if not ids:
                 poll.wanted.popleft()
+        for second, ids in pieces:
+            self._open[second].rows.update(ids)
         if poll.wanted:
             return Read(poll.now_s, rows, self._state, more=True)
         self._complete(poll)
@@ -137,13 +141,14 @@ class RedisReader:
         known, name = self._open[second], self._keys.second(second)
         pipeline = self._connected().pipeline(transaction=True)
         pipeline.hget(name, VERSION).hkeys(name).lrange(self._keys.cancelled(second), known.cancelled, -1)
-        version, ids, cancelled = pipeline.execute()
+        # A list of cancelled ids that another client has made a key of another type is an error of its own, too.
+        version, ids, found = pipeline.execute(raise_on_error=False)
+        cancelled = found if isinstance(found, list) else []
         new = [run_id for run_id in ids if run_id != VERSION and run_id not in known.rows]
         if new:
             poll.wanted.append((second, new))
         poll.cancelled += [LaterRow(second, _text(run_id), second * 1000, "", "", "", "") for run_id in cancelled]
         known.version = version
-        known.rows.update(new)
         known.cancelled += len(cancelled)
 
     def _rows(self, second: int, ids: list[bytes]) -> list[LaterRow]:

@@ -7,10 +7,11 @@ force when it returns; no transaction of the application takes part.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_wheelbeat.later.connections.redis import KEPT_S, VERSION
-from celery_wheelbeat.later.ring import due_ms_of
+from celery_wheelbeat.later.ring import LAST_MS, due_ms_of
 from celery_wheelbeat.later.run import LaterRun
 from celery_wheelbeat.later.writers import IN_FORCE_MS, Found, Wanted
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 ROWS_OF_SCRIPT = 500
 SECONDS_AT_ONCE = 500
+_PLACE = re.compile(rb"([0-9]{1,15}):([0-9a-f-]{36})")
 
 _NOW: Final = "local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000) "
 _INSERT: Final = (
@@ -88,14 +90,14 @@ class RedisWriter:
     def of_id(self, run_id: str, *, lock: bool) -> Found | None:  # noqa: ARG002 - a cancel is one script
         """See ``LaterWriter``; a run that was due when it was inserted lies in a later second and is not found."""
         due_ms = due_ms_of(run_id)
-        return None if due_ms is None else self._at(due_ms // 1000, run_id)
+        return None if due_ms is None else self._at(due_ms // 1000, run_id.encode())
 
     def of_key(self, key: str, *, lock: bool) -> Found | None:
         """See ``LaterWriter``; the run that was inserted last."""
         if lock:
             self._session.lock(key)
-        second, _, run_id = (self._client.get(self._keys.key(key)) or b"").decode().partition(":")
-        return self._at(int(second), run_id) if run_id else None
+        place = _PLACE.fullmatch(self._client.get(self._keys.key(key)) or b"")
+        return None if place is None else self._at(int(place[1]), place[2])
 
     def count(self, from_s: int, until_s: int) -> int:
         """See ``LaterWriter``."""
@@ -117,14 +119,12 @@ class RedisWriter:
                 texts = self._client.hgetall(self._keys.second(second))
                 texts.pop(VERSION, None)
                 now_ms = self._now_ms()
-                runs = [_found_in(run_id.decode(), text, now_ms) for run_id, text in texts.items()]
-                rows = [
-                    row for row in runs if wanted.key in (None, row.run.key) and wanted.task in (None, row.run.task)
-                ]
-                found += sorted(rows, key=lambda row: row.run.at_ms)
+                rows = [_found_in(run_id, text, now_ms) for run_id, text in texts.items()]
+                wanted_rows = [row for row in rows if row is not None and _is_wanted(row, wanted)]
+                found += sorted(wanted_rows, key=lambda row: row.run.at_ms)
         return found[: wanted.limit]
 
-    def _at(self, second: int, run_id: str) -> Found | None:
+    def _at(self, second: int, run_id: bytes) -> Found | None:
         text = self._client.hget(self._keys.second(second), run_id)
         return None if text is None else _found_in(run_id, text, self._now_ms())
 
@@ -133,14 +133,15 @@ class RedisWriter:
         return int(seconds) * 1000 + int(micros) // 1000
 
     def _seconds(self, from_s: int, until_s: int) -> Iterator[list[int]]:
-        first = from_s
+        first, bounds = from_s, {"start": 0, "num": SECONDS_AT_ONCE, "withscores": True}
         while True:
-            found = self._client.zrangebyscore(self._keys.seconds, first, until_s - 1, start=0, num=SECONDS_AT_ONCE)
+            found = self._client.zrangebyscore(self._keys.seconds, first, until_s - 1, **bounds)
             if found:
-                yield list(map(int, found))
+                # Another client may have written members that are no seconds.
+                yield sorted({int(second) for _, second in found})
             if len(found) < SECONDS_AT_ONCE:
                 return
-            first = int(found[-1]) + 1
+            first = int(found[-1][1]) + 1
 
 
 def _text_of(run: LaterRun) -> str:
@@ -148,17 +149,16 @@ def _text_of(run: LaterRun) -> str:
     return json.dumps([run.at_ms, run.key, run.task, run.args, run.kwargs, run.options], separators=(",", ":"))
 
 
-def _found_in(run_id: str, text: bytes, now_ms: int) -> Found:
-    run = LaterRun(run_id, *json.loads(text))
-    return Found(run, run.at_ms < now_ms + IN_FORCE_MS)
-
-
-def _readable(run_id: bytes, text: bytes, now_ms: int) -> Found | None:
-    """Return a row, or None if another client has written what is no run: a beat counts it as an error."""
+def _found_in(run_id: bytes, text: bytes, now_ms: int) -> Found | None:
+    """Return a row; None if another client has written what is no run, which a beat counts as an error."""
     try:
-        return _found_in(run_id.decode(), text, now_ms)
+        run = LaterRun(run_id.decode(), *json.loads(text))
     except (ValueError, TypeError, RecursionError):
         return None
+    texts = (run.task, run.args, run.kwargs, run.options, run.key or "")
+    if type(run.at_ms) is not int or not 0 <= run.at_ms < LAST_MS or not all(type(text) is str for text in texts):
+        return None
+    return Found(run, run.at_ms < now_ms + IN_FORCE_MS)
 
 
 def _is_wanted(row: Found, wanted: Wanted) -> bool:

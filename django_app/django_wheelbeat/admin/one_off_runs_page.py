@@ -21,9 +21,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_http_methods
 
-from celery_wheelbeat.errors import InvalidRequest
+from celery_wheelbeat.errors import WheelbeatError
 from celery_wheelbeat.later import ahead
 from celery_wheelbeat.later.connections import caller_of
+from celery_wheelbeat.later.opening import application_connection
 from celery_wheelbeat.later.ring import LAST_MS
 from celery_wheelbeat.later.writers import writer_of
 from django_wheelbeat.admin.actions import asked_again
@@ -32,7 +33,7 @@ from django_wheelbeat.admin.charts import area
 from django_wheelbeat.admin.local_times import local_time, site_zone
 from django_wheelbeat.admin.pages import admin_page
 from django_wheelbeat.bulk.one_off_runs import RunChange, change_runs
-from django_wheelbeat.database.opening import application_connection, monitor_alias
+from django_wheelbeat.database.opening import monitor_alias
 from django_wheelbeat.monitors.form_fields import DurationField
 from django_wheelbeat.monitors.rows import to_ms
 from django_wheelbeat.monitors.times import in_zone, now_ms
@@ -139,10 +140,10 @@ class OneOffRunsPageMixin:
         form = SearchForm(request.GET)
         context: dict[str, Any] = {"title": _("One-off runs"), "form": form, "zone": site_zone()}
         try:
-            with application_connection(None) as connection:
+            with application_connection(monitor_alias()) as connection:
                 caller = caller_of(connection)
                 context |= {"forecasts": forecasts(caller, now_ms() // 1000), **_listed(caller, request, form)}
-        except InvalidRequest as problem:
+        except WheelbeatError as problem:
             context["problem"] = str(problem)
         context["actions"] = [
             (name, action.label) for name, action in ACTIONS.items() if self.has_run_action_permission(request, name)
@@ -164,7 +165,7 @@ class OneOffRunsPageMixin:
         change = form.change()
         try:
             done = change_runs(monitor_alias(), chosen, change, request.user, form.cleaned_data["reason"])
-        except InvalidRequest as problem:
+        except WheelbeatError as problem:
             self.message_user(request, str(problem), messages.ERROR)
             return here
         if done.changed:

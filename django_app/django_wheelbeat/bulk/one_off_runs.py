@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from celery_wheelbeat import later
+from celery_wheelbeat.later.ring import LAST_MS
 from django_wheelbeat.models import Audit, AuditedOperation, Monitor
 from django_wheelbeat.monitors.rows import to_datetime
 from django_wheelbeat.monitors.settings import beat_settings
@@ -59,7 +60,7 @@ def change_runs(using: str, run_ids: Sequence[str], change: RunChange, user: Any
                 if later.cancel(id=run_id, using=using) is later.Cancelled.CANCELLED:
                     done[run_id] = [found.at.isoformat(), None]
                 continue
-            at_ms = found.at_ms + (change.by_ms or 0) if change.at_ms is None else change.at_ms
+            at_ms = min(found.at_ms + (change.by_ms or 0), LAST_MS) if change.at_ms is None else change.at_ms
             moved = later.move(to_datetime(at_ms), id=run_id, using=using)
             if moved is not None:
                 done[run_id] = [found.at.isoformat(), f"{to_datetime(at_ms).isoformat()} {moved}"]

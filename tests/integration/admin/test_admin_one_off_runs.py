@@ -144,7 +144,15 @@ def test_runs_are_cancelled_and_moved_with_audit_and_history(either: Any, login:
 
 
 @pytest.mark.parametrize(
-    "values", [{}, {"at": "soon"}, {"by": "5"}, {"by": "5m", "at": "2098-01-01T12:00"}, {"at": "9999-01-01T12:00"}]
+    "values",
+    [
+        {},
+        {"at": "soon"},
+        {"by": "5"},
+        {"by": "5m", "at": "2098-01-01T12:00"},
+        {"at": "9999-01-01T12:00"},
+        {"by": "999999w"},
+    ],
 )
 def test_a_move_that_cannot_be_is_refused(db: Any, login: Callable[..., Any], values: dict[str, str]) -> None:
     run_id = store(3_600)
@@ -209,3 +217,26 @@ def test_a_store_that_cannot_be_used_says_so(
     page = login().get(PAGE)
     assert "cannot be stored in oracle" in page.content.decode()
     assert "rows" not in page.context
+
+
+def test_a_store_outside_of_the_database_is_not_shown_as_an_empty_one(
+    db: Any, login: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from celery import current_app
+
+    run_id = store(3_600)
+    monkeypatch.setitem(current_app.conf, "wheelbeat_later_url", "redis://localhost:1")
+    browser = login()
+    page = browser.get(PAGE)
+    assert "wheelbeat_later_url is set, so one-off runs do not lie in a database" in page.content.decode()
+    assert "rows" not in page.context
+    assert "wheelbeat_later_url is set" in act(browser, "cancel", [run_id]).content.decode()
+
+
+def test_a_run_of_a_hostile_client_can_be_cancelled(db: Any, login: Callable[..., Any]) -> None:
+    from django.db import connection
+
+    run_id = store(3_600)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE wheelbeat_later SET at_ms = %s", [10**17])
+    assert "1 run was cancelled." in act(login(), "cancel", [run_id]).content.decode()

@@ -241,6 +241,7 @@ def test_what_a_client_of_redis_writes_affects_only_itself(redis_url: str) -> No
         for number in range(3):
             client.hset(keys.second(second + number), "v", "changed")
         client.set(keys.second(second + 3), "of another type")
+        client.set(keys.cancelled(second), "of another type")
         client.zadd(keys.seconds, {"no second": second})
         wanted = set(range(ROWS))
         bench.settle(lambda: wanted <= set(arrived(client)), "the sending of every sound row")

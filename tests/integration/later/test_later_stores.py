@@ -19,17 +19,18 @@ from celery import Celery
 from support.pauses import pause
 
 from celery_wheelbeat import later
-from celery_wheelbeat.errors import InvalidRequest, KeyInUse
+from celery_wheelbeat.errors import InvalidRequest, KeyInUse, SourceError
 from celery_wheelbeat.later.connections.redis import RedisKeys, RedisSession
 from celery_wheelbeat.later.feed import POLL_S
 from celery_wheelbeat.later.open_seconds import Resume
+from celery_wheelbeat.later.readers import NO_NEW_SECOND
 from celery_wheelbeat.later.readers.mariadb import MariadbReader
 from celery_wheelbeat.later.readers.postgres import PostgresReader
 from celery_wheelbeat.later.readers.redis import RedisReader
 from celery_wheelbeat.later.readers.sqlite import SqliteReader
 from celery_wheelbeat.later.ring import BEYOND, PARTS, due_id, due_ms_of, part_of, parts_of, table_of
 from celery_wheelbeat.later.tables import create_tables, drop_tables
-from celery_wheelbeat.later.writers import Cancelled
+from celery_wheelbeat.later.writers import Cancelled, Wanted, writer_of
 from celery_wheelbeat.settings.urls import mysql_parameters
 
 if TYPE_CHECKING:
@@ -461,3 +462,91 @@ def test_ring_and_ids() -> None:
         assert (found.version, found.variant, due_ms_of(str(found))) == (7, "specified in RFC 4122", at_ms)
     for other in ("", "x", "6ba7b810-9dad-11d1-80b4-00c04fd430c8", str(due_id(5)).upper()):
         assert due_ms_of(other) is None
+
+
+def test_a_poll_that_opens_no_second_reads_what_is_new_in_open_ones(site: Site) -> None:
+    reader = site.reader()
+    with closing(site.connect()) as connection:
+        read = later.apply_at(remind.s("read"), in_s(20), connection=connection)
+        further = later.apply_at(remind.s("further"), in_s(90), connection=connection)
+        connection.commit()
+        assert read_ids(reader) == [read]
+        assert reader.poll(NO_NEW_SECOND).rows == []
+        assert later.cancel(id=read, connection=connection) is Cancelled.CANCELLED
+        late = later.apply_at(remind.s("late"), in_s(25), connection=connection)
+        connection.commit()
+    found = {row.id: row.task for row in reader.poll(NO_NEW_SECOND).rows}
+    assert found == {read: "", late: "proj.remind"}
+    assert reader.poll(NO_NEW_SECOND).rows == []
+    assert read_ids(reader, 120) == [further]
+
+
+@pytest.mark.postgres
+def test_a_poll_goes_on_after_its_connection_was_lost_in_a_pause(postgres_url: str) -> None:
+    opened: list[Any] = []
+
+    def connect() -> Any:
+        opened.append(psycopg.connect(postgres_url, autocommit=True))
+        return opened[-1]
+
+    with closing(psycopg.connect(postgres_url)) as connection:
+        create_tables(connection)
+        ids = later.apply_many(remind, [([n], {}, in_s(20)) for n in range(700)], connection=connection)
+        connection.commit()
+        reader = PostgresReader(connect, None)
+        found = []
+        for _ in range(2):
+            read = reader.poll(60, 1)
+            assert read.more
+            found += [row.id for row in read.rows]
+        opened[-1].close()
+        with pytest.raises(SourceError):
+            reader.pause()
+        while read.more:
+            read = reader.poll(60, 1)
+            found += [row.id for row in read.rows]
+        assert sorted(found) == sorted(ids)
+        reader.close()
+        drop_tables(connection)
+        connection.commit()
+
+
+@pytest.mark.redis
+def test_an_error_of_redis_makes_no_run_come_twice_and_hides_no_cancel(redis_url: str) -> None:
+    places = [redis_url, "redis://127.0.0.1:1", redis_url]
+    reader = RedisReader(lambda: redis.Redis.from_url(places.pop(0), retry=None), KEYS, None)
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushdb()
+        session = RedisSession(client, KEYS)
+        ids = [later.apply_at(remind.s(n), in_s(20), connection=session) for n in range(2)]
+        assert sorted(read_ids(reader)) == sorted(ids)
+        reader.close()
+        with pytest.raises(SourceError):
+            reader.poll(60)
+        later.cancel(id=ids[0], connection=session)
+        assert [(row.id, row.task) for row in reader.poll(60).rows] == [(ids[0], "")]
+        assert reader.poll(60).rows == []
+    reader.close()
+
+
+@pytest.mark.redis
+def test_a_call_passes_over_what_another_client_of_redis_wrote(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushdb()
+        session = RedisSession(client, KEYS)
+        run_id = later.apply_at(remind.s(), in_s(20), connection=session)
+        second = due_ms_of(run_id) // 1000
+        other = str(due_id(second * 1000))
+        texts = [b"", b"\xff", b"[]", b"null", b'["soon",null,"t","[]","{}","{}"]', b"[" * 5_000]
+        texts += [b'[1e300,null,"t","[]","{}","{}"]', b'[100000000000000000,null,"t","[]","{}","{}"]']
+        texts += [b'[1,null,7,"[]","{}","{}"]', b'[1,["k"],"t","[]","{}","{}"]']
+        for number, text in enumerate(texts):
+            client.hset(KEYS.second(second), f"{number}\xff", text)
+            client.hset(KEYS.second(second), other, text)
+            assert later.cancel(id=other, connection=session) is Cancelled.UNKNOWN
+            client.set(KEYS.key("k"), text)
+            assert later.pending(key="k", connection=session) is None
+        client.zadd(KEYS.seconds, {"no second": second})
+        found = writer_of(session).listed(Wanted(second - 5, second + 5, 100))
+        assert [row.run.id for row in found] == [run_id]
+        assert later.count(in_s(0), in_s(60), connection=session) >= 1
