@@ -269,6 +269,7 @@ def test_an_exchange_that_appears_takes_messages_within_a_minute(private_rabbit:
     lane.when_connected().submit([a_run(app, 3, **options), a_run(app, 4)])
     assert failures(lane.outcomes(2)) == [(3, FailureKind.UNROUTABLE)]
     assert lane.lane.health().connected, "the channel was closed once"
+    assert [message.headers["id"] for message in drained(app)] == ["id-4"]
     lane.lane.close(5)
 
 

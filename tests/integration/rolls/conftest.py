@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from celery_wheelbeat.membership import Roll
 
-WAIT_S = 0.5
+WAIT_S = 1.0
 NAMESPACE = "site"
 KINDS = [
     pytest.param("postgresql", marks=pytest.mark.postgres),
@@ -180,12 +180,13 @@ def _redis_place(url: str, stack: ExitStack) -> Place:
     proxy = stack.enter_context(TcpProxy(urlsplit(url).port or 6379))
     client = stack.enter_context(redis.Redis.from_url(url))
     client.flushdb()
-    pool = redis.ConnectionPool(host="127.0.0.1", port=proxy.port, db=int(urlsplit(url).path[1:] or 0))
+    where: Mapping[str, Any] = {"host": "127.0.0.1", "port": proxy.port, "db": int(urlsplit(url).path[1:] or 0)}
+    pool = redis.ConnectionPool(**where, client_name=OWN_NAME)  # other tests may have left connections
     return Place(
         "redis",
         lambda namespace, beat_id: RedisRoll(connector(pool, WAIT_S), namespace, beat_id),
         client.flushdb,
-        lambda: len(client.client_list()) - 1,
+        lambda: [one["name"] for one in client.client_list()].count(OWN_NAME),
         proxy,
     )
 
