@@ -152,6 +152,21 @@ def test_a_first_start_with_rolls_stores_the_mark_of_every_shard_and_its_entries
     assert after.ledger.skipped["restart"] >= 990
 
 
+@pytest.mark.parametrize("storage", ["database"], indirect=True)
+def test_rows_of_other_beats_that_cannot_be_read_do_not_stop_a_start(
+    make: Callable[..., Bench], tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "monitors.sqlite3")) as connection, connection:
+        for marks, status in (("[" * 100_000, "{"), ('{"broker": {"later": [1]}}', "[" * 100_000), ("{}", "[]")):
+            connection.execute(
+                "INSERT INTO wheelbeat_beat VALUES (?, ?, 'h', 1, '1', datetime('now'), datetime('now'), ?, ?)",
+                (f"{len(marks)}", "tests" if status == "{" else "other", marks, status),
+            )
+    bench = make()
+    bench.turn_until(lambda: bench.beat.state == "running")
+    assert not bench.beat.sources.status()["error"]
+
+
 def test_a_restart_waits_for_no_mark(make: Callable[..., Bench]) -> None:
     first = make()
     first.turn_until(lambda: first.ledger.sent)

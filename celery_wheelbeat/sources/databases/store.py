@@ -48,8 +48,9 @@ class SqlBeatStore:
         """See ``BeatStore``."""
         for (text,) in self._session.rows("marks_by_age"):
             for document in _documents(text).values():
-                if document.get("later"):
-                    return dict(document["later"])
+                later = document.get("later")
+                if later and isinstance(later, dict):
+                    return later
         return {}
 
     def reporting(self, namespace: str, within_s: float) -> Sequence[ReportingBeat]:
@@ -96,11 +97,9 @@ class SqlBeatStore:
             )
 
     def beats(self) -> Sequence[BeatRow]:
-        """Return the status rows of the last 100 beats, newest first."""
-        return [
-            BeatRow._make([*columns, float(age_s), json.loads(status)])
-            for *columns, age_s, status in self._session.rows("beats")
-        ]
+        """Return the status rows of the last 100 beats, newest first; without those that hold no JSON object."""
+        rows = [(*columns, float(age_s), _object(status)) for *columns, age_s, status in self._session.rows("beats")]
+        return [BeatRow._make(row) for row in rows if row[-1] is not None]
 
     def id_of(self, name: str) -> int | None:
         """Return the primary key of the monitor with this name."""
@@ -114,11 +113,20 @@ def stored_key(key: str) -> str:
 
 
 def _documents(text: str) -> dict[str, Mapping[str, Any]]:
-    try:
-        return {str(destination): dict(document) for destination, document in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    found = _object(text)
+    if found is None or not all(isinstance(document, dict) for document in found.values()):
         logger.warning("mark.ignored: a status row holds marks that are not JSON objects: %.80r", text)
         return {}
+    return found
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    """Return a JSON object; None for any other text."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _storable(text: str, length: int) -> str:
