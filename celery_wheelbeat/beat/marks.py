@@ -200,7 +200,7 @@ class Mark:
         if self.mark_ms is None:
             return None
         before = self.shards or ShardMarks.uniform(len(oldest_ms), self.mark_ms)
-        self.shards = before.moved(self.mark_ms, NEVER_MS, where=True).moved(passed_ms, oldest_ms, where=True)
+        self.shards = before.at_least(self.mark_ms).moved(passed_ms, oldest_ms)
         return self.shards
 
     def remember(self, settled_until_ms: int) -> None:

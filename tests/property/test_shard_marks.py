@@ -15,7 +15,6 @@ from celery_wheelbeat.engine.sharing.shard_marks import (
     UNKNOWN_MS,
     InvalidShardMarks,
     ShardMarks,
-    oldest_by_shard,
 )
 from celery_wheelbeat.schedules.kinds import NEVER_MS
 
@@ -76,16 +75,15 @@ def test_a_mark_moves_up_to_the_oldest_pending_run_of_its_own_shard(
     marks: ShardMarks, passed_ms: int, pending: list[tuple[int, int]]
 ) -> None:
     pending = [(job_id, fire_ms) for job_id, fire_ms in pending if fire_ms != UNKNOWN_MS]
-    ids = np.array([job_id for job_id, _ in pending], np.int64)
-    fires = np.array([fire_ms for _, fire_ms in pending], np.int64)
-    where = np.arange(256) % 3 > 0
-    moved = marks.moved(passed_ms, oldest_by_shard(ids, fires, 256), where)
+    oldest_ms = np.full(256, NEVER_MS)
+    for job_id, fire_ms in pending:
+        oldest_ms[job_id % 256] = min(oldest_ms[job_id % 256], fire_ms)
+    moved = marks.moved(passed_ms, oldest_ms)
     assert moved.covers(marks)
     for shard in range(256):
         own = [fire_ms for job_id, fire_ms in pending if job_id % 256 == shard]
         allowed_ms = min([passed_ms, *(fire_ms - 1 for fire_ms in own)])
-        expected_ms = max(marks.ms[shard], allowed_ms) if where[shard] else marks.ms[shard]
-        assert moved.ms[shard] == expected_ms
+        assert moved.ms[shard] == max(marks.ms[shard], allowed_ms)
 
 
 @given(shard_marks(), SHARDS)
@@ -108,16 +106,15 @@ def test_a_shard_without_a_mark_gets_the_lowest_known_one(marks: ShardMarks) -> 
 
 
 def test_unknown_marks_have_no_number() -> None:
-    nothing = ShardMarks.unknown(4)
+    nothing = ShardMarks.uniform(4, UNKNOWN_MS)
     assert (nothing.lowest_ms, nothing.latest_ms, nothing.filled()) == (None, None, nothing)
     assert ShardMarks.read(nothing.encoded()) == nothing
-    assert oldest_by_shard(np.empty(0, np.int64), np.empty(0, np.int64), 2).tolist() == [NEVER_MS, NEVER_MS]
 
 
-def test_marks_can_be_capped_and_restricted() -> None:
+def test_marks_can_be_bounded() -> None:
     marks = ShardMarks(np.array([1, 5, UNKNOWN_MS, 9]))
     assert marks.capped(5).ms.tolist() == [1, 5, UNKNOWN_MS, 5]
-    assert marks.only(np.array([True, False, True, False])).ms.tolist() == [1, UNKNOWN_MS, UNKNOWN_MS, UNKNOWN_MS]
+    assert marks.at_least(5).ms.tolist() == [5, 5, 5, 9]
     with pytest.raises(ValueError, match="read-only"):
         marks.ms[0] = 3
     with pytest.raises(InvalidShardMarks, match="3 shards: expected a power of two"):

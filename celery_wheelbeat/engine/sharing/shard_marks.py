@@ -1,7 +1,8 @@
 """Marks by shard: up to when every run of a shard and destination is confirmed, or counted as skipped.
 
-Invariant: a mark is never raised but by ``moved``. Merging takes the greatest, so the order in which marks are read
-does not matter. The encoding may lower a mark, which costs copies of runs; a mark that is too late would lose runs.
+Invariant: a mark is never raised but by ``moved`` and ``at_least``. Merging takes the greatest, so the order in which
+marks are read does not matter. The encoding may lower a mark, which costs copies of runs; a mark that is too late would
+lose runs.
 """
 
 from __future__ import annotations
@@ -42,11 +43,6 @@ class ShardMarks:
             raise InvalidShardMarks(f"{len(ms)} shards: expected a power of two")
         self.ms: Int64s = np.array(ms, np.int64)
         self.ms.flags.writeable = False
-
-    @classmethod
-    def unknown(cls, shards: int) -> ShardMarks:
-        """Return no mark for any shard."""
-        return cls(np.full(shards, UNKNOWN_MS))
 
     @classmethod
     def uniform(cls, shards: int, mark_ms: int) -> ShardMarks:
@@ -92,22 +88,21 @@ class ShardMarks:
         shards = max(len(self), len(other))
         return ShardMarks(np.maximum(self.resized(shards).ms, other.resized(shards).ms))
 
-    def moved(self, passed_ms: Int64s | int, oldest_ms: Int64s | int, where: NDArray[np.bool_] | bool) -> ShardMarks:
-        """Return the marks moved forward in the shards at ``where``.
+    def moved(self, passed_ms: int, oldest_ms: Int64s) -> ShardMarks:
+        """Return the marks moved forward.
 
-        ``passed_ms``: up to when fire times were handed out, by shard or for all. ``oldest_ms``: earliest fire time
-        that is not settled, ``NEVER_MS`` if none; see ``oldest_by_shard``.
+        ``passed_ms``: up to when fire times were handed out. ``oldest_ms``: by shard, the earliest fire time that is
+        not settled, ``NEVER_MS`` if there is none.
         """
-        allowed = np.minimum(passed_ms, np.asarray(oldest_ms) - 1)
-        return ShardMarks(np.where(where, np.maximum(self.ms, allowed), self.ms))
+        return ShardMarks(np.maximum(self.ms, np.minimum(passed_ms, oldest_ms - 1)))
+
+    def at_least(self, floor_ms: int) -> ShardMarks:
+        """Return the marks, none earlier than ``floor_ms``."""
+        return ShardMarks(np.maximum(self.ms, floor_ms))
 
     def capped(self, limit_ms: int) -> ShardMarks:
         """Return the marks, none later than ``limit_ms``: after a backward step of the clock, or read from another."""
         return ShardMarks(np.minimum(self.ms, limit_ms))
-
-    def only(self, where: NDArray[np.bool_]) -> ShardMarks:
-        """Return the marks of the shards at ``where``."""
-        return ShardMarks(np.where(where, self.ms, UNKNOWN_MS))
 
     def filled(self) -> ShardMarks:
         """Return the marks with the lowest known one where there is none; unchanged without any."""
@@ -148,13 +143,6 @@ class ShardMarks:
             return cls(ms)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidShardMarks(f"marks {encoded!r:.200} cannot be read ({error})") from None
-
-
-def oldest_by_shard(job_ids: Int64s, fire_ms: Int64s, shards: int) -> Int64s:
-    """Return the earliest fire time of each shard, ``NEVER_MS`` where there is none."""
-    oldest = np.full(shards, NEVER_MS)
-    np.minimum.at(oldest, job_ids & (shards - 1), fire_ms)
-    return oldest
 
 
 def mask_of(shards: NDArray[np.integer[Any]]) -> str:

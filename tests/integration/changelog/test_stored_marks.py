@@ -15,7 +15,7 @@ from support.beat.stepped import SteppedBeat
 from support.changelog.places import monitor
 
 from celery_wheelbeat.beat.marks import MarkDocument
-from celery_wheelbeat.engine.sharing.shard_marks import ShardMarks
+from celery_wheelbeat.engine.sharing.shard_marks import UNKNOWN_MS, ShardMarks
 from django_wheelbeat.models import Beat
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def test_a_prune_keeps_every_row_that_has_the_latest_mark_of_a_shard(place: Plac
         row = Beat.objects.get(beat_id=beat_id)
         document = json.loads(row.marks)["broker"]
         where = np.array([has >> shard & 1 for shard in range(4)], np.bool_)
-        document["shards"] = ShardMarks.uniform(4, document["mark_ms"]).only(where).encoded()
+        document["shards"] = ShardMarks(np.where(where, document["mark_ms"], UNKNOWN_MS)).encoded()
         Beat.objects.filter(pk=row.pk).update(
             marks=json.dumps({"broker": document}), seen_at=row.seen_at + timedelta(seconds=SKEW_S)
         )
