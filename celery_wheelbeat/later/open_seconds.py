@@ -2,7 +2,9 @@
 
 A writer takes its transaction id first and reads the database's clock after that; its row lies in a second later than
 that clock. So a transaction whose id was not assigned yet when the clock had reached a second never writes into it. A
-second is closed once every transaction that had an id by then has ended, however long it took.
+second is closed once every transaction that had an id by then has ended, however long it took. A snapshot does not show
+which ids are assigned: its ``xmax`` is the greatest id of a transaction that has ended, plus one. So an id is taken
+when a second has passed.
 
 Never: a clock of an application host. All times are the database's.
 """
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MARGIN_S = 2
-"""A poll counts for a second from this long after it: the same rule, with room for clocks that are stepped back."""
+"""A second has passed this long after it: the same rule, with room for clocks that are stepped back."""
 
 
 class TransactionSnapshot(NamedTuple):
@@ -92,7 +94,7 @@ class OpenSeconds:
         self.opened_s = resume.closed_s if self.snapshot is None else resume.done_s
         """Every second up to this one has been opened."""
         self._passed: dict[int, int | None] = dict.fromkeys(range(self.closed_s + 1, self.opened_s + 1))
-        """Open second → ``xmax`` of the first poll that took place when the second had passed."""
+        """Open second → a transaction id that was assigned when the second had passed; None before."""
 
     def __len__(self) -> int:
         return len(self._passed)
@@ -112,17 +114,19 @@ class OpenSeconds:
         self._passed.clear()
         return False
 
-    def polled(self, plan: Plan, snapshot: TransactionSnapshot, now_s: int) -> None:
-        """Note a poll that read all of ``plan`` in ``snapshot``.
+    def passed(self, now_s: int) -> list[int]:
+        """Return the seconds that have passed and wait for ``note_passed``. ``now_s``: the database's clock."""
+        return [second for second, xid in self._passed.items() if xid is None and now_s >= second + MARGIN_S]
 
-        ``now_s``: the database's clock before the snapshot was taken.
-        """
+    def note_passed(self, seconds: Iterable[int], xid: int) -> None:
+        """Note a transaction id that was assigned after ``seconds`` had passed."""
+        self._passed.update(dict.fromkeys(seconds, xid))
+
+    def polled(self, plan: Plan, snapshot: TransactionSnapshot) -> None:
+        """Note a poll that read all of ``plan`` in ``snapshot``."""
         self._passed.update(dict.fromkeys(plan.new_s))
         self.opened_s = max([self.opened_s, *plan.new_s[-1:]])
         self.snapshot = snapshot
-        for second, xmax in self._passed.items():
-            if xmax is None and now_s >= second + MARGIN_S:
-                self._passed[second] = snapshot.xmax
         self._close(snapshot)
 
     def state(self) -> Resume:
@@ -132,8 +136,8 @@ class OpenSeconds:
 
     def _close(self, snapshot: TransactionSnapshot) -> None:
         for second in sorted(self._passed):
-            xmax = self._passed[second]
-            if xmax is None or snapshot.xmin < xmax:
+            xid = self._passed[second]
+            if xid is None or snapshot.xmin < xid:
                 return
             del self._passed[second]
             self.closed_s = second

@@ -30,6 +30,7 @@ class World:
     rng: random.Random
     now: int = 1_000_000
     next_xid: int = 100
+    last_ended: int = 99
     running: dict[int, list[Row]] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     numbers: int = 0
@@ -51,11 +52,16 @@ class World:
 
     def end(self, xid: int) -> None:
         rows = self.running.pop(xid)
+        self.last_ended = max(self.last_ended, xid)
         if self.rng.random() < 0.7:
             self.rows += rows
 
     def snapshot(self) -> TransactionSnapshot:
-        return TransactionSnapshot(min(self.running, default=self.next_xid), self.next_xid, tuple(sorted(self.running)))
+        """Return a snapshot as PostgreSQL has it: ``xmax`` is not the next id, but the last that has ended plus one."""
+        xmax = self.last_ended + 1
+        return TransactionSnapshot(
+            min([*self.running, xmax]), xmax, tuple(sorted(xid for xid in self.running if xid < xmax))
+        )
 
 
 class Reader:
@@ -67,9 +73,14 @@ class Reader:
         self.stored = resume
         self.read = read
         self.waiting: dict[int, int] = {}
+        self.now_s = 0
         self.early: list[Row] = []
 
     def poll(self, ahead_s: int) -> None:
+        if passed := self.open.passed(self.now_s):
+            xid = self.world.begin()
+            self.world.end(xid)
+            self.open.note_passed(passed, xid)
         now_s = self.world.now_s
         self.world.now += self.world.rng.choice([0, 0, 1, 15])  # time between the begin and the snapshot
         snapshot = self.world.snapshot()
@@ -82,7 +93,8 @@ class Reader:
             if row.second in new or (row.second in late and unseen):
                 self.read.add(row.number)
                 self.waiting[row.number] = row.second
-        self.open.polled(plan, snapshot, now_s)
+        self.open.polled(plan, snapshot)
+        self.now_s = now_s
 
     def settle(self) -> None:
         for number, second in list(self.waiting.items()):
@@ -142,17 +154,21 @@ def test_ten_thousand_worlds() -> None:
 
 def test_a_second_is_not_closed_while_a_transaction_that_may_write_into_it_is_open() -> None:
     seconds = OpenSeconds(Resume(9, 9, None))
-    for now_s, snapshot in [(12, (5, 8, (5,))), (13, (5, 9, (5,))), (99, (5, 50, (5,)))]:
-        seconds.polled(seconds.plan(10), TransactionSnapshot(*snapshot), now_s)
+    for snapshot in [(5, 5, ()), (5, 9, (5,)), (5, 50, (5,))]:
+        seconds.polled(seconds.plan(10), TransactionSnapshot(*snapshot))
+        assert seconds.passed(11) == []
+        seconds.note_passed(seconds.passed(12), 8)
         assert seconds.closed_s == 9
-    seconds.polled(seconds.plan(10), TransactionSnapshot(8, 51, (8,)), 100)
+    seconds.polled(seconds.plan(10), TransactionSnapshot(8, 51, (8,)))
     assert seconds.closed_s == 10
 
 
 def test_ids_that_begin_anew_open_every_second_again() -> None:
     seconds = OpenSeconds(Resume(9, 9, None))
-    seconds.polled(seconds.plan(20), TransactionSnapshot(5, 5), 15)
-    assert seconds.continues(TransactionSnapshot(6, 6), "a") is False
+    seconds.polled(seconds.plan(20), TransactionSnapshot(5, 5))
+    seconds.note_passed(seconds.passed(15), 5)
+    seconds.polled(seconds.plan(20), TransactionSnapshot(6, 6))
+    assert seconds.continues(TransactionSnapshot(7, 7), "a") is False
     assert seconds.plan(20).new_s == list(range(14, 21))
 
 

@@ -96,6 +96,8 @@ class PostgresReader:
         self._most_bytes = most_bytes
         self._poll: _PostgresPoll | None = None
         """The poll that is not complete."""
+        self._now_s = 0
+        """The database's clock at the last complete poll."""
         self._in_transaction = False
 
     def poll(self, ahead_s: int, room: int = NO_LIMIT) -> Read:
@@ -137,14 +139,17 @@ class PostgresReader:
             return Read(poll.now_s, rows, before, more=True)
         self._connection.rows("commit")
         self._end()
-        self._poll = None
-        seconds.polled(poll.plan, poll.snapshot, poll.now_s)
+        self._poll, self._now_s = None, poll.now_s
+        seconds.polled(poll.plan, poll.snapshot)
         return Read(poll.now_s, rows, seconds.state())
 
     def _begun(self, ahead_s: int) -> tuple[_PostgresPoll, OpenSeconds]:
         """Return the poll to go on with, in a transaction; a new one unless one is incomplete."""
         if self._in_transaction and self._poll is not None and self._open is not None:
             return self._poll, self._open
+        passed = [] if self._open is None else self._open.passed(self._now_s)
+        if self._open is not None and passed:
+            self._open.note_passed(passed, int(self._connection.rows("next_id")[0][0]))
         now_s, text, history = self._connection.rows("begin_poll")[0]
         self._in_transaction = True
         snapshot = TransactionSnapshot.of(text)

@@ -147,6 +147,10 @@ FROM (
 ) AS looked_through
 WHERE wanted OR n = searched ORDER BY n LIMIT %(limit)s
 
+-- name: next_id
+-- Greater than every id that was assigned before; a snapshot shows none beyond the last transaction that has ended.
+SELECT pg_current_xact_id()::text
+
 -- name: begin_poll
 -- One round trip; the last statement returns a row. now() is the begin of the transaction, so it lies before the snapshot.
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
