@@ -419,3 +419,17 @@ def test_a_clock_set_back_lowers_the_marks_of_what_it_sends_outside_of_its_share
     post.member.holdings.odd_marks = {"hash": NOW_MS}
     post.member.holdings.step_back(NOW_MS - 60_000)
     assert post.member.holdings.odd_marks == {"hash": NOW_MS - 60_000}
+
+
+def test_what_it_lets_go_at_its_end_has_no_mark_beyond_a_step_forward_that_has_not_held(post: Post):
+    """A start under the right clock would ignore a stored mark that lies ahead."""
+    post.begin(NOW_MS)
+    post.look(0.1)
+    post.look(0.1)
+    post.look(60.0)
+    post.send()
+    post.member.leave()
+    post.member.move_marks(NOW_MS + 1_000, loaded=True)
+    post.member.say_last(1.0, settled=True)
+    assert post.keeper.last is not None
+    assert set(post.keeper.last.left["broker"].values()) == {NOW_MS + 1_000}

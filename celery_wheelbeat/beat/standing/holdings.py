@@ -44,6 +44,8 @@ class Holdings:
         """Hash of an entry that is sent outside of the share → its job id."""
         self.odd_marks: dict[str, int] = {}
         """Hash of an entry that is sent outside of the share → its mark."""
+        self.limit_ms = NEVER_MS
+        """No mark moves beyond this instant, as of the last tick."""
         self._given_up: frozenset[int] = frozenset()
         """Shards let go of which runs may still be on their way."""
         self._engine = engine
@@ -98,15 +100,16 @@ class Holdings:
         """Forget the kept runs that the marks have passed, and the oldest beyond the bound."""
         self._engine.forget_followed(self.marks_ms)
 
-    def move_marks(self, limit_ms: int) -> None:
-        """Move the marks of what this beat sends forward, none beyond ``limit_ms``."""
+    def move_marks(self) -> None:
+        """Move the marks of what this beat sends forward."""
         own = self._mask(self.own)
         oldest_ms = self._dispatcher.oldest_by_shard(self.shards)
         allowed = np.minimum(oldest_ms - 1, self._stopped_ms)
-        allowed = np.minimum(allowed, min(limit_ms, self._engine.cursor_ms))
+        until_ms = min(self.limit_ms, self._engine.cursor_ms)
+        allowed = np.minimum(allowed, until_ms)
         self.marks_ms = np.where(own, np.maximum(self.marks_ms, allowed), self.marks_ms)
         for one, job_id in self.odd.items():
-            mark_ms = min(limit_ms, self._engine.cursor_ms, int(oldest_ms[job_id & (self.shards - 1)]) - 1)
+            mark_ms = min(until_ms, int(oldest_ms[job_id & (self.shards - 1)]) - 1)
             self.odd_marks[one] = max(self.odd_marks[one], mark_ms)
 
     def take(self, shards: Collection[int]) -> list[DueBatch]:
@@ -169,7 +172,8 @@ class Holdings:
         self.freeze([shard for shard in shards if shard not in self.frozen], 0.0)
         oldest_ms = self._dispatcher.oldest_by_shard(self.shards)
         where = self._mask(shards)
-        final_ms = np.maximum(self.marks_ms, np.minimum(self._stopped_ms, oldest_ms - 1))
+        allowed = np.minimum(np.minimum(self._stopped_ms, self.limit_ms), oldest_ms - 1)
+        final_ms = np.maximum(self.marks_ms, allowed)
         self.marks_ms = np.where(where, final_ms, self.marks_ms)
         gone = frozenset(shards)
         self._stopped_ms = np.where(where, NEVER_MS, self._stopped_ms)
