@@ -433,3 +433,19 @@ def test_what_it_lets_go_at_its_end_has_no_mark_beyond_a_step_forward_that_has_n
     post.member.say_last(1.0, settled=True)
     assert post.keeper.last is not None
     assert set(post.keeper.last.left["broker"].values()) == {NOW_MS + 1_000}
+
+
+def test_what_it_lets_go_before_everything_is_loaded_keeps_its_mark(post: Post):
+    """What has not been loaded has missed what came after the mark."""
+    post.loaded = False
+    post.begin(NOW_MS)
+    post.look(0.1)
+    post.look(0.1)
+    assert post.own == ALL
+    post.look(60.0)
+    post.send()
+    post.member.leave()
+    post.member.move_marks(NEVER_MS, loaded=False)
+    post.member.say_last(1.0, settled=True)
+    assert post.keeper.last is not None
+    assert post.keeper.last.left["broker"] == dict.fromkeys(ALL, NOW_MS)

@@ -44,8 +44,8 @@ class Holdings:
         """Hash of an entry that is sent outside of the share → its job id."""
         self.odd_marks: dict[str, int] = {}
         """Hash of an entry that is sent outside of the share → its mark."""
-        self.limit_ms = NEVER_MS
-        """No mark moves beyond this instant, as of the last tick."""
+        self.limit_ms = UNKNOWN_MS
+        """No mark moves beyond this instant, as of the last tick; ``UNKNOWN_MS`` while not everything is loaded."""
         self._given_up: frozenset[int] = frozenset()
         """Shards let go of which runs may still be on their way."""
         self._engine = engine

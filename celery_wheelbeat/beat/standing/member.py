@@ -145,7 +145,8 @@ class Member:
         Returns the earliest mark of all shards, None while one has none. ``loaded``: the marks of a beat that still
         loads stay.
         """
-        now_s, self.holdings.limit_ms = self._clock.monotonic_s(), limit_ms
+        now_s = self._clock.monotonic_s()
+        self.holdings.limit_ms = limit_ms if loaded else UNKNOWN_MS
         if loaded and (now_s - self._moved_s >= MARK_EVERY_S or self.voice.standing is Standing.LEAVING):
             self._moved_s = now_s
             self.holdings.move_marks()
