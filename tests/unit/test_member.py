@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.engine.definitions import Job, changes_of
+from support.engine.definitions import Job, batch_of, changes_of
 
 from celery_wheelbeat.beat.standing.holdings import Holdings
 from celery_wheelbeat.beat.standing.member import ALONE_S, Member
@@ -449,3 +449,23 @@ def test_what_it_lets_go_before_everything_is_loaded_keeps_its_mark(post: Post):
     post.member.say_last(1.0, settled=True)
     assert post.keeper.last is not None
     assert post.keeper.last.left["broker"] == dict.fromkeys(ALL, NOW_MS)
+
+
+def test_what_is_loaded_while_its_shard_is_frozen_is_sent_from_the_mark_on(post: Post):
+    mark_ms = NOW_MS - 20_000
+    post.loaded = False
+    post.begin(mark_ms)
+    post.look(0.1)
+    post.look(0.1)
+    post.look(1.0)
+    post.other("her")
+    post.look(0.5)
+    (shard, _) = sorted(post.member.holdings.frozen)
+    late = batch_of([Job(shard + SHARDS, interval_ms=1_000, offset_ms=0)], post.engine.crons)
+    for batch in post.engine.load(late, {"broker": ShardMarks.uniform(SHARDS, mark_ms)}):
+        post.dispatcher.backlog.offer(batch)
+    post.other("her", standing=Standing.LEFT)
+    post.look(0.3)
+    assert not post.member.holdings.frozen
+    seconds = {second for job_id, second in post.send() if job_id == shard + SHARDS}
+    assert seconds >= set(range(-19, -14)), "those of the first five seconds, whatever the policy"

@@ -150,12 +150,15 @@ class Holdings:
         self.frozen = {**self.frozen, **dict.fromkeys(shards, now_s)}
 
     def thaw(self, shards: Collection[int]) -> list[DueBatch]:
-        """Send frozen shards again; returns their runs since they were frozen."""
+        """Send frozen shards again; returns their runs since they were frozen.
+
+        While not everything is loaded, since their marks: what was loaded meanwhile has missed runs from before.
+        """
         where = self._mask(shards)
-        stopped_ms = np.where(where, self._stopped_ms, 0)
+        floor_ms = self._floor(where) if self.limit_ms == UNKNOWN_MS else np.where(where, self._stopped_ms, 0)
         self._stopped_ms = np.where(where, NEVER_MS, self._stopped_ms)
         self.frozen = {shard: since_s for shard, since_s in self.frozen.items() if shard not in shards}
-        return self._engine.take(where, stopped_ms)
+        return self._engine.take(where, floor_ms)
 
     def drained(self) -> frozenset[int]:
         """Return the frozen shards of which nothing waits and nothing is on its way."""
