@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery import current_app
 from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.db import connections, router
 
 from celery_wheelbeat.later.opening import is_database_of
-from celery_wheelbeat.settings import Settings
 from django_wheelbeat.database import triggers
 
 if TYPE_CHECKING:
@@ -76,8 +74,9 @@ def check_triggers(databases: Sequence[str] | None = None, **_kwargs: Any) -> li
 def check_one_database(databases: Sequence[str] | None = None, **_kwargs: Any) -> list[checks.CheckMessage]:
     """``wheelbeat.E003``: the beat reads another database than the one into which Django writes monitors."""
     from django_wheelbeat.database.opening import monitor_alias  # noqa: PLC0415 - checks come before models
+    from django_wheelbeat.monitors.settings import beat_settings  # noqa: PLC0415 - same
 
-    alias, url = monitor_alias(), Settings.from_conf(current_app.conf).database_url
+    alias, url = monitor_alias(), beat_settings().database_url
     if not url or alias not in (databases or ()):
         return []
     try:

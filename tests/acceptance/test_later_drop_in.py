@@ -107,7 +107,7 @@ def stored(project: Project) -> list[Any]:
                 for name, value in client.hgetall(key).items()
                 if name != b"v"
             ]
-        rows = sorted(json.loads(text) for text in texts)
+        rows = sorted(map(json.loads, texts), key=lambda row: row[0])
         return [(task, args, options) for _, _, task, args, _, options in rows]
     with closing(sqlite3.connect(project.folder / "wheelbeat.sqlite3", timeout=10)) as connection:
         return connection.execute("SELECT task, args, options FROM wheelbeat_later WHERE task <> ''").fetchall()

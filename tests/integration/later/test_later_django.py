@@ -108,17 +108,19 @@ def test_a_url_of_another_database_is_found_by_the_checks(
     connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from django_wheelbeat import checks
+    from django_wheelbeat.monitors import settings
 
-    def ids(url: str | None) -> list[str | None]:
+    def ids(url: str | None, **conf: Any) -> list[str | None]:
         app = Celery("proj", set_as_current=False)
-        app.conf.wheelbeat_database_url = url
-        monkeypatch.setattr(checks, "current_app", app)
+        app.conf.update(conf, wheelbeat_database_url=url)
+        monkeypatch.setattr(settings, "current_app", app)
         return [message.id for message in checks.check_one_database(databases=["default"])]
 
     assert ids(None) == []
     assert ids(f"sqlite:///{tmp_path}/site.sqlite3") == []
     assert ids(f"sqlite:///{tmp_path}/other.sqlite3") == ["wheelbeat.E003"]
     assert ids(f"sqlite:///{tmp_path}/no/folder.sqlite3") == ["wheelbeat.W002"]
+    assert ids(f"sqlite:///{tmp_path}/other.sqlite3", wheelbeat_tick="never") == [], "the beat reports the setting"
     opening.close_all()
 
 
