@@ -33,7 +33,13 @@ class FirstMark:
     def begin(self) -> None:
         """Wait for the mark of a first start."""
         self.receipt = Receipt()
-        self._until_s = self._monotonic_s() + RECORD_S
+
+    def ask(self) -> Receipt | None:
+        """Return the receipt with which the mark is reported; ``RECORD_S`` begin with the first call."""
+        if self.is_due and self.receipt is not None:
+            self.receipt.asked = True
+            self._until_s = self._monotonic_s() + RECORD_S
+        return self.receipt
 
     @property
     def is_due(self) -> bool:
@@ -45,7 +51,7 @@ class FirstMark:
         receipt = self.receipt
         if receipt is None:
             return False
-        if receipt.stored is None and self._monotonic_s() <= self._until_s:
+        if receipt.stored is None and (not receipt.asked or self._monotonic_s() <= self._until_s):
             return True
         self.receipt = None
         if not receipt.stored:

@@ -195,9 +195,7 @@ class Supervision:
             "marks": json.dumps({} if mark is None else {beat.dispatcher.destination: mark.to_json()}),
             "status": json.dumps(status),
         }
-        receipt = None if beat.entries.is_first else beat.startup.first_mark.receipt  # a mark includes the entries
-        if receipt is not None:
-            receipt.asked = True
+        receipt = None if beat.entries.is_first else beat.startup.first_mark.ask()  # a mark includes the entries
         beat.sources.report(row, Receipt() if receipt is None and urgent else receipt)
 
     def observe(self, now_ms: int) -> Observed:

@@ -13,6 +13,7 @@ from support.beat.bench import Bench
 
 from celery_wheelbeat.beat import supervision
 from celery_wheelbeat.beat.first_mark import RECORD_S
+from celery_wheelbeat.beat.standing.member import ALONE_S
 from celery_wheelbeat.commands.migrate import make_tables
 from celery_wheelbeat.sources.changelog import reader
 from celery_wheelbeat.sources.databases.store import SqlBeatStore
@@ -150,6 +151,19 @@ def test_a_first_start_with_rolls_stores_the_mark_of_every_shard_and_its_entries
     after.turn_until(lambda: after.beat.state == "running" and after.ledger.sent)
     assert "A mark is missing" not in caplog.text
     assert after.ledger.skipped["restart"] >= 990
+
+
+def test_a_first_start_whose_rolls_do_not_answer_stores_its_mark_before_it_goes_on_alone(
+    make: Callable[..., Bench], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    bench = make(wheelbeat_rolls=str(tmp_path / "file" / "roll.d"))
+    bench.turn_until(lambda: bench.beat.startup.first_mark.receipt)
+    seen = note_first_send(bench, lambda: stored_mark_ms(tmp_path))
+    bench.clock.passed_s += ALONE_S
+    bench.turn_until(lambda: bench.ledger.sent)
+    assert seen[0] is not None
+    assert "The mark of this first start is not stored yet" not in caplog.text
 
 
 @pytest.mark.parametrize("storage", ["database"], indirect=True)
