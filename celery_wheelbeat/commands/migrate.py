@@ -27,9 +27,11 @@ WORKERS_TABLES = ("wheelbeat_claim", "wheelbeat_lease")
 _BEGIN = {
     # The lock makes a second migrate wait for the first.
     "postgresql": "SELECT pg_advisory_xact_lock(1463113812, -1)",
-    "mysql": "SELECT get_lock('wheelbeat migrate', 60)",
+    "mysql": "SELECT get_lock(left(concat('wheelbeat migrate ', database()), 64), 60)",
     "sqlite": "BEGIN IMMEDIATE",
 }
+_END = {"mysql": "SELECT release_lock(left(concat('wheelbeat migrate ', database()), 64))"}
+"""Where the lock does not end with the transaction."""
 _WITHOUT_TRANSACTIONS = ("mysql",)
 """Here each statement is a transaction, and leaves alone what exists: a migrate that failed can be repeated."""
 _SCHEMA = {
@@ -69,10 +71,20 @@ def migrate(context: click.Context) -> None:
 def make_tables(connection: Any) -> list[str]:
     """Make the tables that are missing, in one transaction (not on MariaDB), and return their names.
 
-    Raises ``SourceError`` if Django has migrated the database.
+    Raises ``SourceError`` if Django has migrated the database, or another migrate does not end.
     """
     caller = caller_of(connection)
-    caller.rows(_BEGIN[caller.vendor], {})
+    locked = caller.rows(_BEGIN[caller.vendor], {})
+    if caller.vendor == "mysql" and locked[0][0] != 1:
+        raise SourceError("another `wheelbeat migrate` of this database has been running for 60 s: try again later")
+    try:
+        return _make_missing(connection, caller)
+    finally:
+        if caller.vendor in _END:
+            caller.rows(_END[caller.vendor], {})
+
+
+def _make_missing(connection: Any, caller: Caller) -> list[str]:
     before = _tables(caller)
     if "django_migrations" in before and caller.rows(_BY_DJANGO, {})[0][0]:
         raise SourceError("the tables of this database belong to Django: run manage.py migrate instead")
