@@ -78,7 +78,10 @@ SHAPES = """
 """
 
 
-@pytest.fixture(params=["redis", pytest.param("amqp", marks=pytest.mark.amqp), "redis keeps them"])
+BROKERS = ["redis", pytest.param("amqp", marks=pytest.mark.amqp)]
+
+
+@pytest.fixture(params=[*BROKERS, "redis keeps them"])
 def project(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str) -> Iterator[Project]:
     conf = redis_conf(
         redis_url,
@@ -157,9 +160,8 @@ def test_a_revoked_task_is_not_sent(project: Project) -> None:
     assert [run.args for run in runs] == [[2]]
 
 
+@pytest.mark.parametrize("project", BROKERS, indirect=True)
 def test_a_store_that_is_away_loses_nothing(project: Project) -> None:
-    if "wheelbeat_later_url" in project.conf:
-        pytest.skip("the same Redis is the broker")
     (project.folder / "wheelbeat.sqlite3").rename(project.folder / "elsewhere")
     (project.folder / "wheelbeat.sqlite3").mkdir()  # cannot be opened
     code = """
