@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 from support.claims import ClaimProject, now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = [pytest.mark.processes, pytest.mark.redis]
 
@@ -142,7 +143,7 @@ def test_a_copy_is_no_success_to_those_who_watch_events(project: ClaimProject) -
 
 def test_a_revoked_run_makes_no_claim(project: ClaimProject) -> None:
     run_id = str(uuid4())
-    assert project.app.control.revoke(run_id, reply=True, timeout=20, limit=1)
+    answered(project, partial(project.app.control.revoke, run_id))
     project.publish("record", run_id)
     until_logged(project, run_id, "Discarding revoked task")
     assert events(project, run_id) == []
@@ -276,9 +277,20 @@ def test_every_outcome_is_counted_over_all_pool_processes(project: ClaimProject)
     assert counters(project)["dropped_other"] == before["dropped_other"] + 20
 
 
+def answered(project: ClaimProject, ask: Callable[..., Any]) -> dict[str, Any]:
+    """Ask by remote control until the worker answers: it is ready a little before it listens."""
+    replies: list[dict[str, Any]] = []
+
+    def is_heard() -> bool:
+        replies[:] = ask(reply=True, timeout=2, limit=1) or []
+        return bool(replies)
+
+    project.until(is_heard, "an answer of the worker")
+    return replies[0]
+
+
 def counters(project: ClaimProject) -> dict[str, int]:
     """Ask the worker by remote control."""
-    [reply] = project.app.control.broadcast("wheelbeat_claims", reply=True, timeout=20, limit=1)
-    [answer] = reply.values()
+    [answer] = answered(project, partial(project.app.control.broadcast, "wheelbeat_claims")).values()
     assert answer["hook"] == "trace"
     return dict(answer["counters"])
