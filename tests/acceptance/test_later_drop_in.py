@@ -93,7 +93,10 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str) -> I
     if request.param == "redis keeps them":
         conf |= {"wheelbeat_later_url": redis_url, "wheelbeat_namespace": str(uuid.uuid4())}
     if request.param == "amqp":
-        conf |= {"broker_url": request.getfixturevalue("amqp_url"), "broker_transport_options": {}}
+        conf |= {
+            "broker_url": request.getfixturevalue("amqp_url"),
+            "broker_transport_options": {"confirm_publish": True},
+        }
     with Project(tmp_path, conf, extra=TASKS) as project:
         assert project.celery("wheelbeat", "migrate").wait() == 0
         yield project

@@ -3,15 +3,11 @@
 InnoDB assigns an id at the insert and makes it visible at the commit, in any order; a rollback leaves it unused. Each
 poll therefore reads every id missing below the highest again, until no open transaction is older than the gap. That
 check needs the PROCESS privilege; without it a gap is dropped after ``GAP_TIMEOUT_S``.
-
-The server's list of transactions is a copy, which it renews only when nobody has read it for 0.1 s. A list is current
-if it shows the statement that reads it.
 """
 
 from __future__ import annotations
 
 import time
-import uuid
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -126,16 +122,11 @@ class MariadbSource:
         return missing_between(ids[0], ids, since_s) if ids else []
 
     def _oldest_transaction_s(self) -> float | None:
-        """Return the age in s of the oldest other open transaction; 0 if there is none, None if it is not known.
-
-        It is not known without the privilege, and while others read the list so often that it is not renewed.
-        """
+        """Return the age in s of the oldest other open transaction; 0 if there is none, None without the privilege."""
         if not self._may_see_transactions:
             return None
         try:
-            with self._session.transaction("begin_read"):
-                ((oldest_s, is_current),) = self._session.rows("oldest_transaction", {"nonce": uuid.uuid4().hex})
-            return float(oldest_s or 0) if is_current else None
+            return float(self._session.rows("oldest_transaction")[0][0] or 0)
         except SourceError as error:
             if isinstance(error.__cause__, MySQLdb.Error) and error.__cause__.args[0] == ACCESS_DENIED:
                 self._may_see_transactions = False

@@ -81,7 +81,7 @@ def test_a_clock_that_was_fast_repeats_nothing_of_the_week_before(place: Place, 
         ended("by mistake at the same time", ago_s=beside_s)
     begun_ms = time.time_ns() // 1_000_000 + SKEW_S * 1_000
     beat = SteppedBeat(place.open(), start_ms=begun_ms)
-    beat.until(lambda: len(beat.sent(every.pk)) >= 2, "runs on time").run(10)
+    beat.until(lambda: max(beat.sent(every.pk), default=0) > begun_ms, "a run on time").run(10)
     missed = [fire_ms for fire_ms in beat.sent(every.pk) if fire_ms <= begun_ms]
     assert len(missed) in ({0} if beside_s is None else {1, 2})
     assert all(fire_ms > begun_ms - 100_000 for fire_ms in missed)

@@ -82,9 +82,8 @@ WHERE id IN %(ids)s AND {plain}
 SELECT {columns} FROM wheelbeat_monitor WHERE id IN %(ids)s ORDER BY id
 
 -- name: oldest_transaction
-SELECT max(IF(trx_mysql_thread_id = connection_id(), NULL, TIMESTAMPDIFF(SECOND, trx_started, now()))),
-       max(trx_mysql_thread_id = connection_id() AND instr(trx_query, %(nonce)s) > 0)
-FROM information_schema.innodb_trx
+SELECT max(TIMESTAMPDIFF(SECOND, trx_started, now())) FROM information_schema.innodb_trx
+WHERE trx_mysql_thread_id <> connection_id()
 
 -- name: state
 SELECT (SELECT coalesce(max(id), 0) FROM wheelbeat_changelog), uuid, pruned_id,
