@@ -13,7 +13,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/pytest
 # Most tests wait for a server or a process, so four at a time suit two cores; a file shares what it starts.
 SPREAD := -n 4 --dist loadfile
-# Real processes beside three others of the kind on two cores: one failed test gets a second try, alone, and it is printed.
+# Real processes beside three others: up to three failed tests get a second try, alone, and it is printed.
 TRY := $(BIN)/python tests/run.py
 
 export PYTHONUNBUFFERED := 1

@@ -1,7 +1,7 @@
-"""Run pytest with the arguments given; if exactly one test fails, try it again, alone.
+"""Run pytest with the arguments given; if at most three tests fail, try them again, one process and nothing beside.
 
 The tests start many processes on few cores, so a deadline can pass without a mistake in the code. The second try shows
-whether that happened. It is printed, whichever way it ends. Two failures are not put down to load: they fail the run.
+whether that happened. It is printed, whichever way it ends. More failures are not put down to load: they fail the run.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+SECOND_TRIES = 3
+"""Most failed tests that are tried again."""
 
 
 class FailedTests:
@@ -34,15 +38,16 @@ def main(arguments: Sequence[str]) -> int:
     code = int(pytest.main([*arguments], plugins=[failed]))
     if code != pytest.ExitCode.TESTS_FAILED:
         return code
-    if len(failed.names) > 1:
-        emphasise(f"{len(failed.names)} tests failed, so none gets a second try")
-    if len(failed.names) != 1:
+    names = failed.names
+    if not 0 < len(names) <= SECOND_TRIES:
+        emphasise(f"{len(names)} tests failed, so none gets a second try")
         return code
-    (name,) = failed.names
-    emphasise(f"1 test needs a second try: {name}")
-    again = subprocess.run([sys.executable, "-m", "pytest", "-n", "0", name], check=False).returncode
-    emphasise(f"1 test needed a second try: {name}")
-    emphasise(f"first try: failed; second try, alone: {'failed' if again else 'passed'}")
+    for name in names:
+        emphasise(f"a second try: {name}")
+    again = subprocess.run([sys.executable, "-m", "pytest", "-n", "0", *names], check=False).returncode
+    for name in names:
+        emphasise(f"needed a second try: {name}")
+    emphasise(f"{len(names)} failed at first; second try, alone: {'failed' if again else 'passed'}")
     return again
 
 

@@ -1,4 +1,4 @@
-"""One failed test is tried again, and the output says so; two failures fail the run."""
+"""Up to three failed tests are tried again, and the output names them; more failures fail the run."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def fails(name, times):
 
 def test_a(): fails("a", {a})
 def test_b(): fails("b", {b})
+def test_c(): fails("c", {c})
+def test_d(): fails("d", {d})
 """
 
 
@@ -49,22 +51,23 @@ def run(folder: Path, text: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("failures", "code", "tries", "printed"),
     [
-        ((0, 0), 0, ["x", "x"], []),
-        ((1, 0), 0, ["xx", "x"], ["test_a", "passed"]),
-        ((0, 2), 1, ["x", "xx"], ["test_b", "failed"]),
-        ((1, 1), 1, ["x", "x"], []),
+        ((0, 0, 0, 0), 0, ["x", "x", "x", "x"], []),
+        ((1, 0, 0, 0), 0, ["xx", "x", "x", "x"], ["test_a", "passed"]),
+        ((0, 2, 0, 0), 1, ["x", "xx", "x", "x"], ["test_b", "failed"]),
+        ((1, 1, 1, 0), 0, ["xx", "xx", "xx", "x"], ["test_a", "test_b", "test_c", "passed"]),
+        ((1, 2, 1, 0), 1, ["xx", "xx", "xx", "x"], ["test_a", "test_b", "test_c", "failed"]),
+        ((1, 1, 1, 1), 1, ["x", "x", "x", "x"], []),
     ],
 )
-def test_one_failed_test_is_tried_again(
-    failures: tuple[int, int], code: int, tries: list[str], printed: list[str], tmp_path: Path
+def test_few_failed_tests_are_tried_again(
+    failures: tuple[int, int, int, int], code: int, tries: list[str], printed: list[str], tmp_path: Path
 ) -> None:
-    a, b = failures
-    ended, output = run(tmp_path, TESTS.format(a=a, b=b))
+    ended, output = run(tmp_path, TESTS.format(**dict(zip("abcd", failures, strict=True))))
     assert ended == code, output
-    assert [(tmp_path / name).read_text() for name in "ab"] == tries
-    needed = re.findall(r"1 test needed a second try: test_it.py::(\w+)", output)
-    assert [*needed, *re.findall(r"first try: failed; second try, alone: (\w+)", output)] == printed
-    assert ("2 tests failed, so none gets a second try" in output) is (failures == (1, 1))
+    assert [(tmp_path / name).read_text() for name in "abcd"] == tries
+    needed = re.findall(r"needed a second try: test_it.py::(\w+)", output)
+    assert [*needed, *re.findall(r"failed at first; second try, alone: (\w+)", output)] == printed
+    assert ("4 tests failed, so none gets a second try" in output) is (failures == (1, 1, 1, 1))
 
 
 def test_a_file_that_cannot_be_imported_is_no_failed_test(tmp_path: Path) -> None:
@@ -77,4 +80,4 @@ def test_a_test_whose_fixture_fails_is_one_failed_test(tmp_path: Path) -> None:
     fixture = "import pytest\n@pytest.fixture\ndef broken():\n    yield\n    assert False\n"
     code, printed = run(tmp_path, f"{fixture}def test_a(broken): assert False\n")
     assert code == pytest.ExitCode.TESTS_FAILED
-    assert "1 test needed a second try: test_it.py::test_a" in printed
+    assert "needed a second try: test_it.py::test_a" in printed
