@@ -1,4 +1,4 @@
-"""Real beats on PostgreSQL and Redis share the work: one is killed, one leaves, one stands by."""
+"""Real beats on PostgreSQL and Redis share the work: one is killed, one leaves, one is a hot standby."""
 
 from __future__ import annotations
 

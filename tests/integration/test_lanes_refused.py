@@ -106,8 +106,8 @@ def test_it_is_quarantined_alone_with_its_reason(
         bench.pass_minutes()
         bench.drain()
     assert bench.lanes.quarantined.keys() == watch.poisoned.keys() == set(BAD)
-    for told in (*bench.lanes.quarantined.values(), *(why for _, why in watch.poisoned.values())):
-        assert reason in told
+    for reason_seen in (*bench.lanes.quarantined.values(), *(why for _, why in watch.poisoned.values())):
+        assert reason in reason_seen
     assert bench.ledger.skipped["quarantined"] == bench.ledger.skipped.total() == minutes * len(BAD)
     assert bench.fast.publisher.epoch == 1, "no connection was lost for it"
     assert bench.slow_runs == 0

@@ -54,7 +54,7 @@ class OneBeat:
 
 
 class SharesOracle(RuleBasedStateMachine):
-    """One engine is the oracle of two that are told the same."""
+    """One engine is the oracle of two that get the same changes."""
 
     def __init__(self) -> None:
         super().__init__()

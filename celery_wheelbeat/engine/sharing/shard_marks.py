@@ -173,7 +173,7 @@ def _mark(value: object) -> int:
 
 
 def _lowered(marks_ms: Int64s) -> Int64s:
-    """Return the marks with at most ``GROUPS`` different values, each as late as the mark it stands for or earlier.
+    """Return the marks with at most ``GROUPS`` different values, none later than the mark that it replaces.
 
     Groups are cut where the distance between neighbouring marks is greatest.
     """
