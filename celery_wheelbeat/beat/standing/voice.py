@@ -14,7 +14,7 @@ from celery_wheelbeat.engine.sharing.shard_marks import UNKNOWN_MS
 from celery_wheelbeat.membership.line import BeatLine, Standing, entries_said
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from celery_wheelbeat.beat.standing.holdings import Holdings
     from celery_wheelbeat.beat.standing.rolls import Rolls
@@ -31,8 +31,6 @@ class Voice:
 
     def __init__(self, beat_id: str, rolls: Rolls, holdings: Holdings, dispatcher: Dispatcher, clock: Clock) -> None:
         self.line = BeatLine(beat_id, shards=holdings.shards, active=rolls.active, release=__version__)
-        self.account: Callable[[], dict[str, Any]] = dict
-        """Sums of the ledger, for the view of all beats."""
         self.hears = True
         """Whether a roll was read lately, or none yet: a beat that hears nothing cannot take what it is named for."""
         self.keepers: Sequence[Keeper] = ()
@@ -87,7 +85,6 @@ class Voice:
             marks={destination: holdings.said(own)},
             left={destination: holdings.said(holdings.left)},
             odd={one: mark for one, mark in holdings.odd_marks.items() if mark != UNKNOWN_MS},
-            account=self.account(),
         )
 
     def say(self, within_s: float) -> None:
