@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.engine.definitions import Job, changes_of
 from support.engine.drawn_jobs import FALL_BACK_MS, IDS, SPRING_FORWARD_MS, jobs
+from support.engine.machine_settings import machine_settings
 
 from celery_wheelbeat.engine import EngineConfig
 from celery_wheelbeat.engine.engine import Engine
@@ -167,21 +167,11 @@ class SharesOracle(RuleBasedStateMachine):
         assert answered == self.alone.engine.ledger.expected
 
 
-def examples(count: int) -> settings:
-    """Settings of one run of the machine."""
-    return settings(
-        max_examples=count,
-        stateful_step_count=30,
-        phases=[phase for phase in Phase if phase != Phase.explain],
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
-
-
 @pytest.mark.promise("every-due-run-is-accounted-for")
 class TestShares(SharesOracle.TestCase):
     """What the machine does, for a few examples."""
 
-    settings = examples(40)
+    settings = machine_settings(40)
 
 
 @pytest.mark.promise("every-due-run-is-accounted-for")
@@ -190,4 +180,4 @@ class TestShares(SharesOracle.TestCase):
 class TestSharesForLong(SharesOracle.TestCase):
     """The same, for as many examples as ``WHEELBEAT_SOAK_EXAMPLES`` says."""
 
-    settings = examples(int(os.environ.get("WHEELBEAT_SOAK_EXAMPLES", "5000")))
+    settings = machine_settings(int(os.environ.get("WHEELBEAT_SOAK_EXAMPLES", "5000")))
